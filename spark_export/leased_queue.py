@@ -16,7 +16,8 @@ from typing import Final, Self, TypeVar
 import attrs
 import trio
 
-from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, QueueLostError
+from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease
+from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.names import shard_of, status_key
 from broker_adapter.cache_queue.queue import definition_of
 from broker_adapter.cache_queue.ranges import Range

@@ -22,7 +22,9 @@ from broker_adapter.bridge.poison_detector import PoisonDetector
 from broker_adapter.bridge.rate_limit import RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
 from broker_adapter.bridge.spec import BridgeSpec
-from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, ensure_queue, names
+from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, ensure_queue, names
+from broker_adapter.cache_queue.errors import QueueLostError
+from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.queue import stored_settings
 from broker_adapter.cache_queue.stored import Definition
 from broker_adapter.sinks import Sink, SinkContext, SinkUnavailableError, StaleEpochError

@@ -12,7 +12,8 @@ import msgspec
 import trio
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.cache_queue import Grant, QueueDrain, names
+from broker_adapter.cache_queue import QueueDrain, names
+from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.progress import total
 from broker_adapter.cache_queue.queue import definition_of, keep_within_bounds, settings_of
 from broker_adapter.cache_queue.stored import Definition, Status

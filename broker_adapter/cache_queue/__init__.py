@@ -5,22 +5,17 @@ cursor; which sink it is drained to is `broker_adapter.bridge`.
 """
 
 from broker_adapter.cache_queue.drain import QueueDrain, Waiting
-from broker_adapter.cache_queue.errors import QueueFullError, QueueLostError, QueueNotFoundError
-from broker_adapter.cache_queue.lease import Grant, LeaseSettings, QueueLease
+from broker_adapter.cache_queue.lease import LeaseSettings, QueueLease
 from broker_adapter.cache_queue.queue import QueueState, ensure_queue, list_queues, look
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
 from broker_adapter.cache_queue.writer import QueueWriter
 
 __all__ = [
-    "Grant",
     "LeaseSettings",
     "Overflow",
     "QueueDrain",
-    "QueueFullError",
     "QueueLease",
-    "QueueLostError",
     "QueueMode",
-    "QueueNotFoundError",
     "QueueSettings",
     "QueueState",
     "QueueWriter",

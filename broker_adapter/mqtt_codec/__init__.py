@@ -7,26 +7,7 @@ from broker_adapter.mqtt_codec.acknowledgement_bodies import encode_acknowledgem
 from broker_adapter.mqtt_codec.decoder import Decoder
 from broker_adapter.mqtt_codec.encoder import encode
 from broker_adapter.mqtt_codec.errors import MqttProtocolError
-from broker_adapter.mqtt_codec.packets import (
-    Auth,
-    Connack,
-    Connect,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-    Unsuback,
-    Unsubscribe,
-    Will,
-)
+from broker_adapter.mqtt_codec.packets import Packet
 from broker_adapter.mqtt_codec.properties import EMPTY, Properties
 from broker_adapter.mqtt_codec.publish_template import PublishTemplate, publish_template
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
@@ -34,30 +15,13 @@ from broker_adapter.mqtt_codec.version import Version
 
 __all__ = [
     "EMPTY",
-    "Auth",
-    "Connack",
-    "Connect",
     "Decoder",
-    "Disconnect",
     "MqttProtocolError",
     "Packet",
-    "Pingreq",
-    "Pingresp",
     "Properties",
-    "Puback",
-    "Pubcomp",
-    "Publish",
     "PublishTemplate",
-    "Pubrec",
-    "Pubrel",
     "ReasonCode",
-    "Suback",
-    "Subscribe",
-    "SubscriptionRequest",
-    "Unsuback",
-    "Unsubscribe",
     "Version",
-    "Will",
     "encode",
     "encode_acknowledgements",
     "encode_pubacks",

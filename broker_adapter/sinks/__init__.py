@@ -11,7 +11,6 @@ from broker_adapter.sinks.errors import (
     SinkUnavailableError,
     StaleEpochError,
 )
-from broker_adapter.sinks.kinds import SinkKind, find_kind, kind_names
 from broker_adapter.sinks.sink import Sink, SinkContext
 
 __all__ = [
@@ -22,10 +21,7 @@ __all__ = [
     "Sink",
     "SinkContext",
     "SinkError",
-    "SinkKind",
     "SinkUnavailableError",
     "StaleEpochError",
     "Value",
-    "find_kind",
-    "kind_names",
 ]

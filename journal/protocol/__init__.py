@@ -10,13 +10,12 @@ from journal.protocol.errors import (
     decode_error,
     encode_error,
 )
-from journal.protocol.frames import PROTOCOL_VERSION, Op
+from journal.protocol.frames import Op
 from journal.protocol.messages import OPERATIONS, decode_reply, decode_request, encode
 from journal.protocol.parser import Frame, FrameParser
 
 __all__ = [
     "OPERATIONS",
-    "PROTOCOL_VERSION",
     "Frame",
     "FrameParser",
     "LocalProtocolError",

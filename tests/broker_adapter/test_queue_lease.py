@@ -11,7 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from broker_adapter import StorageAdapter, open_adapter
-from broker_adapter.cache_queue import LeaseSettings, QueueLease, QueueLostError
+from broker_adapter.cache_queue import LeaseSettings, QueueLease
+from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease_request import OwnRequest, find_request
 from broker_adapter.cache_queue.names import lease_key
 from broker_adapter.cache_queue.stored import Lease

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 
 from broker_adapter import StorageAdapter
-from broker_adapter.cache_queue import Grant, QueueDrain, QueueSettings, ensure_queue, names
+from broker_adapter.cache_queue import QueueDrain, QueueSettings, ensure_queue, names
+from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.stored import Counts, Lease, Progress, Status
 from broker_adapter.state_forms import encode
 from shards.format.record import Record, StoredRecord

@@ -6,13 +6,14 @@ import pytest
 import trio
 
 from broker_adapter import StorageAdapter
-from broker_adapter.cache_queue import Overflow, QueueFullError, QueueSettings, look, names
+from broker_adapter.cache_queue import Overflow, QueueSettings, look, names
 from broker_adapter.cache_queue.dead_letters import (
     count_dead_letters,
     list_dead_letters,
     purge_dead_letters,
     replay_dead_letters,
 )
+from broker_adapter.cache_queue.errors import QueueFullError
 from broker_adapter.cache_queue.stored import Counts
 from shards.errors import ShardNotFoundError, StorageError
 from shards.format.record import StoredRecord

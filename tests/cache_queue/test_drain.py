@@ -8,8 +8,9 @@ import attrs
 import pytest
 
 from broker_adapter import StorageAdapter
-from broker_adapter.cache_queue import QueueLostError, QueueMode, QueueSettings, names
+from broker_adapter.cache_queue import QueueMode, QueueSettings, names
 from broker_adapter.cache_queue.dead_letters import list_dead_letters
+from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.stored import Counts
 from shards.model import Mode, ShardConfig
 from tests.adapter_contract.conftest import Engine, Opening

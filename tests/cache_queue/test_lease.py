@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from broker_adapter import StorageAdapter, open_adapter
-from broker_adapter.cache_queue import Grant, LeaseSettings, QueueLease, QueueLostError, names
+from broker_adapter.cache_queue import LeaseSettings, QueueLease, names
+from broker_adapter.cache_queue.errors import QueueLostError
+from broker_adapter.cache_queue.lease import Grant
 from tests.mqtt.session.faults import Path as StorePath
 
 QUEUE = "plant"

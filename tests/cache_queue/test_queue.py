@@ -10,9 +10,7 @@ from broker_adapter.cache_queue import (
     LeaseSettings,
     Overflow,
     QueueLease,
-    QueueLostError,
     QueueMode,
-    QueueNotFoundError,
     QueueSettings,
     ensure_queue,
     list_queues,
@@ -20,6 +18,7 @@ from broker_adapter.cache_queue import (
     names,
 )
 from broker_adapter.cache_queue.dead_letters import count_dead_letters
+from broker_adapter.cache_queue.errors import QueueLostError, QueueNotFoundError
 from broker_adapter.cache_queue.progress import total
 from broker_adapter.cache_queue.queue import (
     change_queue,

@@ -9,16 +9,8 @@ import pytest
 import trio
 
 from broker_adapter import PendingAppend, StorageAdapter
-from broker_adapter.cache_queue import (
-    Overflow,
-    QueueFullError,
-    QueueMode,
-    QueueSettings,
-    QueueWriter,
-    ensure_queue,
-    look,
-    names,
-)
+from broker_adapter.cache_queue import Overflow, QueueMode, QueueSettings, QueueWriter, ensure_queue, look, names
+from broker_adapter.cache_queue.errors import QueueFullError
 from broker_adapter.cache_queue.stored import Counts, WriterCounts
 from shards.errors import DiskFullError
 from shards.format.record import Record

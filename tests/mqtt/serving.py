@@ -15,30 +15,24 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.mqtt.access.permissions import AllowAll
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.transport.streams import TcpStream
-from broker_adapter.mqtt_codec import (
-    EMPTY,
+from broker_adapter.mqtt_codec import EMPTY, Decoder, Packet, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.packets import (
     Connack,
     Connect,
-    Decoder,
     Disconnect,
-    Packet,
     Pingreq,
     Pingresp,
-    Properties,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
-    Version,
     Will,
-    encode,
 )
 from tests.patience import PATIENCE_S
 

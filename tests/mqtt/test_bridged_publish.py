@@ -13,7 +13,8 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import Overflow, QueueSettings, look, names
 from broker_adapter.mqtt.model.storage_rules import Storage, StorageRule, StorageRules
-from broker_adapter.mqtt_codec import Puback, Publish, ReasonCode, Version, Will
+from broker_adapter.mqtt_codec import ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import Puback, Publish, Will
 from broker_adapter.sinks import Sink, SinkContext
 from shards.errors import ShardNotFoundError
 from shards.format.record import StoredRecord

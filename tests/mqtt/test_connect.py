@@ -11,21 +11,17 @@ from trio.testing import MockClock
 from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.session import Sessions, StoreUnavailableError
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.packets import (
     Connack,
     Connect,
     Disconnect,
-    Packet,
     Pingreq,
-    Properties,
     Publish,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
-    Version,
     Will,
-    encode,
 )
 from tests.mqtt.serving import serving
 

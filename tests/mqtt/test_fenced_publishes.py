@@ -23,20 +23,16 @@ from broker_adapter.cache_queue import QueueSettings, names
 from broker_adapter.engines.journal import JournalAdapter
 from broker_adapter.mqtt.session import SessionSettings, keys
 from broker_adapter.mqtt.session.stored import SessionRecord
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.packets import (
     Connack,
     Connect,
     Disconnect,
-    Packet,
     Pingreq,
-    Properties,
     Puback,
     Publish,
-    ReasonCode,
     Subscribe,
     SubscriptionRequest,
-    Version,
-    encode,
 )
 from broker_adapter.results import PendingAppend
 from broker_adapter.state_forms import decode

@@ -6,7 +6,8 @@ import pytest
 
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt_codec import Properties, Publish, Version
+from broker_adapter.mqtt_codec import Properties, Version
+from broker_adapter.mqtt_codec.packets import Publish
 from shards.format.record import Record
 from tests.mqtt.serving import Client, Serving, serving
 

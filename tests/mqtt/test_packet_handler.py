@@ -10,24 +10,21 @@ from structlog.testing import CapturingLogger
 
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.publish.store_changes import Publisher
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import (
     Auth,
     Connack,
     Disconnect,
-    Packet,
     Pingresp,
-    Properties,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
-    Version,
     Will,
 )
 from tests.mqtt.serving import Client, serving

@@ -10,19 +10,16 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker_adapter import open_adapter
-from broker_adapter.mqtt_codec import (
-    EMPTY,
-    Properties,
+from broker_adapter.mqtt_codec import EMPTY, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import (
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
-    Version,
 )
 from journal.protocol.errors import ConnectionLostError
 from shards.errors import DiskFullError, StorageError

@@ -8,7 +8,8 @@ import trio
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.mqtt.delivery.redelivery import fetch_messages
 from broker_adapter.mqtt.session import Retained
-from broker_adapter.mqtt_codec import Properties, Publish, ReasonCode
+from broker_adapter.mqtt_codec import Properties, ReasonCode
+from broker_adapter.mqtt_codec.packets import Publish
 from shards.format.record import Record
 from shards.seams.clock import SystemClock
 from tests.mqtt.serving import serving

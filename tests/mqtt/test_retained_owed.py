@@ -7,7 +7,8 @@ import trio
 
 from broker_adapter import open_adapter
 from broker_adapter.mqtt.session import Retained
-from broker_adapter.mqtt_codec import Properties, Puback, Publish, Pubrec, Version
+from broker_adapter.mqtt_codec import Properties, Version
+from broker_adapter.mqtt_codec.packets import Puback, Publish, Pubrec
 from tests.mqtt.delivery.delivering import until
 from tests.mqtt.serving import Client, Serving, serving
 

@@ -6,16 +6,8 @@ import pytest
 import trio
 
 from broker_adapter.mqtt.model.limits import Limits
-from broker_adapter.mqtt_codec import (
-    Properties,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    ReasonCode,
-    Version,
-)
+from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from shards.seams.clock import ManualClock, SystemClock
 from tests.mqtt.serving import Client, Serving, serving
 

@@ -13,9 +13,10 @@ import trio
 from broker_adapter import Delivery, StorageAdapter, Subscription, open_adapter
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.session import Origin, SessionSettings, keys
+from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.session import SessionSettings, keys
 from broker_adapter.mqtt.session.claims import Claim
-from broker_adapter.mqtt_codec import Puback, Publish
+from broker_adapter.mqtt_codec.packets import Puback, Publish
 from broker_adapter.mqtt_codec.properties import Properties
 from journal.protocol.errors import ConnectionLostError
 from tests.mqtt.delivery.delivering import until

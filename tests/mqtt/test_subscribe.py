@@ -6,7 +6,8 @@ import pytest
 import trio
 
 from broker_adapter.mqtt.model.limits import Limits
-from broker_adapter.mqtt_codec import Properties, Publish, ReasonCode, Suback, Subscribe, SubscriptionRequest, Version
+from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import Publish, Suback, Subscribe, SubscriptionRequest
 from tests.mqtt.serving import serving
 from tests.mqtt.test_connect import Doorkeeper
 from tests.patience import PATIENCE_S

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import trio
 
-from broker_adapter.mqtt_codec import Publish, ReasonCode, Version
+from broker_adapter.mqtt_codec import ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import Publish
 from broker_adapter.sinks import Row
 from tests.mqtt.serving import Client
 from tests.patience import PATIENCE_S

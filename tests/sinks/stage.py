@@ -14,7 +14,8 @@ from typing import Final, Protocol
 import attrs
 import trio
 
-from broker_adapter.sinks import Batch, Row, Sink, SinkContext, SinkUnavailableError, Value, find_kind
+from broker_adapter.sinks import Batch, Row, Sink, SinkContext, SinkUnavailableError, Value
+from broker_adapter.sinks.kinds import find_kind
 from journal.settings.file import Schema
 from tests.sinks.proxy import Proxy
 

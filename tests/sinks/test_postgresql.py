@@ -14,16 +14,8 @@ import pytest
 import trio
 from psycopg import Connection, sql
 
-from broker_adapter.sinks import (
-    Batch,
-    BatchRefusedError,
-    Row,
-    Sink,
-    SinkContext,
-    SinkUnavailableError,
-    StaleEpochError,
-    find_kind,
-)
+from broker_adapter.sinks import Batch, BatchRefusedError, Row, Sink, SinkContext, SinkUnavailableError, StaleEpochError
+from broker_adapter.sinks.kinds import find_kind
 from broker_adapter.sinks.postgresql import address
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings
 from broker_adapter.sinks.postgresql.table import Table, refused_index

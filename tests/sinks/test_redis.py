@@ -12,7 +12,8 @@ import trio
 import trustme
 from coredis import Redis
 
-from broker_adapter.sinks import Batch, BatchRefusedError, Sink, SinkContext, SinkUnavailableError, find_kind
+from broker_adapter.sinks import Batch, BatchRefusedError, Sink, SinkContext, SinkUnavailableError
+from broker_adapter.sinks.kinds import find_kind
 from broker_adapter.sinks.redis.scripts import position_key
 from broker_adapter.sinks.redis.settings import RedisSettings, read_url
 from journal.settings.file import Schema

@@ -10,8 +10,10 @@ from typing import TypeVar
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
-from broker_adapter.cache_queue import Grant, LeaseSettings, QueueDrain, QueueLease, QueueLostError, QueueSettings
+from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, QueueSettings
 from broker_adapter.cache_queue import ensure_queue as ensure
+from broker_adapter.cache_queue.errors import QueueLostError
+from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.names import known_end_key, lease_key, progress_key, shard_of
 from broker_adapter.cache_queue.stored import Counts, KnownEnd, Lease, Progress
 from broker_adapter.state_forms import decode, encode

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from broker_adapter import StorageAdapter
-from broker_adapter.cache_queue import QueueLostError, QueueNotFoundError, look
+from broker_adapter.cache_queue import look
+from broker_adapter.cache_queue.errors import QueueLostError, QueueNotFoundError
 from broker_adapter.cache_queue.queue import delete_queue
 from broker_adapter.cache_queue.stored import Counts
 from shards.errors import InvalidNameError

@@ -252,7 +252,7 @@ class Exports:
         self._drain_once("")
 
     def _drain_once(self, fails_at: str) -> None:
-        from broker_adapter.cache_queue import QueueNotFoundError
+        from broker_adapter.cache_queue.errors import QueueNotFoundError
         from spark_export.export import ExportOptions, run_drain
         from tests.spark.queues import QUICK
 

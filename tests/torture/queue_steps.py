@@ -20,19 +20,10 @@ import msgspec
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
-from broker_adapter.cache_queue import (
-    Grant,
-    Overflow,
-    QueueDrain,
-    QueueFullError,
-    QueueLostError,
-    QueueMode,
-    QueueSettings,
-    QueueWriter,
-    ensure_queue,
-    look,
-)
+from broker_adapter.cache_queue import Overflow, QueueDrain, QueueMode, QueueSettings, QueueWriter, ensure_queue, look
 from broker_adapter.cache_queue.dead_letters import list_dead_letters, replay_dead_letters
+from broker_adapter.cache_queue.errors import QueueFullError, QueueLostError
+from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.queue import purge_queue
 from journal.protocol.errors import ServerRestoredError, is_retriable
 from shards.errors import SequenceLostError, StorageError

@@ -22,18 +22,8 @@ from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.transport.output import Output
 from broker_adapter.mqtt.transport.streams import KnowsPeer
-from broker_adapter.mqtt_codec import (
-    Connack,
-    Connect,
-    Decoder,
-    Disconnect,
-    MqttProtocolError,
-    Packet,
-    Publish,
-    ReasonCode,
-    Version,
-    encode,
-)
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Publish
 
 _RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5

@@ -12,7 +12,8 @@ from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
 from broker_adapter.mqtt.session import ClientGoneError, Session, Sessions, StoreUnavailableError
-from broker_adapter.mqtt_codec import Connack, Connect, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec import Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.packets import Connack, Connect
 from shards.topics.topic_filters import is_filter
 
 _MAX_PACKET_ID: Final = 65_535

@@ -25,10 +25,10 @@ from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
 from broker_adapter.mqtt.publish.pipeline import PublishPipeline, Received
 from broker_adapter.mqtt.publish.validation import PublishValidator
 from broker_adapter.mqtt.transport.output import Output, SavedFirst
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Packet, ReasonCode, Version, encode, encode_pubacks
+from broker_adapter.mqtt_codec.packets import (
     Auth,
     Disconnect,
-    Packet,
     Pingreq,
     Pingresp,
     Puback,
@@ -36,12 +36,8 @@ from broker_adapter.mqtt_codec import (
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Subscribe,
     Unsubscribe,
-    Version,
-    encode,
-    encode_pubacks,
 )
 
 _PINGRESP: Final = encode(Pingresp(), Version.V5)

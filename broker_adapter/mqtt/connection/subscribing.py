@@ -28,15 +28,8 @@ from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.session import Retained, Session, Sessions
 from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.transport.output import Output
-from broker_adapter.mqtt_codec import (
-    ReasonCode,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-    Unsuback,
-    Unsubscribe,
-    encode,
-)
+from broker_adapter.mqtt_codec import ReasonCode, encode
+from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from shards.errors import StorageError
 from shards.seams.clock import Clock
 from shards.topics.topic_filters import is_filter, matches

@@ -7,8 +7,8 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.session import InFlight, OutboundWindow
 from broker_adapter.mqtt.session.claims import Claim
+from broker_adapter.mqtt.session.outbound_window import InFlight, OutboundWindow
 from broker_adapter.mqtt.transport.output import Output
 
 _CLAIMED_TOGETHER: Final = 256

@@ -13,7 +13,8 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
-from broker_adapter.cache_queue import QueueFullError, QueueWriter
+from broker_adapter.cache_queue import QueueWriter
+from broker_adapter.cache_queue.errors import QueueFullError
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message, record_of

@@ -20,7 +20,8 @@ from broker_adapter.mqtt.model.topic_aliases import InboundAliases
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
 from broker_adapter.mqtt.publish.pipeline import Received
 from broker_adapter.mqtt.session import Session
-from broker_adapter.mqtt_codec import EMPTY, Properties, Publish, ReasonCode, Version
+from broker_adapter.mqtt_codec import EMPTY, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import Publish
 
 _KNOWN_TOPICS: Final = 256
 

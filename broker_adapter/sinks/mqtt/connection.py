@@ -13,20 +13,8 @@ from typing import Final, NoReturn
 import attrs
 import trio
 
-from broker_adapter.mqtt_codec import (
-    Connack,
-    Connect,
-    Decoder,
-    Disconnect,
-    MqttProtocolError,
-    Packet,
-    Pingreq,
-    Pingresp,
-    Puback,
-    Publish,
-    ReasonCode,
-    encode,
-)
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, encode
+from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish
 from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, innermost_reason
 from broker_adapter.sinks.mqtt.delivery import Delivery, Message
 from broker_adapter.sinks.mqtt.reasons import BLAMES_MESSAGE, REFUSES_MESSAGE, advice, told

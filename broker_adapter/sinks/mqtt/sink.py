@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.mqtt_codec import Connect
+from broker_adapter.mqtt_codec.packets import Connect
 from broker_adapter.sinks.batch import Batch, Row
 from broker_adapter.sinks.errors import Refusal, SinkUnavailableError
 from broker_adapter.sinks.json_form import encode_row, encode_value

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_adapter.mqtt_codec import (
-    Connect,
-    Decoder,
-    MqttProtocolError,
-    Packet,
-    Publish,
-    Version,
-    encode,
-    publish_template,
-)
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Version, encode, publish_template
+from broker_adapter.mqtt_codec.packets import Connect, Publish
 from tests.fuzz.target import Target
 from tests.mqtt.codec.samples import SAMPLES
 

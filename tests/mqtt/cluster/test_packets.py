@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.mqtt import packets as load_packets
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Decoder, Properties, Version, encode
+from broker_adapter.mqtt_codec import Packet as ProductPacket
+from broker_adapter.mqtt_codec.packets import (
     Connack,
     Connect,
-    Decoder,
     Disconnect,
     Pingreq,
     Pingresp,
-    Properties,
     Puback,
     Pubcomp,
     Publish,
@@ -23,10 +23,7 @@ from broker_adapter.mqtt_codec import (
     Suback,
     Subscribe,
     SubscriptionRequest,
-    Version,
-    encode,
 )
-from broker_adapter.mqtt_codec import Packet as ProductPacket
 from tests.mqtt.cluster import packets
 from tests.mqtt.cluster.packets import Packet, Reader
 

@@ -11,15 +11,14 @@ from typing import Any, Final
 import attrs
 import mqtt5
 
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Packet, Properties
+from broker_adapter.mqtt_codec.packets import (
     Auth,
     Connack,
     Connect,
     Disconnect,
-    Packet,
     Pingreq,
     Pingresp,
-    Properties,
     Puback,
     Pubcomp,
     Publish,

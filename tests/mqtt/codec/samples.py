@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import (
     Auth,
     Connack,
     Connect,
     Disconnect,
-    Packet,
     Pingreq,
     Pingresp,
-    Properties,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
-    Version,
     Will,
 )
 

@@ -6,31 +6,27 @@ from typing import Any, Final, Literal
 
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt_codec import (
-    EMPTY,
+from broker_adapter.mqtt_codec import EMPTY, Packet, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packet_types import REASON_CODES, PacketType
+from broker_adapter.mqtt_codec.packets import (
     Auth,
     Connack,
     Connect,
     Disconnect,
-    Packet,
     Pingreq,
     Pingresp,
-    Properties,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
-    Version,
     Will,
 )
-from broker_adapter.mqtt_codec.packet_types import REASON_CODES, PacketType
 
 Sender = Literal["client", "server"]
 

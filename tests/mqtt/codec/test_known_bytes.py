@@ -6,18 +6,8 @@ from typing import Literal, cast, get_args
 
 import pytest
 
-from broker_adapter.mqtt_codec import (
-    Connack,
-    Connect,
-    Decoder,
-    Packet,
-    Properties,
-    Puback,
-    Publish,
-    ReasonCode,
-    Suback,
-    encode,
-)
+from broker_adapter.mqtt_codec import Decoder, Packet, Properties, ReasonCode, encode
+from broker_adapter.mqtt_codec.packets import Connack, Connect, Puback, Publish, Suback
 from tests.mqtt.codec.samples import SAMPLES, V5, V311, Sample
 
 _IDS = [f"{sample.version.name}-{type(sample.packet).__name__}-{sample.written[:40]}" for sample in SAMPLES]

@@ -13,7 +13,8 @@ import mqtt5
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt_codec import Auth, Connect, Decoder, MqttProtocolError, Packet, Version, encode
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Version, encode
+from broker_adapter.mqtt_codec.packets import Auth, Connect
 from tests.mqtt.codec.mqtt5_packets import as_theirs
 from tests.mqtt.codec.samples import SAMPLES
 from tests.mqtt.codec.strategies import Sender, connects, packets, senders

@@ -7,17 +7,8 @@ from typing import Final, NamedTuple
 import attrs
 import pytest
 
-from broker_adapter.mqtt_codec import (
-    Connect,
-    Decoder,
-    MqttProtocolError,
-    Packet,
-    Properties,
-    ReasonCode,
-    Version,
-    Will,
-    encode,
-)
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.packets import Connect, Will
 from tests.mqtt.codec.strategies import Sender
 
 MALFORMED, PROTOCOL = ReasonCode.MALFORMED_PACKET, ReasonCode.PROTOCOL_ERROR

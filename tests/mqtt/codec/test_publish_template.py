@@ -7,16 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt_codec import (
-    Decoder,
-    Packet,
-    Properties,
-    Publish,
-    PublishTemplate,
-    Version,
-    encode,
-    publish_template,
-)
+from broker_adapter.mqtt_codec import Decoder, Packet, Properties, PublishTemplate, Version, encode, publish_template
+from broker_adapter.mqtt_codec.packets import Publish
 from tests.mqtt.codec.strategies import four_bytes, packet_ids, publishes, versions
 
 V311, V5 = Version.V311, Version.V5

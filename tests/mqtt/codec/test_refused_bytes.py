@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from broker_adapter.mqtt_codec import Connect, Decoder, MqttProtocolError, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.packets import Connect
 from tests.mqtt.codec.strategies import Sender
 
 MALFORMED, PROTOCOL = ReasonCode.MALFORMED_PACKET, ReasonCode.PROTOCOL_ERROR

@@ -6,20 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt_codec import (
-    Connect,
-    Decoder,
-    Packet,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Version,
-    encode,
-    encode_acknowledgements,
-    encode_pubacks,
-)
+from broker_adapter.mqtt_codec import Decoder, Packet, Version, encode, encode_acknowledgements, encode_pubacks
+from broker_adapter.mqtt_codec.packets import Connect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.mqtt.codec.strategies import Sender, connects, packet_ids, packets, publishes, versions
 
 CONVERSATIONS: list[tuple[Version, Sender]] = [

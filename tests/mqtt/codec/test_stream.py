@@ -10,20 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt_codec import (
-    Auth,
-    Connect,
-    Decoder,
-    MqttProtocolError,
-    Packet,
-    Pingreq,
-    Properties,
-    Puback,
-    Publish,
-    ReasonCode,
-    Version,
-    encode,
-)
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Properties, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.packets import Auth, Connect, Pingreq, Puback, Publish
 from tests.mqtt.codec.samples import SAMPLES, Sample
 from tests.mqtt.codec.strategies import Sender, connects, packets, senders, versions
 

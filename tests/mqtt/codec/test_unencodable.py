@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode, Version, encode, encode_acknowledgements
+from broker_adapter.mqtt_codec.packets import (
     Auth,
     Connack,
     Connect,
     Disconnect,
-    Packet,
-    Properties,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
     Unsubscribe,
-    Version,
     Will,
-    encode,
-    encode_acknowledgements,
 )
 
 V311, V5 = Version.V311, Version.V5

@@ -14,7 +14,8 @@ import attrs
 import hypothesis.strategies as st
 import trio
 
-from broker_adapter.mqtt_codec import Publish, Version
+from broker_adapter.mqtt_codec import Version
+from broker_adapter.mqtt_codec.packets import Publish
 from shards.topics.topic_filters import matches
 from tests.mqtt.contract.members import Publisher, Subscriber
 from tests.mqtt.serving import Serving

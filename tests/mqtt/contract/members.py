@@ -5,21 +5,18 @@ from __future__ import annotations
 import attrs
 import trio
 
-from broker_adapter.mqtt_codec import (
+from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import (
     Connack,
     Disconnect,
-    Packet,
-    Properties,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
-    ReasonCode,
     Suback,
     Subscribe,
     SubscriptionRequest,
-    Version,
 )
 from tests.mqtt.serving import Client, Serving
 

@@ -6,7 +6,8 @@ import pytest
 import trio
 
 from broker_adapter.mqtt.access.users import AccessControl
-from broker_adapter.mqtt_codec import Properties, Pubcomp, Publish, Pubrel, ReasonCode
+from broker_adapter.mqtt_codec import Properties, ReasonCode
+from broker_adapter.mqtt_codec.packets import Pubcomp, Publish, Pubrel
 from journal.access.authentication import Authentication
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users

@@ -14,7 +14,8 @@ import trio
 import trustme
 
 from broker_adapter.mqtt.cli.main import run
-from broker_adapter.mqtt_codec import Disconnect, ReasonCode, Version
+from broker_adapter.mqtt_codec import ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import Disconnect
 from tests.faults.injection import failing
 from tests.mqtt.edges.broker_process import PROGRAM, REPOSITORY, broker_process
 from tests.mqtt.edges.listening import client_context, write_certificate

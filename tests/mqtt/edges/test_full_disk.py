@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_adapter.mqtt_codec import Pingreq, Pingresp, Puback, Publish, ReasonCode
+from broker_adapter.mqtt_codec import ReasonCode
+from broker_adapter.mqtt_codec.packets import Pingreq, Pingresp, Puback, Publish
 from tests.bridge.outages.disk import RESERVE_BYTES, SETTINGS, filled, small_disk
 from tests.faults.processes import ServerProcess, running
 from tests.mqtt.edges.broker_process import broker_process

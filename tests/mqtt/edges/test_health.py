@@ -17,7 +17,8 @@ from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.config import load_broker_config
 from broker_adapter.mqtt.telemetry.health import Health
 from broker_adapter.mqtt.telemetry.pages import broker_pages
-from broker_adapter.mqtt_codec import Disconnect, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import Disconnect
 from journal.access.authentication import Authentication
 from journal.access.rules import AccessRules
 from journal.access.users import read_users

@@ -10,7 +10,8 @@ from broker_adapter.changes import Changes
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
-from broker_adapter.mqtt.session import NEVER_EXPIRES_S, Sessions, SessionTakenOverError
+from broker_adapter.mqtt.session import Sessions, SessionTakenOverError
+from broker_adapter.mqtt.session.session import NEVER_EXPIRES_S
 from broker_adapter.mqtt_codec.version import Version
 from shards.errors import InvalidRequestError, ShardNotFoundError
 from shards.format.record import Record

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from broker_adapter.changes import StateDelete, StatePut
-from broker_adapter.mqtt.session import NEVER_EXPIRES_S, keys, transitions
+from broker_adapter.mqtt.session import keys, transitions
+from broker_adapter.mqtt.session.session import NEVER_EXPIRES_S
 from broker_adapter.mqtt.session.stored import (
     ProgressRecord,
     SessionRecord,

@@ -20,8 +20,9 @@ import trio
 import trustme
 import zstandard
 
-from broker_adapter.sinks import Batch, RowsRefusedError, Sink, SinkContext, SinkUnavailableError, find_kind
+from broker_adapter.sinks import Batch, RowsRefusedError, Sink, SinkContext, SinkUnavailableError
 from broker_adapter.sinks.http.settings import Compression, Format, HttpSettings, Method, check
+from broker_adapter.sinks.kinds import find_kind
 from journal.settings.file import Schema
 from journal.settings.values import ConfigurationError
 from tests.sinks.stage import batch_of, row

@@ -10,7 +10,8 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from broker_adapter.mqtt_codec import Connack, Connect, Decoder, Packet, Pingreq, Pingresp, Puback, Publish, encode
+from broker_adapter.mqtt_codec import Decoder, Packet, encode
+from broker_adapter.mqtt_codec.packets import Connack, Connect, Pingreq, Pingresp, Puback, Publish
 
 Answer: TypeAlias = Callable[[Publish], Packet | None]
 

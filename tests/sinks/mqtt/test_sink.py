@@ -13,7 +13,8 @@ import pytest
 import trio
 import trustme
 
-from broker_adapter.mqtt_codec import Connack, Disconnect, Packet, Properties, Puback, Publish, ReasonCode, Version
+from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.packets import Connack, Disconnect, Puback, Publish
 from broker_adapter.sinks import (
     Batch,
     BatchRefusedError,
@@ -22,8 +23,8 @@ from broker_adapter.sinks import (
     SinkContext,
     SinkUnavailableError,
     Value,
-    find_kind,
 )
+from broker_adapter.sinks.kinds import find_kind
 from broker_adapter.sinks.mqtt.settings import MqttSettings, Spoken, check
 from journal.settings.values import ConfigurationError
 from tests.sinks.mqtt.scripted_broker import ScriptedBroker, scripted_broker

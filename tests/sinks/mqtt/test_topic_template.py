@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt_codec import Publish, Version, encode
+from broker_adapter.mqtt_codec import Version, encode
+from broker_adapter.mqtt_codec.packets import Publish
 from broker_adapter.sinks.mqtt.topic_template import TopicTemplate
 
 
