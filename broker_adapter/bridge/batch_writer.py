@@ -46,7 +46,7 @@ class BatchWriter:
         Raises:
             BatchRefusedError: It has to be written alone, to find out which row is refused.
             SinkUnavailableError: An outage. Which rows were accepted is unknown.
-            StaleEpochError: The queue has another driver.
+            DriverFencedError: The queue has another driver.
             StorageError: Raised by ``give_up``.
         """
         if not prepared.records:

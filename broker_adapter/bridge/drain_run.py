@@ -97,8 +97,8 @@ class DrainRun:
         """Write batches until told to stop, or until a batch has to be written alone, which the next attempt does.
 
         Raises:
-            SinkUnavailableError: The sink is out. StaleEpochError, QueueLostError: The queue has another driver, or its
-                cursor was moved.
+            SinkUnavailableError: The sink is out.
+            DriverFencedError, QueueLostError: The queue has another driver, or its cursor was moved.
             StorageError: The store does not answer.
         """
         send, receive = trio.open_memory_channel[Prepared](_PREPARED_AHEAD)

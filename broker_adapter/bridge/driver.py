@@ -27,7 +27,7 @@ from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.queue import stored_settings
 from broker_adapter.cache_queue.stored import Definition
-from broker_adapter.sinks import Sink, SinkContext, SinkUnavailableError, StaleEpochError
+from broker_adapter.sinks import DriverFencedError, Sink, SinkContext, SinkUnavailableError
 from journal.protocol.errors import is_retriable
 from journal.settings.values import ConfigurationError
 from shards.errors import ShardNotFoundError, StorageError
@@ -93,7 +93,7 @@ class BridgeDriver:
                 async with self._lease.hold() as grant:
                     _log.info("bridge %s: driven from here, epoch %d", name, grant.epoch)
                     await self._drive(grant)
-            except (QueueLostError, StaleEpochError) as error:
+            except (QueueLostError, DriverFencedError) as error:
                 _log.warning("bridge %s: %s", name, error)
             except StorageError as error:
                 if not is_retriable(error) and not isinstance(error, ShardNotFoundError):
@@ -162,7 +162,7 @@ class _Driving:
                 """Run a task; the first failure of one cancels both."""
                 try:
                     await task()
-                except (StorageError, StaleEpochError) as error:
+                except (StorageError, DriverFencedError) as error:
                     self._failure = self._failure or error
                     nursery.cancel_scope.cancel()
 
@@ -180,7 +180,7 @@ class _Driving:
                     await self._bring_to(sink)
             except ConfigurationError as error:
                 await self._sit_out(SinkUnavailableError(f"the sink cannot be opened: {error}"))
-            except (StorageError, StaleEpochError):
+            except (StorageError, DriverFencedError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one sink must not end the broker
                 cause = single_error(error)

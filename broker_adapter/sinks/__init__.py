@@ -6,22 +6,22 @@ Each kind has a module of its own and imports what it needs only when one is ope
 from broker_adapter.sinks.batch import Batch, Row, Value
 from broker_adapter.sinks.errors import (
     BatchRefusedError,
+    DriverFencedError,
     RowsRefusedError,
     SinkError,
     SinkUnavailableError,
-    StaleEpochError,
 )
 from broker_adapter.sinks.sink import Sink, SinkContext
 
 __all__ = [
     "Batch",
     "BatchRefusedError",
+    "DriverFencedError",
     "Row",
     "RowsRefusedError",
     "Sink",
     "SinkContext",
     "SinkError",
     "SinkUnavailableError",
-    "StaleEpochError",
     "Value",
 ]

@@ -38,6 +38,18 @@ class BatchRefusedError(SinkError):
         self.index = index
 
 
+class UnwritableRowError(ValueError):
+    """A row has a value that the sink's format cannot express; the sink refuses the batch for it.
+
+    Attributes:
+        index: Its place among the rows, from 0.
+    """
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(reason)
+        self.index = index
+
+
 @attrs.frozen(slots=True)
 class Refusal:
     """One row that was refused.
@@ -65,8 +77,11 @@ class RowsRefusedError(SinkError):
         self.refusals = refusals
 
 
-class StaleEpochError(SinkError):
-    """The sink has seen a later driver of this queue: whoever gets this must let go of it. Nothing was taken."""
+class DriverFencedError(SinkError):
+    """The sink has seen a later driver of this queue, so this one must let go of the queue. Nothing was taken.
+
+    What `shards.errors.StaleEpochError` is for a producer of a shard, this is for a driver and its sink.
+    """
 
 
 def innermost_reason(error: BaseException) -> str:

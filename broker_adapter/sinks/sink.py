@@ -54,7 +54,7 @@ class Sink(abc.ABC):
 
         Raises:
             SinkUnavailableError: It would not now, and why: also when it wants other credentials, or has no such table.
-            StaleEpochError: See there.
+            DriverFencedError: See there.
         """
 
     async def position(self) -> int | None:
@@ -64,7 +64,7 @@ class Sink(abc.ABC):
         from then on, also such as are under way: what it returns stays true until this driver writes.
 
         Raises:
-            SinkUnavailableError, StaleEpochError: See there.
+            SinkUnavailableError, DriverFencedError: See there.
         """
         return None
 
@@ -79,7 +79,7 @@ class Sink(abc.ABC):
             SinkUnavailableError: An outage; see there.
             BatchRefusedError: It was refused, nothing of it was taken.
             RowsRefusedError: Some rows were refused, all others were taken.
-            StaleEpochError: See there.
+            DriverFencedError: See there.
         """
 
     @abc.abstractmethod

@@ -15,11 +15,11 @@ import trio
 from broker_adapter.sinks import (
     Batch,
     BatchRefusedError,
+    DriverFencedError,
     RowsRefusedError,
     Sink,
     SinkContext,
     SinkUnavailableError,
-    StaleEpochError,
 )
 from broker_adapter.sinks.errors import Refusal
 
@@ -168,7 +168,7 @@ class ShelfSink(Sink):
 
     def _fence(self) -> None:
         if self._context.epoch < self._shelf.epoch:
-            raise StaleEpochError("a later driver was here")
+            raise DriverFencedError("a later driver was here")
         self._shelf.epoch = self._context.epoch
 
     async def aclose(self) -> None:

@@ -11,9 +11,9 @@ import trio
 
 from broker_adapter.sinks import (
     BatchRefusedError,
+    DriverFencedError,
     RowsRefusedError,
     SinkUnavailableError,
-    StaleEpochError,
     Value,
 )
 from tests.patience import PATIENCE_S
@@ -353,14 +353,14 @@ async def test_a_driver_that_was_followed_by_another_does_no_harm(stage: Stage) 
         await bring(old, batches[:1])
         await new.check()
         assert await new.position() == 5
-        with pytest.raises(StaleEpochError):
+        with pytest.raises(DriverFencedError):
             await old.write(batches[1])
-        with pytest.raises(StaleEpochError):
+        with pytest.raises(DriverFencedError):
             await old.check()
             await old.position()
         await new.write(batches[1])
         async with open_sink(stage, epoch=1) as late:
-            with pytest.raises(StaleEpochError):
+            with pytest.raises(DriverFencedError):
                 await late.check()
                 await late.position()
         async with open_sink(stage, epoch=2) as again:

@@ -14,7 +14,15 @@ import pytest
 import trio
 from psycopg import Connection, sql
 
-from broker_adapter.sinks import Batch, BatchRefusedError, Row, Sink, SinkContext, SinkUnavailableError, StaleEpochError
+from broker_adapter.sinks import (
+    Batch,
+    BatchRefusedError,
+    DriverFencedError,
+    Row,
+    Sink,
+    SinkContext,
+    SinkUnavailableError,
+)
 from broker_adapter.sinks.kinds import find_kind
 from broker_adapter.sinks.postgresql import address
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings
@@ -120,7 +128,7 @@ async def test_an_older_driver_that_is_still_copying_keeps_nobody_waiting_and_wr
     await gate(stage, AT_COPY)
 
     async def write(sink: Sink) -> None:
-        with pytest.raises(StaleEpochError):
+        with pytest.raises(DriverFencedError):
             await sink.write(batches_of(1, 10)[0])
 
     with trio.fail_after(PATIENCE_S):

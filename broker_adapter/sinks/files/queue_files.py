@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from broker_adapter.sinks.batch import Batch
-from broker_adapter.sinks.errors import SinkUnavailableError, StaleEpochError
+from broker_adapter.sinks.errors import DriverFencedError, SinkUnavailableError
 
 _DIGITS: Final = 20
 _PROBE_BYTES: Final = 4_096
@@ -62,7 +62,7 @@ class QueueFiles:
         """Find out whether the directory takes files.
 
         Raises:
-            StaleEpochError: A later driver has been here.
+            DriverFencedError: A later driver has been here.
         """
         with self._locked() as file:
             self._refuse_stale(_read_epoch(file))
@@ -76,7 +76,7 @@ class QueueFiles:
         """Shut out drivers of lower epochs, and return the position.
 
         Raises:
-            StaleEpochError: A later driver has been here.
+            DriverFencedError: A later driver has been here.
         """
         with self._locked() as file:
             stored = _read_epoch(file)
@@ -98,7 +98,7 @@ class QueueFiles:
         """Add a file. Must not return before it would survive a crash of the machine.
 
         Raises:
-            StaleEpochError: A later driver has been here.
+            DriverFencedError: A later driver has been here.
             SinkUnavailableError: The batch does not lie behind the position, or nobody has asked for that.
         """
         with self._locked() as file:
@@ -137,7 +137,7 @@ class QueueFiles:
 
     def _refuse_stale(self, stored: int) -> None:
         if stored > self._epoch:
-            raise StaleEpochError(
+            raise DriverFencedError(
                 f"{self._directory} has seen epoch {stored} of {self._queue_id}; this driver has {self._epoch}"
             )
 

@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from broker_adapter.sinks.batch import Row, Value
+from broker_adapter.sinks.errors import UnwritableRowError
 from broker_adapter.sinks.json_form import encode_value
 
 Writer = Callable[[Value], str]
@@ -21,18 +22,6 @@ _NULL: Final = "\\N"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS: Final = 1_000_000
 _ESCAPED: Final = "\\\n\t\r"
-
-
-class UnwritableRowError(ValueError):
-    """A row that cannot even be written down.
-
-    Attributes:
-        index: Its place among the rows.
-    """
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index = index
 
 
 def column_writer(type_name: str) -> Writer:

@@ -11,10 +11,10 @@ import psycopg
 import trio
 
 from broker_adapter.sinks.batch import Batch
-from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, StaleEpochError
+from broker_adapter.sinks.errors import BatchRefusedError, DriverFencedError, SinkUnavailableError, UnwritableRowError
 from broker_adapter.sinks.postgresql.address import read_url, show, with_defaults
 from broker_adapter.sinks.postgresql.connection import Line
-from broker_adapter.sinks.postgresql.copy_text import UnwritableRowError, Writer, column_writer, copy_block
+from broker_adapter.sinks.postgresql.copy_text import Writer, column_writer, copy_block
 from broker_adapter.sinks.postgresql.settings import PostgresqlSettings
 from broker_adapter.sinks.postgresql.table import (
     POSITIONS,
@@ -142,7 +142,7 @@ class PostgresqlSink(Sink):
 
     def _refuse_if_stale(self, standing: Standing) -> None:
         if standing.epoch is not None and standing.epoch > self._context.epoch:
-            raise StaleEpochError(
+            raise DriverFencedError(
                 f"{self._shown}: {POSITIONS} has seen epoch {standing.epoch} of the queue {self._context.queue_id} and "
                 f"this driver has {self._context.epoch}: another one drives it now"
             )
@@ -153,7 +153,7 @@ class PostgresqlSink(Sink):
         try:
             with trio.fail_after(self._settings.timeout_s):
                 yield
-        except (BatchRefusedError, StaleEpochError):
+        except (BatchRefusedError, DriverFencedError):
             raise
         except trio.TooSlowError:
             self.close()

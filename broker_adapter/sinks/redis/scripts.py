@@ -17,6 +17,7 @@ import attrs
 import msgspec
 
 from broker_adapter.sinks.batch import Row, Value
+from broker_adapter.sinks.errors import UnwritableRowError
 from broker_adapter.sinks.json_form import encode_value
 
 
@@ -69,18 +70,6 @@ A server does not undo what a script has done when a command of it is refused. S
 first row: the hash is written before, with what it has, and rows are added by one command, which trims as well. Whether
 the user may use a command, whether there is memory and whether the server takes changes is the same for a whole script.
 """
-
-
-class UnwritableRowError(ValueError):
-    """A row that cannot be written down.
-
-    Attributes:
-        index: Its place among the rows.
-    """
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(reason)
-        self.index = index
 
 
 def position_key(stream: str, queue_id: str) -> str:

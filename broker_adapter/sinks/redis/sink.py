@@ -25,15 +25,8 @@ from coredis.exceptions import (
 )
 
 from broker_adapter.sinks.batch import Batch
-from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, StaleEpochError
-from broker_adapter.sinks.redis.scripts import (
-    TAKE_OVER,
-    WRITE,
-    Script,
-    UnwritableRowError,
-    pack_rows,
-    position_key,
-)
+from broker_adapter.sinks.errors import BatchRefusedError, DriverFencedError, SinkUnavailableError, UnwritableRowError
+from broker_adapter.sinks.redis.scripts import TAKE_OVER, WRITE, Script, pack_rows, position_key
 from broker_adapter.sinks.redis.settings import RedisSettings, read_url
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
@@ -178,7 +171,7 @@ class RedisSink(Sink):
 
     def _refuse_if_stale(self, epoch: object) -> None:
         if epoch is not None and int(_text(epoch)) > self._context.epoch:
-            raise StaleEpochError(
+            raise DriverFencedError(
                 f"{self._shown}: {self._position_key} has seen epoch {_text(epoch)}, and this driver has "
                 f"{self._context.epoch}: another one drives the queue now"
             )
@@ -189,7 +182,7 @@ class RedisSink(Sink):
         try:
             with trio.fail_after(self._settings.timeout_s):
                 yield
-        except StaleEpochError:
+        except DriverFencedError:
             raise
         except trio.TooSlowError:
             self._drop()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_adapter.sinks import SinkUnavailableError, StaleEpochError
+from broker_adapter.sinks import DriverFencedError, SinkUnavailableError
 from broker_adapter.sinks.files.queue_files import QueueFiles
 from tests.sinks.stage import batch_of, batches_of, bring, open_sink, row
 from tests.sinks.stages.files import FilesStage
@@ -94,7 +94,7 @@ def test_a_driver_of_a_lower_epoch_does_nothing(tmp_path: Path) -> None:
     old.take_over()
     new.take_over()
     for call in (old.probe, old.take_over, lambda: put(old, 0, 1)):
-        with pytest.raises(StaleEpochError, match="has seen epoch 2 of queue-1; this driver has 1"):
+        with pytest.raises(DriverFencedError, match="has seen epoch 2 of queue-1; this driver has 1"):
             call()
     assert names(tmp_path) == [".queue-1.epoch"]
 
