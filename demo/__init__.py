@@ -2,3 +2,5 @@
 
 `demo.processes` are server and brokers, `demo.clients` MQTT clients, `demo.results` is what is told of a run.
 """
+
+__all__: list[str] = []

@@ -2,3 +2,5 @@
 
 The server and the MQTT broker share what is here. What a rule's answer means for an operation is theirs to say.
 """
+
+__all__: list[str] = []

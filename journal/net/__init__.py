@@ -1,1 +1,3 @@
 """Listening, TLS, telling protocols apart, and what WebSocket needs beyond its library."""
+
+__all__: list[str] = []

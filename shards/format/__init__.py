@@ -1,1 +1,3 @@
 """The bytes of a record batch: header, columns, compression, checksum."""
+
+__all__: list[str] = []

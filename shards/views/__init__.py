@@ -1,1 +1,3 @@
 """What a node keeps in its ordered store: shards, cursors, state, producers, indexes."""
+
+__all__: list[str] = []

@@ -1,1 +1,3 @@
 """The `journal-spark` command."""
+
+__all__: list[str] = []

@@ -1,1 +1,3 @@
 """A broker and what it consists of."""
+
+__all__: list[str] = []

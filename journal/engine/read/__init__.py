@@ -1,1 +1,3 @@
 """Reading records: from memory, from log segments and from Parquet segments."""
+
+__all__: list[str] = []
