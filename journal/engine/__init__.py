@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from journal.engine.engine import Engine
     from journal.engine.opening import open_engine, open_rocks_store
-    from journal.engine.replay import RecoveryReport
+    from journal.engine.startup import RecoveryReport
 
 __all__ = ["Engine", "RecoveryReport", "open_engine", "open_rocks_store"]
 
 _MODULES = {
     "Engine": "journal.engine.engine",
-    "RecoveryReport": "journal.engine.replay",
+    "RecoveryReport": "journal.engine.startup",
     "open_engine": "journal.engine.opening",
     "open_rocks_store": "journal.engine.opening",
 }

@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from journal.engine.parts import EngineParts
-from journal.engine.replay import RecoveryReport
 from journal.engine.segments.snapshots import Snapshot
+from journal.engine.startup import RecoveryReport
 from journal.engine.state.name_scan import NameScan
 from journal.engine.statistics import EngineStatistics
 from journal.engine.subscribe.subscriptions import AnySubscription

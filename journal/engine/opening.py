@@ -18,6 +18,7 @@ from journal.engine.directory.reader_lock import open_after_readers, reader_lock
 from journal.engine.engine import Engine
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.parts import EngineParts
+from journal.engine.startup import recover
 from journal.engine.wal.disk import Disk, DiskThread
 from journal.settings.server import ServerConfig
 from shards.errors import CorruptionError
@@ -85,15 +86,18 @@ async def open_engine(
             await trio.lowlevel.checkpoint()
             disk = make_disk()
             try:
-                parts = EngineParts(config, directory, files, clock or SystemClock(), disk, store, sealer)
-                await parts.recover()
+                start = await recover(config.storage, directory, files, clock or SystemClock(), store)
                 try:
+                    parts = EngineParts(config, directory, files, disk, store, sealer, start)
+                    with trio.CancelScope(shield=True):
+                        # A checkpoint is not given up half way.
+                        await start.restoration.finish(parts.checkpointer)
                     # Whoever cancelled the start does not get an engine: with one it would have to be closed in order.
                     await trio.lowlevel.checkpoint_if_cancelled()
                     async with _running(parts):
                         yield Engine(parts)
                 finally:
-                    parts.writer.close()
+                    start.writer.close()
             finally:
                 disk.close()
         finally:

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import pytest
 
-from journal.engine.parts import EngineParts
+from journal.engine import startup
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.flusher import Flusher
 from journal.engine.segments.lifecycle import SegmentFiles
@@ -273,14 +273,13 @@ def _(patch: Patch) -> None:
 
 @_sabotage("trusts the page cache at the start: the last group is not written again")
 def _(patch: Patch) -> None:
-    async def begin(
-        self: EngineParts, found: Any, record: Any, first_lsn: int, entries: Any = b"", next_lsn: Any = None
-    ) -> Any:
+    async def begin(*what: Any) -> Any:
+        *others, first_lsn, _entries, next_lsn = what if len(what) == 9 else (*what, b"", None)
         # Behind the last group, as if nothing of it had to be copied.
-        return await original(self, found, record, first_lsn if next_lsn is None else next_lsn)
+        return await original(*others, first_lsn if next_lsn is None else next_lsn)
 
-    original = EngineParts._begin_journal
-    patch.setattr(EngineParts, "_begin_journal", begin)
+    original = startup._begin_journal
+    patch.setattr(startup, "_begin_journal", begin)
 
 
 @_sabotage("begins the journal of a start without syncing it")

@@ -142,7 +142,7 @@ def deterministic(seed: int, *, short_steps: bool = False) -> Iterator[random.Ra
         patch.setattr("trio._core._run._r", random.Random(seed))
         patch.setattr("trio.to_thread.run_sync", in_place)
         patch.setattr("journal.engine.time_slice.perf_counter", pass_time)
-        patch.setattr("journal.engine.parts._new_salt", lambda: rng.getrandbits(64))
+        patch.setattr("journal.engine.startup._new_salt", lambda: rng.getrandbits(64))
         patch.setattr(
             "journal.engine.directory.data_directory.secrets.token_hex", lambda size: rng.randbytes(size).hex()
         )

@@ -171,7 +171,7 @@ async def test_large_commits_at_once_are_each_in_one_write(sizes: list[int], par
     done: list[int] = []
     async with open_simulated(SimulatedFileSystem(), config(journal_file_bytes=JOURNAL_FILE_BYTES)) as engine:
         await make_shards(engine)
-        after_group = engine.parts.committer.on_committed
+        after_group = engine.parts.subscriptions.committed
 
         def look_at_group(*arguments: Any) -> None:
             after_group(*arguments)
@@ -180,7 +180,7 @@ async def test_large_commits_at_once_are_each_in_one_write(sizes: list[int], par
                 whole = parts * sum(number % 2 == remainder for number in keys)
                 assert engine.parts.table.by_name(name).published_offset == whole
 
-        engine.parts.committer.on_committed = look_at_group
+        engine.parts.subscriptions.committed = look_at_group
 
         async def one(number: int, size_bytes: int) -> None:
             batch = encode_values([bytes(size_bytes // parts)], timestamp_us=1)

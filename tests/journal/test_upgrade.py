@@ -76,7 +76,7 @@ async def test_upgrades_that_are_killed_before_the_views_know_of_the_journal_are
 ) -> None:
     """FORMAT said that the directory was whole before the views did: every later start was refused, with all there."""
     with monkeypatch.context() as patch:
-        patch.setattr("journal.engine.parts.put_number", _killed)
+        patch.setattr("journal.engine.startup.put_number", _killed)
         for _ in range(3):
             with pytest.raises(_Killed):
                 await read(old)

@@ -68,6 +68,10 @@ class _Asked:
 class Checkpointer:
     """The background work of one engine; one task runs it, so its steps never overlap.
 
+    Args:
+        closing: Called with a shard that is about to be closed, because nothing uses it.
+        flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
+
     Attributes:
         dirty: Shards that changed since their records were saved.
         disk_full: The error that appends get while the disk is nearly full.
@@ -76,7 +80,6 @@ class Checkpointer:
         checkpoint_lsn: Everything up to this lsn is safe without the journal.
         checkpointed_at: When that was last brought about, by trio's clock; at the start when none was made yet.
         checkpoint_s: How long each checkpoint took.
-        on_flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
     """
 
     def __init__(
@@ -99,6 +102,8 @@ class Checkpointer:
         sealing: SealingConfig,
         checkpoint_lsn: int,
         producer_use: ProducerUse,
+        closing: Callable[[Shard], None],
+        flushed: Callable[[], None],
     ) -> None:
         self._files = files
         self._directory = directory
@@ -122,6 +127,7 @@ class Checkpointer:
         self._retries = WriteRetries(views.store, committer, changed=self._go_on, fail=fail)
         self._large_tails_at = storage.tail_budget_bytes // 8
         self._producer_use = producer_use
+        self._flushed = flushed
         self._segment_files = segment_files
         self.retaining = SegmentRetention(
             defaults=defaults,
@@ -131,6 +137,7 @@ class Checkpointer:
             committer=committer,
             expiry_us=time.expiry_us,
             drop=self.drop,
+            closing=closing,
             is_waiting=lambda shard: shard.shard_id in self.dirty or shard.shard_id in self._to_flush,
         )
         self._to_flush: dict[int, Shard] = {}
@@ -146,7 +153,6 @@ class Checkpointer:
         self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
         self._seen_committed = 0
         self._seen_committed_at = trio.current_time()
-        self.on_flushed: Callable[[], None] = lambda: None
 
     @property
     def free_bytes(self) -> int:
@@ -339,7 +345,7 @@ class Checkpointer:
             await self._flusher.flush(shards.values())
         except DiskFullError as error:
             self._refuse_for(error)
-        self.on_flushed()
+        self._flushed()
 
     async def after_checkpoint(self, work: Callable[[], Awaitable[None]]) -> None:
         """Make a checkpoint and do some work right after it, before anything else goes on in the background.

@@ -35,6 +35,7 @@ class SegmentRetention:
         committer: Makes it durable.
         expiry_us: The time that ages are reckoned from.
         drop: Takes over segments of which only the memory has to go.
+        closing: Called with a shard that is about to be closed.
         is_waiting: Whether a shard has changed and waits to be flushed or saved.
     """
 
@@ -48,6 +49,7 @@ class SegmentRetention:
         committer: Committer,
         expiry_us: Callable[[], int],
         drop: Callable[[list[Segment]], None],
+        closing: Callable[[Shard], None],
         is_waiting: Callable[[Shard], bool],
     ) -> None:
         self._defaults = defaults
@@ -57,6 +59,7 @@ class SegmentRetention:
         self._committer = committer
         self._expiry_us = expiry_us
         self._drop = drop
+        self._closing = closing
         self._is_waiting = is_waiting
 
     async def open_shards(self) -> None:
@@ -123,6 +126,7 @@ class SegmentRetention:
                 and not self._is_waiting(shard)
                 and (active is None or not self._is_for_sealing_one_day(active))
             ):
+                self._closing(shard)
                 self._table.close(shard)
             if step.is_over:
                 await step.rest()

@@ -6,7 +6,6 @@ as with a million.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import attrs
@@ -41,7 +40,6 @@ class ShardTable:
         started_lsn: Every lsn that was given out before the start is at or below it.
         recovering: Entries are being folded; a shard opened now may still have entries to come.
         most_open: How many shards stay open that nobody uses.
-        on_closing: Called with a shard that is about to be closed.
     """
 
     def __init__(
@@ -73,7 +71,6 @@ class ShardTable:
         self.started_lsn = 0
         self.recovering = True
         self.most_open = _MOST_OPEN
-        self.on_closing: Callable[[Shard], None] = lambda shard: None
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
         """Where a log segment of this table lies."""
@@ -166,7 +163,6 @@ class ShardTable:
         REQUIRES: it is at rest, its saved record is as new as it is, and it has no retention.
         """
         if self._open.pop(shard.shard_id, None) is not None:
-            self.on_closing(shard)
             self._closed[shard.shard_id] = shard
 
     def saved(self, shard: Shard) -> None:
@@ -230,6 +226,17 @@ class ShardTable:
         published = shard.published_now()
         shard.publish(published)
         shard.dirty = dirty
+
+    def finish_recovery(self, started_lsn: int) -> None:
+        """Nothing more will be folded into any shard from the journal: publish what there is.
+
+        Args:
+            started_lsn: Every lsn that was given out before the start is at or below it.
+        """
+        self.recovering = False
+        self.started_lsn = started_lsn
+        for shard in self.open_shards():
+            self.settle(shard)
 
     def forget_memory(self, shard: Shard) -> None:
         """Records of the shard were lost with the memory: its producers may be ahead of what is known of them."""

@@ -52,26 +52,46 @@ from shards.views.state_store import StateStore
 _REPLAYED = struct.Struct("<8xQQQ12xI4xIQI12xQ")
 
 
+@attrs.define(slots=True)
+class ViewChanges:
+    """What folding changed that other parts of the engine act on, each in the order in which it was folded.
+
+    Attributes:
+        created: Shards that are new.
+        deleted: Shards that were deleted.
+        deleted_again: (number, name) of shards whose deletion was folded again: a crash may have left files of them.
+        dropped: Segments that no shard refers to any more. Their memory and files are to be freed.
+        trimmed: Indexed shards that begin at a later offset now. Index entries below it are to be removed.
+        start_in_sealed: Shards that begin inside a Parquet file now, which is to be marked.
+    """
+
+    created: list[Shard] = attrs.field(factory=list)
+    deleted: list[Shard] = attrs.field(factory=list)
+    deleted_again: list[tuple[int, str]] = attrs.field(factory=list)
+    dropped: list[Segment] = attrs.field(factory=list)
+    trimmed: list[Shard] = attrs.field(factory=list)
+    start_in_sealed: list[Shard] = attrs.field(factory=list)
+
+
 class Views:
     """Everything folded from the journal.
 
     Args:
         store: Holds what need not be in memory; its recorded lsn says which decisions it has seen.
         table: The shards.
-        drop: Called with segments whose records are gone, so that their files are removed.
 
     Attributes:
         folded_lsn: The store holds the outcome of every decision up to this lsn.
         lsns_reserved: lsns below it are taken for ever.
         leftovers: Deleted shards of which the store may still hold something, and from where on.
         newest_append_us: The newest time in what was folded while recovering.
-        deleted_again: (number, name) of shards whose deletion was folded again: a crash may have left files of them.
     """
 
-    def __init__(self, store: OrderedStore, table: ShardTable, drop: Callable[[list[Segment]], None]) -> None:
+    def __init__(self, store: OrderedStore, table: ShardTable) -> None:
         self.store = store
         self.table = table
-        self._drop = drop
+        self._changes = ViewChanges()
+        self._has_changes = False
         self.cursors = Cursors(store)
         self.state = StateStore(store)
         self.producers = Producers(store)
@@ -79,24 +99,29 @@ class Views:
         self.folded_lsn = read_number(store, NodeKey.FOLDED)
         self.lsns_reserved = 0
         self.newest_append_us = 0
-        self.on_created: Callable[[Shard], None] | None = None
-        self.on_deleted: Callable[[Shard], None] | None = None
-        self.on_trimmed: Callable[[Shard], None] | None = None
-        self.on_start_in_sealed: Callable[[Shard], None] | None = None
         self.leftovers = dict(leftovers.noted(store))
-        self.deleted_again: list[tuple[int, str]] = []
+
+    def take_changes(self) -> ViewChanges | None:
+        """What was folded since the last call that other parts have to act on; None if there is nothing."""
+        if not self._has_changes:
+            return None
+        changes, self._changes, self._has_changes = self._changes, ViewChanges(), False
+        return changes
+
+    def _note(self) -> ViewChanges:
+        self._has_changes = True
+        return self._changes
 
     def fold(
         self, decisions: Iterable[tuple[int, int, Decision]], words: Iterable[tuple[Shard, int, Words]] = ()
     ) -> None:
         """Fold the decisions of one commit group, in order, with one atomic write to the store."""
         mutations = Mutations()
-        created: list[Shard] = []
         lsn = 0
         for lsn, shard_id, decision in decisions:
             _FOLDS[type(decision)](self, mutations, lsn, shard_id, decision)
             if isinstance(decision, ShardCreated) and (shard := self.table.by_id(shard_id)) is not None:
-                created.append(shard)
+                self._note().created.append(shard)
         for shard, base_offset, found in words:
             if not shard.gone:
                 self.word_index.fold(mutations, shard.shard_id, base_offset, found)
@@ -105,9 +130,6 @@ class Views:
             put_number(mutations, NodeKey.FOLDED, lsn)
         if len(mutations):
             self.store.write(mutations)
-        if self.on_created is not None:
-            for shard in created:
-                self.on_created(shard)
 
     def replay(self, entries: Iterable[Entry]) -> None:
         """Fold the entries of a recovered group."""
@@ -186,7 +208,7 @@ class Views:
         shard = self.table.by_id(shard_id)
         if shard is None:
             if self.table.recovering:
-                self.deleted_again.append((shard_id, decision.name))
+                self._note().deleted_again.append((shard_id, decision.name))
             return
         self.table.catalogue.fold_delete(mutations, shard_id, decision.name)
         shard_records.delete(self.store, mutations, shard_id)
@@ -195,9 +217,9 @@ class Views:
         self.table.remove(shard_id)
         shard.damage = "it was deleted"
         shard.deleted = shard.gone = True
-        self._drop(shard.segments)
-        if self.on_deleted is not None:
-            self.on_deleted(shard)
+        changes = self._note()
+        changes.dropped += shard.segments
+        changes.deleted.append(shard)
 
     def _reconfigured(self, mutations: Mutations, shard: Shard, config: ShardConfig) -> None:
         if config != shard.config:
@@ -251,16 +273,18 @@ class Views:
     def _trimmed(self, mutations: Mutations, lsn: int, shard_id: int, decision: Trimmed) -> None:
         shard = self.table.by_id(shard_id)
         if shard is not None:
-            self._drop(shard.trim(decision.start_offset))
-            if shard.indexed and self.on_trimmed is not None:
-                self.on_trimmed(shard)
+            dropped = shard.trim(decision.start_offset)
+            if dropped:
+                self._note().dropped += dropped
+            if shard.indexed:
+                self._note().trimmed.append(shard)
             self.look_at_start(shard)
 
     def look_at_start(self, shard: Shard) -> None:
-        """Tell whoever marks it that a shard starts inside a Parquet file, if it does."""
+        """Note among the changes that a shard begins inside a Parquet file, if it does."""
         first = next(iter(shard.segments), None)
-        if isinstance(first, ParquetSegment) and first.base_offset < shard.start_offset and self.on_start_in_sealed:
-            self.on_start_in_sealed(shard)
+        if isinstance(first, ParquetSegment) and first.base_offset < shard.start_offset:
+            self._note().start_in_sealed.append(shard)
 
     def _sealed(self, mutations: Mutations, lsn: int, shard_id: int, decision: Sealed) -> None:
         shard = self.table.by_id(shard_id)
@@ -269,11 +293,11 @@ class Views:
         sealed = self.table.sealed_segment(shard, decision)
         replaced = shard.put_sealed(sealed)
         if replaced is not None:
-            self._drop([replaced])
+            self._note().dropped.append(replaced)
             self.look_at_start(shard)
         elif sealed.next_offset <= shard.start_offset:
             # It was trimmed while the file was being written.
-            self._drop([sealed])
+            self._note().dropped.append(sealed)
 
     def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
         shard = self.table.by_id(shard_id)

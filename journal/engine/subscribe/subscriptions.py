@@ -18,7 +18,6 @@ from journal.engine.read.reader import Reader
 from journal.engine.state.name_scan import NameScan
 from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
-from journal.engine.state.views import Views
 from journal.engine.subscribe.filter_subscription import FilterSubscription
 from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
 from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
@@ -157,7 +156,6 @@ class Subscriptions:
     def __init__(
         self,
         table: ShardTable,
-        views: Views,
         reader: Reader,
         commands: Commands,
         news: ShardDiscovery,
@@ -178,8 +176,6 @@ class Subscriptions:
         self._left_any = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.count = 0
-        views.on_created = self._shard_created
-        views.on_deleted = self._shard_deleted
 
     def start(self, nursery: trio.Nursery) -> None:
         """Run group subscriptions, and tell others how far they are, in this nursery from now on."""
@@ -200,11 +196,13 @@ class Subscriptions:
         """The committed lsn has moved."""
         self._clock.committed()
 
-    def _shard_created(self, shard: Shard) -> None:
+    def shard_created(self, shard: Shard) -> None:
+        """A shard is new: groups by filter take it up."""
         for group in set(self._group_filters.match(shard.name)):
             group.attach(shard, 0)
 
-    def _shard_deleted(self, shard: Shard) -> None:
+    def shard_deleted(self, shard: Shard) -> None:
+        """A shard was deleted: its subscriptions end, and readers that wait for its records get the error."""
         self._news.deleted(shard)
         shard.notify()
 

@@ -142,6 +142,7 @@ class Committer:
         next_lsn: lsn of the next entry.
         journal_next_lsn: First lsn of the next group, where the journal's last one ends.
         publish: Called on the loop with each durable group, in order.
+        committed: Called on the loop when `committed_lsn` has moved.
         failed: Called once on the loop when the disk failed.
 
     Attributes:
@@ -153,7 +154,6 @@ class Committer:
         on_disk_full: Called when that has changed.
         groups_committed: Groups made durable since the start.
         committed_lsn: Every entry up to this lsn is durable and published, and so is every memory-mode batch.
-        on_committed: Called when it has moved.
         journal_lsn: The newest lsn that the journal's groups cover; memory-mode batches may have later ones.
         chunk_taken_at_s: When the received chunk that is being worked on came in; 0 between chunks.
         acknowledge_s: How long the oldest entry of each group waited until the group was durable and acknowledged.
@@ -169,11 +169,13 @@ class Committer:
         journal_next_lsn: int,
         *,
         publish: Callable[[Group], None],
+        committed: Callable[[], None],
         failed: Callable[[StorageFailedError], None],
     ) -> None:
         self._writer = writer
         self._disk = disk
         self._publish = publish
+        self._committed = committed
         self._failed = failed
         self._in_flight: Group | None = None
         self._groups_started = 1
@@ -191,7 +193,6 @@ class Committer:
         self._is_held = False
         self._is_closing = False
         self.largest_group_bytes = writer.largest_group_bytes
-        self.on_committed: Callable[[], None] = lambda: None
         self._waiting: list[Group] = []
         self.chunk_taken_at_s = 0.0
         self.acknowledge_s = Histogram(DURATION_BOUNDS_S)
@@ -347,7 +348,7 @@ class Committer:
         group.committed = True
         self.groups_committed += 1
         group.finish()
-        self.on_committed()
+        self._committed()
         return True
 
     def look_for_rest(self) -> None:
@@ -364,7 +365,7 @@ class Committer:
             and self.failure is None
         ):
             self.committed_lsn = newest
-            self.on_committed()
+            self._committed()
 
     def fail(self, error: Exception) -> None:
         """Stop for ever because of an error outside the journal: a log file or the views."""

@@ -1,0 +1,230 @@
+"""What a start does before there is an engine: it folds the journal, and makes durable what it will answer for.
+
+How damage is told from a torn tail, and what it means, is in `journal.engine.wal.recovery`; what folding an entry does,
+in `journal.engine.state.views`. The parts that are put together on top of it are in `journal.engine.parts`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+
+import attrs
+import trio
+
+from journal.engine.directory.data_directory import DataDirectory
+from journal.engine.directory.restores import Restores
+from journal.engine.restoration import Restoration
+from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
+from journal.engine.state.node_time import NodeTime
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
+from journal.engine.time_slice import TimeSlice
+from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
+from journal.settings.server import StorageConfig
+from shards.errors import StorageFailedError
+from shards.seams.clock import Clock
+from shards.seams.file_system import FileSystem
+from shards.seams.store import DirectoryStore, Mutations
+from shards.segments.chunks import ChunkPool, Readable
+
+_FOLDED_AT_ONCE = 2000
+
+
+@attrs.frozen(slots=True)
+class RecoveryReport:
+    """What a start found in the journal.
+
+    Attributes:
+        entries: Entries read.
+        truncated_bytes: Bytes of an unfinished last write that were cut off; nothing of it had been acknowledged.
+        damages: Damaged entries; their shards are stopped.
+    """
+
+    entries: int
+    truncated_bytes: int
+    damages: tuple[str, ...]
+
+
+@attrs.frozen
+class RecoveredState:
+    """What a start found and made durable: the parts of an engine are put together on top of it.
+
+    Attributes:
+        table: The shards.
+        views: Everything folded from the journal.
+        time: The node's time, no earlier than the newest append that was found.
+        writer: Writes to a journal file that this start began.
+        restores: When the directory was restored from backups.
+        restoration: To be finished before anything is served.
+        report: What was found, for people.
+        checkpoint_lsn: The views held everything up to this lsn without the journal.
+        journal_next_lsn: First lsn of the next group, where the journal's last one ends.
+        next_lsn: The first lsn that was never given out. Batches in memory mode may have used lsns that the journal
+            does not hold.
+    """
+
+    table: ShardTable
+    views: Views
+    time: NodeTime
+    writer: JournalWriter
+    restores: Restores
+    restoration: Restoration
+    report: RecoveryReport
+    checkpoint_lsn: int
+    journal_next_lsn: int
+    next_lsn: int
+
+
+async def recover(
+    storage: StorageConfig, directory: DataDirectory, files: FileSystem, clock: Clock, store: DirectoryStore
+) -> RecoveredState:
+    """Fold the journal of a data directory into its views.
+
+    When this returns, all that an engine will answer for is durable, whatever the process before it left unsynced.
+
+    Raises:
+        CorruptionError: Acknowledged data is damaged or missing.
+        StorageFailedError: What was recovered cannot be made durable again.
+    """
+    table = ShardTable(
+        store,
+        directory.log,
+        directory.sealed,
+        tail_pool=ChunkPool(storage.tail_budget_bytes),
+        memory_pool=ChunkPool(0),
+        segment_bytes=storage.segment_bytes,
+        memory_segment_bytes=storage.memory_segment_bytes,
+    )
+    views = Views(store, table)
+    restores = Restores(store)
+    table.restored_lsn = restores.newest_lsn
+    record = read_node_record(store)
+    record.require_node(directory.state, directory.node_id)
+    time = NodeTime(clock)
+    await time.load(store, record.newest_append_us)
+    found = Recovered()
+
+    writer: JournalWriter | None = None
+
+    async def prove(group: RecoveredGroup) -> None:
+        nonlocal writer
+        assert group.unproven is not None, "_replay asks for others only"
+        writer = await _begin_journal(
+            storage, directory, files, store, found, record, group.first_lsn, group.unproven, group.next_lsn
+        )
+
+    try:
+        expected = record.expected(was_complete=directory.was_complete)
+        groups = read_journal(files, directory.journal, found, expected)
+        entries = await _replay(groups, table, views, record.checkpoint, prove)
+        # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
+        journal_next_lsn = found.next_lsn if found.used else record.checkpoint + 1
+        if writer is None:
+            writer = await _begin_journal(storage, directory, files, store, found, record, journal_next_lsn)
+        time.raise_to(views.newest_append_us)
+        time.warn_if_behind()
+        views.lsns_reserved = max(views.lsns_reserved, record.lsns_reserved)
+        next_lsn = max(journal_next_lsn, record.checkpoint + 1, views.lsns_reserved)
+        restoration = Restoration(files, directory.path, restores)
+        if restoration.is_new:
+            restoration.begin(table, views, next_lsn=next_lsn, now_us=time.now_us())
+            next_lsn = max(next_lsn, views.lsns_reserved)
+        table.finish_recovery(next_lsn - 1)
+    except BaseException:
+        if writer is not None:
+            writer.close()
+        raise
+    report = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
+    return RecoveredState(
+        table=table,
+        views=views,
+        time=time,
+        writer=writer,
+        restores=restores,
+        restoration=restoration,
+        report=report,
+        checkpoint_lsn=record.checkpoint,
+        journal_next_lsn=journal_next_lsn,
+        next_lsn=next_lsn,
+    )
+
+
+async def _begin_journal(
+    storage: StorageConfig,
+    directory: DataDirectory,
+    files: FileSystem,
+    store: DirectoryStore,
+    found: Recovered,
+    record: NodeRecord,
+    first_lsn: int,
+    entries: Readable = b"",
+    next_lsn: int | None = None,
+) -> JournalWriter:
+    """Go on in a new journal file, and record in the views that it exists before anything is acknowledged in it."""
+    stopped_orderly = bool(found.used) and found.used[-1].header.number == record.stopped_in
+    spares = record.spares if stopped_orderly else 0
+    writer = JournalWriter(files, directory.journal, storage.journal_file_bytes, _new_salt, found.used, spares)
+
+    def begin() -> None:
+        writer.begin(first_lsn, entries, next_lsn)
+        mutations = Mutations()
+        put_number(mutations, NodeKey.JOURNAL_FILE, writer.newest_number)
+        put_number(mutations, NodeKey.NODE_ID, number_of_node(directory.node_id))
+        store.write(mutations)
+        store.flush()
+        directory.complete()
+        writer.release_up_to(record.checkpoint, 0)
+
+    try:
+        await trio.to_thread.run_sync(begin)
+    except OSError as error:
+        raise StorageFailedError(
+            f"the journal in {directory.journal} cannot go on in a new file ({error}); nothing was lost. "
+            f"Free space or mend the disk, then start again"
+        ) from error
+    return writer
+
+
+def _new_salt() -> int:
+    return secrets.randbits(64)
+
+
+async def _replay(
+    groups: Iterable[RecoveredGroup],
+    table: ShardTable,
+    views: Views,
+    checkpoint: int,
+    prove: Callable[[RecoveredGroup], Awaitable[None]],
+) -> int:
+    """Fold what lies after the checkpoint, and stop the shards that are damaged there.
+
+    Args:
+        groups: What recovery reads.
+        table: The shards.
+        views: What is folded into.
+        checkpoint: The views hold everything up to this lsn.
+        prove: Makes a group durable of which this is not known. It is called before the group is folded, since the
+            store of the views may write what it was given to the disk at any time.
+
+    Returns:
+        How many entries were read, those up to the checkpoint too.
+    """
+    entries = 0
+    step = TimeSlice()
+    for group in groups:
+        if step.is_over:
+            await step.rest()
+        if group.unproven is not None:
+            await prove(group)
+        for damage in group.damages:
+            shard = table.by_id(damage.shard_id)
+            if shard is not None and damage.lsn > checkpoint:
+                views.stop(shard, str(damage))
+        wanted = [entry for entry in group.entries if entry.lsn > checkpoint]
+        for start in range(0, len(wanted), _FOLDED_AT_ONCE):
+            views.replay(wanted[start : start + _FOLDED_AT_ONCE])
+            await trio.lowlevel.checkpoint()
+        entries += len(group.entries)
+    return entries
