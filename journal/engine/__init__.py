@@ -1,7 +1,7 @@
 """The engine of one data directory: opened by `open_engine`, used through `Engine`.
 
-Nothing is imported before it is used: the process that converts segments and commands that read a directory import
-single modules from here, and shall not load the whole engine for them.
+Submodules are imported on first use: the process that converts segments, and commands that only read a directory,
+import single modules from here and do not load the whole engine.
 """
 
 from __future__ import annotations

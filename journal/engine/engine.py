@@ -1,7 +1,7 @@
-"""The engine's door: all that a server, the embedded adapter, backups and telemetry ask of an open data directory.
+"""The interface of the engine: all that a server, the embedded adapter, backups and telemetry call.
 
-An `Engine` is made by `journal.engine.open_engine`. What it consists of is in `journal.engine.parts`; nothing outside
-of this package reaches for a part.
+`journal.engine.open_engine` creates an `Engine`. Its parts are in `journal.engine.parts`; code outside of this package
+does not use them.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ from shards.views.inverted_index import By
 class Engine:
     """An open engine.
 
-    Every change returns when it is durable and published, unless its docstring says otherwise; cancelling one gives up
-    waiting, not the change. While the disk is full or has failed, changes are refused with the reason.
+    Every method that changes something returns when the change is durable and published, unless its docstring says
+    otherwise. Cancelling it ends the wait, not the change. While the disk is full or has failed, changes are refused
+    with the reason.
 
     Attributes:
-        parts: What it consists of, for the tests of the parts.
+        parts: The parts of the engine, for their tests.
     """
 
     def __init__(self, parts: EngineParts) -> None:
@@ -62,17 +63,17 @@ class Engine:
 
     @property
     def node_id(self) -> str:
-        """The identity of the data directory."""
+        """The id of the node that the data directory belongs to."""
         return self.parts.node_id
 
     @property
     def config(self) -> ServerConfig:
-        """The settings that it was opened with."""
+        """The settings that the engine was opened with."""
         return self.parts.config
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What the start found."""
+        """What the start read from the journal."""
         return self.parts.recovery
 
     @property
@@ -89,7 +90,7 @@ class Engine:
 
     @property
     def disk_full(self) -> Exception | None:
-        """Why file-mode appends are refused just now, for lack of disk; None while they are taken."""
+        """Why file-mode appends are refused now, for lack of disk space; None while they are accepted."""
         return self.parts.checkpointer.disk_full
 
     def now_us(self) -> int:
@@ -97,10 +98,10 @@ class Engine:
         return self.parts.time.now_us()
 
     def announce(self, tcp: str) -> None:
-        """Write into the data directory where it is served from now on until it is closed; blocks on the disk.
+        """Write the server's address into the data directory, until the engine is closed. Blocks on the disk.
 
         Args:
-            tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
+            tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty without such a listener.
         """
         self.parts.directory.announce(tcp, os.getpid())
 
@@ -109,19 +110,19 @@ class Engine:
         return self.parts.restores.gaps()
 
     def described_restores(self) -> list[dict[str, int]]:
-        """The same as clients are told of them: names to numbers."""
+        """The same as values of the protocol: names to numbers."""
         return self.parts.restores.told()
 
     def statistics(self) -> EngineStatistics:
-        """What can be counted and measured without a look at shards."""
+        """Counts and measurements of the engine, taken without reading single shards."""
         return EngineStatistics.of(self.parts)
 
     def take_snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Hold the files as they lie at one moment for the length of an ``async with`` block, for a backup."""
+        """Keep all files as they are at one moment for the length of an ``async with`` block, for a backup."""
         return self.parts.snapshots.take()
 
     async def checkpoint(self) -> None:
-        """Make a checkpoint: when this returns, a crash brings back nothing that refers to what was dropped before."""
+        """Make a checkpoint: after it, recovery reads nothing that refers to segments dropped before the call."""
         await self.parts.checkpointer.after_checkpoint(trio.lowlevel.checkpoint)
 
     @property
@@ -130,30 +131,30 @@ class Engine:
         return self.parts.sealing.enabled
 
     async def drain(self) -> None:
-        """Return when all that was decided before is durable, published and acknowledged, or the engine has failed."""
+        """Return when all earlier decisions are durable, published and acknowledged, or the engine has failed."""
         await self.parts.committer.drain()
 
     # Appends
 
     @property
     def has_room(self) -> bool:
-        """Whether more file-mode appends may be taken in without passing the memory and journal budgets."""
+        """Whether more file-mode appends may be accepted without exceeding the memory and journal budgets."""
         return self.parts.checkpointer.has_room()
 
     async def wait_for_room(self) -> None:
-        """Return when `has_room`, or when the engine has failed and the answer will say so."""
+        """Return when `has_room`, or when the engine has failed; an append after it then reports the failure."""
         await self.parts.checkpointer.wait_for_room()
 
     def begin_chunk(self) -> Appender:
-        """Begin a run of appends that were received together; `Appender.finish` ends it in the same step of the loop.
+        """Begin a run of appends that were received together; `Appender.finish` ends it before the next ``await``.
 
-        Sets the time that they get and what is refused just now.
+        Sets the append time of the run, and which appends are refused.
         """
         self.parts.begin_chunk()
         return self.parts.appender
 
     def hold_until_committed(self, callback: Callable[[], None]) -> None:
-        """Call back when what was appended so far is durable and published, or the engine has failed."""
+        """Call back when all appends so far are durable and published, or the engine has failed."""
         self.parts.appender.flush_run()
         self.parts.committer.group.held.append(callback)
 
@@ -162,11 +163,11 @@ class Engine:
     ) -> Appended:
         """Append one encoded batch from inside the process.
 
-        Returns when the level asked for is reached: with DEFAULT, after the fsync in file mode.
+        Returns when the requested level is reached: with DEFAULT in file mode, after the fsync.
 
         Raises:
-            StorageError: It was refused; nothing of it is stored.
-            StorageFailedError: The disk failed; whether it is stored is known after a restart.
+            StorageError: The batch was refused; no part of it is stored.
+            StorageFailedError: The disk failed; only after a restart it is known whether the batch is stored.
         """
         await self.wait_for_room()
         waiter = PendingAck()
@@ -183,12 +184,12 @@ class Engine:
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
     ) -> None:
-        """Take one encoded batch from inside the process; ``sink`` gets its acknowledgement, perhaps at once.
+        """Append one encoded batch from inside the process; ``sink`` gets its acknowledgement, possibly at once.
 
-        The caller bounds what is under way and asks `has_room` before.
+        The caller limits the number of appends in flight and checks `has_room` first.
 
         Raises:
-            StorageError: It was refused; nothing of it is stored.
+            StorageError: The batch was refused; no part of it is stored.
         """
         expected = NO_OFFSET if expected_offset is None else expected_offset
         frame = memoryview(bytearray(build_append(correlation, 0, batch, ack_level=ack, expected_offset=expected)))
@@ -205,21 +206,21 @@ class Engine:
         deletes: Sequence[Delete],
         cursors: Sequence[CursorCheck] = (),
     ) -> tuple[list[Appended], list[StateValue]]:
-        """Carry out several changes as one; see `Transactions.commit`."""
+        """Make several changes atomically; see `Transactions.commit`."""
         return await self.parts.transactions.commit(appends, puts, deletes, cursors)
 
     # Shards
 
     def shard(self, name: str) -> Shard:
-        """The shard with this name, opened if need be.
+        """The shard with this name; it is opened if it is closed.
 
         Raises:
-            ShardNotFoundError: There is none.
+            ShardNotFoundError: It does not exist.
         """
         return self.parts.table.by_name(name)
 
     def shard_id(self, name: str) -> int | None:
-        """The id of a shard, which is not opened for that; None if there is none."""
+        """The id of a shard, without opening it; None if it does not exist."""
         return self.parts.table.catalogue.id_of(name)
 
     def opened_shard(self, shard_id: int) -> Shard | None:
@@ -231,11 +232,11 @@ class Engine:
         return self.parts.table.open_shards()
 
     def peek(self, shard_id: int) -> Shard | None:
-        """The shard with this id, to be looked at now and then dropped; None if there is none."""
+        """A view of the shard with this id, for reading before the next ``await``; None if it does not exist."""
         return self.parts.table.peek(shard_id)
 
     def scan_names(self, topic_filter: str, after: str = "") -> NameScan:
-        """The names of the shards that match a filter and sort behind ``after``, in bounded steps.
+        """The names of the shards that match a filter and sort after ``after``, in steps of bounded length.
 
         Raises:
             InvalidNameError: The filter is not valid.
@@ -247,31 +248,31 @@ class Engine:
         return [shard_id for shard_id, _ in self.parts.table.catalogue.records()]
 
     def match_names(self, topic_filter: str, limit: int) -> list[str]:
-        """Up to ``limit`` names of shards that match a filter, found in one step."""
+        """Up to ``limit`` names of shards that match a filter, in one call that does not wait."""
         return list(self.parts.table.catalogue.matching(topic_filter, limit=limit))
 
     def describe_shard(self, name: str, *, with_segments: bool = True) -> ShardInfo:
-        """A shard as it is now; it is not opened for that.
+        """The present state of a shard, without opening it.
 
         Raises:
-            ShardNotFoundError: There is none.
+            ShardNotFoundError: It does not exist.
         """
         return self.parts.table.peek_by_name(name).info(with_segments=with_segments)
 
     def stored_outlines(self) -> Iterator[shard_records.Outline | None]:
-        """What the views hold of each shard and segment, one each step; None where a step found nothing."""
+        """Records of each shard and segment in the views, one for each step; None for a step that found none."""
         return shard_records.outlines(self.parts.views.store)
 
     def stored_ranges(self, shard_id: int) -> list[tuple[int, int]]:
-        """The ranges (first offset, next offset) of a shard that have records, by what the views hold of it."""
+        """The ranges (first offset, next offset) of a shard that have records, according to the views."""
         return shard_records.held_ranges(self.parts.views.store, shard_id)
 
     async def create_shard(self, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
-        """Create a shard; with ``exist_ok`` one that is there is returned as it is.
+        """Create a shard; with ``exist_ok`` an existing one is returned unchanged.
 
         Raises:
-            ShardExistsError: It is there, and ``exist_ok`` was not given.
-            LimitExceededError: There are as many shards as there may be.
+            ShardExistsError: It exists, and ``exist_ok`` was not given.
+            LimitExceededError: The node has as many shards as it may have (shards.max_shards).
         """
         return await self.parts.commands.create_shard(name, config, exist_ok=exist_ok)
 
@@ -282,7 +283,7 @@ class Engine:
     async def configure_shard(
         self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
     ) -> ShardInfo:
-        """Change how a shard is kept from now on; None leaves a part as it is."""
+        """Change the retention or segment size of a shard; None leaves a setting unchanged."""
         return await self.parts.commands.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
 
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
@@ -294,13 +295,13 @@ class Engine:
         return await self.parts.commands.trim(name, before_offset)
 
     async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files.
+        """Roll a shard: close its active segment. With ``wait``, return when all closed log segments are Parquet files.
 
-        What lies in memory is not waited for.
+        Memory segments are not converted, and not waited for.
 
         Raises:
-            InvalidRequestError: It is to be waited for, but sealing is switched off.
-            StorageError: A segment could not be sealed; it stays a log file.
+            InvalidRequestError: ``wait`` was given, but conversion is disabled.
+            StorageError: A segment could not be converted; it stays a log file.
         """
         sealing = self.parts.sealing
         if wait:
@@ -315,33 +316,33 @@ class Engine:
     # Reading
 
     def check_range(self, shard: Shard, offset: int) -> None:
-        """Refuse an offset that the shard does not have.
+        """Refuse an offset that is outside the shard.
 
         Raises:
-            OffsetOutOfRangeError: It lies before the first or behind the next one.
+            OffsetOutOfRangeError: The offset is before the first one or after the next one.
         """
         self.parts.reader.check_range(shard, offset)
 
     def read_nowait(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice | None:
-        """What can be given without a disk; None when a file has to be read. Empty at the end of the shard."""
+        """Read what is in memory; None if a file has to be read. Empty at the end of the shard."""
         return self.parts.reader.read_nowait(shard, offset, max_bytes, place)
 
     async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
-        """Whole batches from the one that holds ``offset`` on: up to about ``max_bytes``, but at least one."""
+        """Whole batches, beginning with the one that holds ``offset``: up to about ``max_bytes``, but at least one."""
         return await self.parts.reader.read(shard, offset, max_bytes, place)
 
     async def wait_beyond(self, shard: Shard, offset: int, max_wait_s: float) -> None:
-        """Return when the shard has a record at this offset, or when the time is over."""
+        """Return when the shard has a record at this offset, or after ``max_wait_s``."""
         await self.parts.reader.wait_beyond(shard, offset, max_wait_s)
 
     async def find_offset(self, shard: Shard, start: Start) -> int:
-        """The offset at which a reader that starts there begins."""
+        """Resolve a start position to the first offset to read."""
         return await self.parts.reader.find_offset(shard, start)
 
     async def read_indexed(
         self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool
     ) -> ReadSlice:
-        """Whole batches that hold records with a key or tag; the reader picks these records out."""
+        """Whole batches that hold records with a key or tag; the caller has to select these records in them."""
         return await self.parts.reader.read_indexed(shard, by, word, from_offset, max_bytes, latest=latest)
 
     # Subscriptions
@@ -363,7 +364,7 @@ class Engine:
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
     ) -> AnySubscription:
-        """Begin a subscription to a shard, or to all shards that match a filter; see `Subscriptions.subscribe`."""
+        """Begin a subscription to a shard or to all shards that match a filter; see `Subscriptions.subscribe`."""
         return await self.parts.subscriptions.subscribe(
             shard=shard,
             topic_filter=topic_filter,
@@ -378,74 +379,74 @@ class Engine:
     # Cursors
 
     async def commit_cursor(self, shard: str, name: str, offset: int, expected_version: int | None) -> Cursor:
-        """Set a cursor, if its version is the expected one (None: whatever it is; 0: it must not exist).
+        """Set a cursor if its version is the expected one (None: any version; 0: the cursor must not exist).
 
         Raises:
-            VersionConflictError: It has another version.
+            VersionConflictError: The cursor has another version.
         """
         return await self.parts.commands.commit_cursor(shard, name, offset, expected_version)
 
     async def delete_cursor(self, shard: str, name: str, expected_version: int | None) -> None:
-        """Remove a cursor, under the same condition."""
+        """Delete a cursor, under the same condition."""
         await self.parts.commands.delete_cursor(shard, name, expected_version)
 
     def get_cursor(self, shard: str, name: str) -> Cursor | None:
-        """A cursor as it is committed."""
+        """The committed value of a cursor, None if it does not exist."""
         return self.parts.commands.get_cursor(shard, name)
 
     def list_cursors(self, shard: str, after: str = "", limit: int | None = None) -> list[Cursor]:
-        """Cursors of a shard, by name, behind ``after``: at most ``limit``. The shard is not opened for that.
+        """Up to ``limit`` cursors of a shard, sorted by name, after ``after``. The shard is not opened.
 
         Raises:
-            ShardNotFoundError: There is none.
-            ShardDamagedError: It is stopped.
+            ShardNotFoundError: The shard does not exist.
+            ShardDamagedError: The shard is stopped because of damage.
         """
         return self.parts.commands.list_cursors(shard, after, limit)
 
     def cursor_of(self, shard_id: int, name: str) -> Cursor | None:
-        """A cursor by the id of its shard, whatever state that is in."""
+        """A cursor by the id of its shard, even if the shard is damaged."""
         return self.parts.views.cursors.get(shard_id, name)
 
     def cursors_of(self, shard_id: int, after: str, limit: int) -> list[Cursor]:
-        """Up to ``limit`` cursors behind ``after``, by the id of their shard, whatever state that is in."""
+        """Up to ``limit`` cursors after ``after``, by the id of their shard, even if the shard is damaged."""
         return self.parts.views.cursors.list(shard_id, after, limit)
 
     def all_cursors(self) -> Iterator[tuple[int, str, int] | None]:
-        """(shard id, name, offset) of all cursors, one each step; None where a step found nothing."""
+        """(shard id, name, offset) of all cursors, one for each step; None for a step that found none."""
         return self.parts.views.cursors.all()
 
     # State
 
     def get_state(self, key: bytes) -> StateValue | None:
-        """A committed value that has not expired."""
+        """A committed value that has not expired; None if there is none."""
         return self.parts.commands.get_state(key)
 
     async def put_state(self, key: bytes, value: bytes, expected_version: int | None, expires_at_us: int) -> StateValue:
-        """Set a key of the state store, if its version is the expected one, as with cursors.
+        """Set a key of the state store if its version is the expected one, as for cursors.
 
         Raises:
-            VersionConflictError: It has another version.
+            VersionConflictError: The key has another version.
         """
         return await self.parts.commands.put_state(key, value, expected_version, expires_at_us)
 
     async def delete_state(self, key: bytes, expected_version: int | None) -> None:
-        """Remove a key, under the same condition; one that is not there is no error unless a version was expected."""
+        """Delete a key, under the same condition. A missing key is an error only if a version was expected."""
         await self.parts.commands.delete_state(key, expected_version)
 
     async def scan_state(
         self, prefix: bytes, after: bytes | None, limit: int, size_bytes: int = LARGEST_SCAN_BYTES
     ) -> tuple[list[StateValue], bool]:
-        """A page of committed values whose keys have a prefix, by key, behind ``after``; and whether more follow."""
+        """A page of committed values whose keys have a prefix, by key, after ``after``; and whether more follow."""
         return await self.parts.commands.scan_state(prefix, after, limit, size_bytes)
 
     # Producers
 
     async def open_producer(self, name: str) -> ProducerIdentity:
-        """Register a producer, or take it over: its epoch rises and older holders are fenced."""
+        """Register a producer or take it over: its epoch is raised, and clients with an older epoch are fenced."""
         return await self.parts.commands.open_producer(name)
 
     def new_producers(self, name: str, beginning: str) -> tuple[int, int] | None:
-        """How many producers there are under a beginning and in all, or None if there is one of the name already."""
+        """Count the producers whose names begin so, and all producers; None if a producer with this name exists."""
         return self.parts.commands.new_producers(name, beginning)
 
     def producer_opened(self, identity: ProducerIdentity, connection: int) -> None:

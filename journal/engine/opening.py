@@ -1,6 +1,6 @@
-"""From a data directory to a running engine and back: what is opened in which order, and closed again.
+"""Opening and closing an engine: which part is opened when, and the order in which they are closed.
 
-What an open engine consists of is in `journal.engine.parts`, what it does in `journal.engine.engine`.
+The parts of an open engine are in `journal.engine.parts`, its operations in `journal.engine.engine`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from shards.seams.store import DirectoryStore
 
 
 def open_rocks_store(path: str) -> DirectoryStore:
-    """The store that a server keeps its views in.
+    """Open the RocksDB store of a server's views.
 
     Raises:
-        CorruptionError: It is gone although the journal beside it was in use: acknowledged data would be forgotten.
+        CorruptionError: It is missing although the journal next to it was in use: acknowledged data would be lost.
     """
     from shards.seams.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
 
@@ -41,7 +41,7 @@ def open_rocks_store(path: str) -> DirectoryStore:
             path,
             0,
             f"the store of the views is missing, but {journal} was in use. Is its file system mounted? If it is lost, "
-            f"restore journal and views from one copy",
+            f"restore journal and views from the same backup",
         )
     return RocksStore(path)
 
@@ -58,22 +58,22 @@ async def open_engine(
     make_sealer: Callable[[], ParquetConverter] = open_worker_converter,
     to_read: bool = False,
 ) -> AsyncIterator[Engine]:
-    """Open a data directory, recover it, and run the engine's background work while the context lasts.
+    """Open a data directory, recover it, and run the engine's background tasks while the context is open.
 
-    Leaving the context drains what was decided, makes a checkpoint and closes everything, so that the next start has
-    nothing to recover. When the engine failed it only closes: the journal holds what was acknowledged.
+    Leaving the context drains all decisions, makes a checkpoint and closes everything, so that the next start has
+    nothing to recover. After a failure the engine is only closed: the journal holds all that was acknowledged.
 
-    Cancelled while the context is entered, it leaves the directory as a crash would, and the next start recovers it.
+    If it is cancelled while the context is entered, the directory is left as by a crash; the next start recovers it.
 
     Args:
-        to_read: Open it for a moment, to see what it contains; a start that comes meanwhile waits
-            (`journal.engine.directory.reader_lock`). It is refused at once when anybody else has the directory.
+        to_read: Open it for a short time to read its content; a start in the meantime waits
+            (`journal.engine.directory.reader_lock`). Refused at once while another process has the directory.
 
     Raises:
         DataDirectoryError: The directory is in use or cannot be used.
-        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
+        CorruptionError: Acknowledged data is damaged, and it is not known which shard it belongs to.
         FormatVersionError: A newer program wrote the directory.
-        ConfigurationError: Sealing is switched on, and the libraries for it are not installed.
+        ConfigurationError: Conversion is enabled, but its libraries are not installed.
     """
     files = files or OsFileSystem()
     await trio.lowlevel.checkpoint()
@@ -92,7 +92,7 @@ async def open_engine(
                     with trio.CancelScope(shield=True):
                         # A checkpoint is not given up half way.
                         await start.restoration.finish(parts.checkpointer)
-                    # Whoever cancelled the start does not get an engine: with one it would have to be closed in order.
+                    # A cancelled start must not return an engine, which would have to be closed in order.
                     await trio.lowlevel.checkpoint_if_cancelled()
                     async with _running(parts):
                         yield Engine(parts)
@@ -116,7 +116,7 @@ async def _opened_directory(files: FileSystem, path: str, *, to_read: bool) -> A
 
 @asynccontextmanager
 async def _running(parts: EngineParts) -> AsyncIterator[None]:
-    """Run the background tasks around the body, then drain and make a checkpoint. The body's error comes out as is."""
+    """Run the background tasks around the body, then drain and make a checkpoint. The body's errors are not wrapped."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(parts.time.run)

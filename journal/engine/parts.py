@@ -48,13 +48,13 @@ from shards.views.producer_records import load_producers
 from shards.views.shard_records import closed_logs
 
 _OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
-"""Decisions about a shard that change nothing of what a checkpoint saves of it: the views have all of them already."""
+"""Decisions about a shard that change nothing in its saved record: the views have stored all of them already."""
 
 _log = logging.getLogger("journal.engine")
 
 
 class EngineParts:
-    """What an engine consists of. Nothing outside of this package uses it, but for the tests of the parts.
+    """The parts of an engine. Only this package and the tests of the parts use it.
 
     Args:
         config: Sizes and limits.
@@ -66,18 +66,18 @@ class EngineParts:
         start: What the start found.
 
     Attributes:
-        appender: Takes received appends.
-        commands: Takes every other change.
+        appender: Appends of received batches.
+        commands: All other changes.
         reader: Reads.
         producer_use: Which producers are in use.
-        news: Which shards have something newer than an lsn.
-        subscriptions: Pushes.
-        sealing: Makes Parquet files of closed log segments.
-        restores: When it was restored from backups.
-        time: What it uses in place of the system's clock.
-        snapshots: Holds the files as they lie at one moment, for backups.
+        news: Finds shards that have something newer than an lsn.
+        subscriptions: Subscriptions.
+        sealing: Converts closed log segments to Parquet.
+        restores: The restores of this node from backups.
+        time: The node's time.
+        snapshots: Keeps files as they are at one moment, for backups.
         table: The shards.
-        views: What is folded from the journal.
+        views: The state folded from the journal.
         recovery: What the start found, for people.
     """
 
@@ -217,14 +217,14 @@ class EngineParts:
         self.checkpointer.dirty = {shard.shard_id: shard for shard in shards if shard.dirty}
 
     def _may_have(self, shard_id: int, path: str) -> bool:
-        """Whether a Parquet file counts. What is known of a stopped shard is not all there is: nothing of it goes."""
+        """Whether a Parquet file is valid. Files of a stopped shard are kept, since its record may be incomplete."""
         shard = self.table.by_id(shard_id)
         return shard is not None and (
             shard.damage != ""
             or any(isinstance(segment, ParquetSegment) and segment.path == path for segment in shard.segments)
         )
 
-    # What the parts call back
+    # Callbacks of the parts
 
     def _apply(self, changes: ViewChanges) -> None:
         self.checkpointer.drop(changes.dropped)
@@ -244,10 +244,10 @@ class EngineParts:
         self.sealing.wake()
 
     def _open_segment(self, shard: Shard) -> Segment:
-        """The append path needs a segment: the first one, or the one after a full one."""
+        """Open a segment for an append: the first one, or the one after a full one."""
         mode = Mode.MEMORY if shard.in_memory_mode else Mode.FILE
         if shard.active() is not None and mode is Mode.FILE:
-            # Where a log segment begins is a decision, so that a recovery under another configuration repeats it.
+            # The start of a log segment is recorded as a decision, so that a recovery under other settings repeats it.
             self.commands.roll_nowait(shard)
         else:
             self.table.open_segment(shard, mode, shard.next_offset, self.appender.append_time_us)
@@ -304,7 +304,7 @@ class EngineParts:
         self.sealing.failed(failure)
 
     def begin_chunk(self) -> None:
-        """Call before a run of `Appender.append` calls: sets their time and what is refused just now."""
+        """Set the append time, and which appends are refused, for the `Appender.append` calls that follow."""
         appender = self.appender
         appender.append_time_us = self.time.append_time_us()
         self.committer.chunk_taken_at_s = perf_counter()
@@ -312,13 +312,13 @@ class EngineParts:
         appender.refuse_files = failure or self.checkpointer.disk_full
         if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:
             failure = OverloadedError(
-                f"memory-mode shards hold {self.table.memory_pool.held_bytes} bytes, as much as they may "
+                f"memory-mode shards hold {self.table.memory_pool.held_bytes} bytes, the limit "
                 f"(storage.memory_budget_bytes); shorten their retention or switch some to file mode"
             )
         appender.refuse_memory = failure
 
     async def close(self) -> None:
-        """Drain and make a last checkpoint. After a failure there is nothing to do: the journal has what counts."""
+        """Drain and make a last checkpoint. After a failure do neither: the journal has all acknowledged data."""
         try:
             await self._close_in_order()
         finally:
@@ -330,7 +330,7 @@ class EngineParts:
             return
         for shard in self.table.open_shards():
             if shard.in_memory_mode:
-                # Nothing is appended any more: what was reserved but not used is free again.
+                # Nothing is appended any more: offsets that were reserved but not used become free again.
                 shard.reserved_offset = shard.published_offset
                 self.checkpointer.dirty[shard.shard_id] = shard
         self.views.lsns_reserved = self.committer.next_lsn
@@ -339,7 +339,7 @@ class EngineParts:
             await self.checkpointer.remove_files()
             await self._note_orderly_stop()
         except DiskFullError as error:
-            # The journal has everything. The next start takes this for a crash.
+            # The journal has everything; the next start recovers as after a crash.
             _log.warning("no last checkpoint: %s", error)
         except OSError as error:
             self._fail(error)
@@ -347,7 +347,7 @@ class EngineParts:
             raise self.committer.failure from error
 
     async def _note_orderly_stop(self) -> None:
-        """Tell the next start which spare journal files are whole; it removes the others."""
+        """Record for the next start which spare journal files are complete; it removes all others."""
         mutations = Mutations()
         put_number(mutations, NodeKey.STOPPED_IN, self.writer.newest_number)
         put_number(mutations, NodeKey.SPARES, self.writer.newest_spare)
@@ -355,7 +355,7 @@ class EngineParts:
         await trio.to_thread.run_sync(self._store.flush)
 
     def _words(self, shard: Shard, batch: memoryview) -> Words:
-        """What of a batch goes into the shard's index: the one thing for which a server opens a body."""
+        """Words of a batch for the shard's index. Only for this the server decodes the body of a batch."""
         raw_bytes, limit = BatchHeader.unpack(batch).raw_size, self.config.limits.max_batch_bytes
         if raw_bytes > limit:
             raise LimitExceededError(

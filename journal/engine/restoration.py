@@ -1,4 +1,4 @@
-"""What the first start of a restored data directory does; what a node remembers of it is in `directory.restores`."""
+"""The first start of a restored data directory; the record of it is in `directory.restores`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("journal.engine")
 
 
 class Restoration:
-    """Takes over the marker that `journal restore` left in a data directory, if there is one.
+    """Applies the marker that `journal restore` left in a data directory, if there is one.
 
     Args:
         files: The file system.
@@ -25,7 +25,7 @@ class Restoration:
         CorruptionError: The marker cannot be read.
 
     Attributes:
-        is_new: There is a marker that was not taken over yet.
+        is_new: There is a marker that was not applied yet.
     """
 
     def __init__(self, files: FileSystem, directory: str, restores: Restores) -> None:
@@ -36,9 +36,9 @@ class Restoration:
         self.is_new = self._marker is not None and not restores.has(self._marker.restore_id)
 
     def begin(self, table: ShardTable, views: Views, *, next_lsn: int, now_us: int) -> None:
-        """Go on far above what the backup holds. It counts with the next checkpoint.
+        """Continue with much higher numbers than those in the backup. Durable with the next checkpoint.
 
-        REQUIRES: everything in the journal is folded, and nothing was given out since.
+        REQUIRES: the whole journal is replayed, and no lsn was assigned since.
         """
         assert self._marker is not None  # is_new
         restore = self._restores.add(self._marker.restore_id, next_lsn=next_lsn, now_us=now_us)
@@ -47,16 +47,16 @@ class Restoration:
         for shard in table.open_shards():
             shard.note_restore(restore.lsn_after)
         _log.warning(
-            "restored from a backup: what was acknowledged after lsn %d is not in it; lsns go on from %d",
+            "restored from a backup: what was acknowledged after lsn %d is not in it; lsns continue at %d",
             restore.lsn_before,
             restore.lsn_after,
         )
 
     async def finish(self, checkpointer: Checkpointer) -> None:
-        """Make it durable and remove the marker, before anything is served.
+        """Make the restore durable and remove the marker, before any client is served.
 
         Raises:
-            DiskFullError: There is no room for a checkpoint.
+            DiskFullError: There is no space for a checkpoint.
         """
         if self.is_new:
             await checkpointer.require_checkpoint()

@@ -1,6 +1,6 @@
 """What a start does before there is an engine: it folds the journal, and makes durable what it will answer for.
 
-How damage is told from a torn tail, and what it means, is in `journal.engine.wal.recovery`; what folding an entry does,
+`journal.engine.wal.recovery` tells damage from a torn tail and decides what damage means; `journal.engine.state.views`
 in `journal.engine.state.views`. The parts that are put together on top of it are in `journal.engine.parts`.
 """
 
@@ -34,7 +34,7 @@ _FOLDED_AT_ONCE = 2000
 
 @attrs.frozen(slots=True)
 class RecoveryReport:
-    """What a start found in the journal.
+    """What a start read from the journal.
 
     Attributes:
         entries: Entries read.
@@ -119,7 +119,7 @@ async def recover(
         expected = record.expected(was_complete=directory.was_complete)
         groups = read_journal(files, directory.journal, found, expected)
         entries = await _replay(groups, table, views, record.checkpoint, prove)
-        # The checkpoint may lie ahead of the journal: memory-mode batches take lsns without an entry.
+        # The checkpoint may be ahead of the journal: memory-mode batches take lsns without an entry.
         journal_next_lsn = found.next_lsn if found.used else record.checkpoint + 1
         if writer is None:
             writer = await _begin_journal(storage, directory, files, store, found, record, journal_next_lsn)
@@ -198,18 +198,18 @@ async def _replay(
     checkpoint: int,
     prove: Callable[[RecoveredGroup], Awaitable[None]],
 ) -> int:
-    """Fold what lies after the checkpoint, and stop the shards that are damaged there.
+    """Fold the entries after the checkpoint, and stop the shards that have damaged entries there.
 
     Args:
-        groups: What recovery reads.
+        groups: The recovered groups.
         table: The shards.
-        views: What is folded into.
+        views: The views.
         checkpoint: The views hold everything up to this lsn.
-        prove: Makes a group durable of which this is not known. It is called before the group is folded, since the
-            store of the views may write what it was given to the disk at any time.
+        prove: Makes a group durable that may not be durable yet. Called before the group is folded, since the store of
+            the views may write to the disk at any time.
 
     Returns:
-        How many entries were read, those up to the checkpoint too.
+        The number of entries read, including those up to the checkpoint.
     """
     entries = 0
     step = TimeSlice()

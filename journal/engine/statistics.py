@@ -1,4 +1,4 @@
-"""What can be counted and measured of an engine, as plain values."""
+"""Counts and measurements of an engine, as plain values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from journal.telemetry.histogram import Histogram
 
 @attrs.frozen(slots=True)
 class EngineStatistics:
-    """One look at an engine. Counts are since its start; histograms go on to change, the other values do not.
+    """Values of an engine at one moment. Counts are since its start; histograms are live and keep changing.
 
     Attributes:
         shard_count: Shards in the catalogue.
@@ -25,16 +25,16 @@ class EngineStatistics:
         acknowledge_s: From the arrival of a group's oldest entry to the acknowledgement of all of it, in seconds.
         sync_s: Seconds that the fdatasync of each commit group took.
         journal_bytes: Bytes of journal files in use.
-        tail_bytes: Memory of committed batches that are not in files yet.
+        tail_bytes: Memory of committed batches that are not written to files yet.
         memory_bytes: Memory of memory segments.
         checkpoints: Checkpoints made.
         checkpoint_s: Seconds that each checkpoint took.
         checkpoint_age_s: Seconds since the last checkpoint, or since the start.
-        checkpoint_lag_entries: Entries that a recovery would read back.
+        checkpoint_lag_entries: Entries that a recovery would have to read.
         disk_free_bytes: Bytes left on the fullest disk that holds a part of the data directory.
         disk_full: Whether appends are refused for lack of disk.
-        sealed_segments: Segments that were made Parquet files.
-        sealing_failure: What went wrong with the last one, empty after a success.
+        sealed_segments: Segments that were converted to Parquet.
+        sealing_failure: Error of the last conversion, empty after a success.
         clock_difference_s: How far the system's clock is ahead of the node's time, in seconds.
         append_time_ahead_s: How far the newest append time is ahead of the node's time, in seconds.
     """
@@ -63,9 +63,9 @@ class EngineStatistics:
 
     @classmethod
     def of(cls, parts: EngineParts) -> Self:
-        """Look at the parts of an engine."""
+        """Read the values from the parts of an engine."""
         committer, checkpointer, table = parts.committer, parts.checkpointer, parts.table
-        # Between a backup and what its restore goes on with there are no entries.
+        # The lsns that a restore skipped have no entries.
         recovered_lsn = max(checkpointer.checkpoint_lsn, parts.restores.newest_lsn - 1)
         return cls(
             shard_count=len(table.catalogue),

@@ -1,4 +1,4 @@
-"""Long work on the event loop in short steps: a checkpoint whenever a step has taken long enough."""
+"""Splitting long work on the event loop into short steps: a checkpoint whenever a step has taken long enough."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _STEP_S: Final = 0.002
 
 
 class TimeSlice:
-    """Keeps the steps of one piece of work short. Between two steps whatever it works on may have changed."""
+    """Keeps the steps of one piece of work short. Between two steps the data it works on may change."""
 
     def __init__(self) -> None:
         self._ends_s = perf_counter() + _STEP_S
 
     @property
     def is_over(self) -> bool:
-        """Whether it is time for `rest`."""
+        """Whether it is time to call `rest`."""
         return perf_counter() >= self._ends_s
 
     async def rest(self) -> None:
-        """Let all others have their turn, and begin the next step."""
+        """Let other tasks run, and begin the next step."""
         await trio.lowlevel.checkpoint()
         self._ends_s = perf_counter() + _STEP_S

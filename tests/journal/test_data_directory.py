@@ -73,7 +73,9 @@ def test_a_data_directory_without_its_format_file_is_not_taken_for_something_els
     open_directory(files, DATA).close()
     files.remove(f"{DATA}/FORMAT")
     said = refusal(files)
-    assert said.startswith("/data is no whole data directory: /data/journal, /data/log, /data/sealed hold files, but ")
+    assert said.startswith(
+        "/data is not a complete data directory: /data/journal, /data/log, /data/sealed hold files, but "
+    )
     assert "/data/FORMAT is missing. If /data is a file system of its own, mount it" in said
     assert "restore a backup with `journal restore`" in said
 

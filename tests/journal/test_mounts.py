@@ -36,7 +36,7 @@ async def test_a_start_refuses_a_directory_that_files_cannot_be_renamed_into(tmp
     async with open_engine(str(data), CONFIG):
         pass
     with mounted(data / name, "-t", "tmpfs", "-o", "size=1m", "none"):
-        with pytest.raises(DataDirectoryError, match=rf"{data / name} is a mount of its own; .* unmount it"):
+        with pytest.raises(DataDirectoryError, match=rf"{data / name} is a mount of its own\. .* unmount it"):
             async with open_engine(str(data), CONFIG):
                 pass
     async with open_engine(str(data), CONFIG):

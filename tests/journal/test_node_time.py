@@ -198,7 +198,7 @@ async def test_a_jump_that_is_taken_back_leaves_no_trace(caplog: pytest.LogCaptu
         clock.jump(seconds=-HOUR_S)
         with caplog.at_level(logging.WARNING):
             pass_time(engine, clock, 1)
-        assert "has come back" in caplog.text
+        assert "is back at the node" in caplog.text
         await append(engine, "s", b"after")
         times = await append_times(engine, "s")
         assert times == [clock.now_us() - SECOND_US, clock.now_us()]

@@ -65,7 +65,7 @@ async def test_a_reader_that_does_not_leave_holds_a_start_up_for_a_bounded_time(
     async with open_engine(data, config(), to_read=True):
         with (
             trio.fail_after(PATIENCE_S),
-            pytest.raises(DataDirectoryError, match=r"has not left it for 0\.3 s"),
+            pytest.raises(DataDirectoryError, match=r"has not finished after 0\.3 s"),
         ):
             async with open_engine(data, config()):
                 raise AssertionError("two have it")

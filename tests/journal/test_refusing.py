@@ -76,8 +76,8 @@ async def test_the_log_says_when_appends_are_refused_and_when_no_more(
         with caplog.at_level("INFO"):
             engine.parts.checkpointer._refuse_for(None)
             engine.parts.checkpointer._refuse_for(None)
-        assert [message for message in caplog.messages if message.startswith("appends are taken again: ")] == [
-            f"appends are taken again: {engine.parts.checkpointer.free_bytes} bytes are free"
+        assert [message for message in caplog.messages if message.startswith("appends are accepted again: ")] == [
+            f"appends are accepted again: {engine.parts.checkpointer.free_bytes} bytes are free"
         ]
 
 

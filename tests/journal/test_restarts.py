@@ -224,7 +224,7 @@ async def test_an_entry_of_a_newer_program_is_named_by_a_start_and_by_a_dump(tmp
     payload = bytes(entry.payload).replace(b"expires_at_us", b"expires_at_ns")
     changed = encode_entry(Kind.PUT_STATE, entry.lsn, entry.shard_id, payload)
     file.pwritev([changed], entry.position)
-    with pytest.raises(CorruptionError, match=r"right checksums, but is no put_state: .*expires_at_us"):
+    with pytest.raises(CorruptionError, match=r"valid checksums, but is not a valid put_state: .*expires_at_us"):
         async with open_simulated(files):
             pass
     copy = tmp_path / "journal.jnl"

@@ -180,7 +180,7 @@ async def test_segments_in_another_file_system_are_told_with_the_way_out(
     monkeypatch.setattr(OsFileSystem, "link", _mounted("log"))
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         await fill(engine)
-        with pytest.raises(StorageFailedError, match=r"/data/log/.* in another file system .* back up while it is"):
+        with pytest.raises(StorageFailedError, match=r"/data/log/.* on another file system .* back up while it is"):
             async with engine.parts.snapshots.take():
                 raise AssertionError
         await append(engine, "plant", b"still alive")

@@ -1,3 +1,3 @@
-"""The data directory as a whole: whose it is, what locks it, what it remembers of restores."""
+"""The data directory as a whole: its identity, its locks, and the record of its restores from backups."""
 
 __all__: list[str] = []

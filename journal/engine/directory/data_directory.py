@@ -1,4 +1,4 @@
-"""The data directory: where things lie in it, whose it is, and of which version.
+"""The data directory: its layout, its format version, and the node that it belongs to.
 
 ::
 
@@ -10,13 +10,13 @@
     sealed/     Parquet segments, a directory for each shard
     sealing/    Parquet segments that are being written; emptied at the start
     state/      the views (RocksDB)
-    snapshots/  what a backup is copying just now, hard links mostly; emptied at the start
-    reading/    only a LOCK, held by a reader who has opened the directory for a moment; see
+    snapshots/  the snapshot that a backup is copying, mostly hard links; emptied at the start
+    reading/    only a LOCK, held by a command that opened the directory for a moment to read it; see
     `journal.engine.directory.reader_lock`
 
-``journal/``, ``log/`` and ``sealed/`` each hold a marker ``.node`` with the id of the node. Any of them may be a file
-system of its own: one that is not mounted shows an empty directory, which has no marker and is refused. The views
-record the id themselves.
+``journal/``, ``log/`` and ``sealed/`` each hold a marker ``.node`` with the id of the node. Each of them may be a file
+system of its own: if it is not mounted, its directory is empty and has no marker, so the start is refused. The views
+store the node id themselves.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compil
 
 @attrs.define(slots=True)
 class DataDirectory:
-    """An open data directory; `close` lets others have it.
+    """An open data directory; `close` releases its lock.
 
     Attributes:
-        was_complete: It was a whole directory of this layout when it was opened: its journal and views were used
-            together before, and so have to be there together.
+        was_complete: It already was a complete directory of this layout when it was opened: its journal and views
+            were used together before, so both have to exist.
     """
 
     path: str
@@ -90,19 +90,19 @@ class DataDirectory:
         return f"{self.path}/snapshots"
 
     def complete(self) -> None:
-        """Note that all that belongs to the directory was made, and that the views know of its journal; durably.
+        """Record that all parts of the directory exist and that the views know its journal. Durable on return.
 
-        From now on the journal is refused without its markers, and without views that know of it. A start that is
-        killed before this is made again, as often as it takes.
+        From now on a start is refused if the journal lacks its markers or if the views do not know the journal. A start
+        that is killed before this is repeated from the beginning, as often as needed.
         """
         if not self.was_complete:
             _write_format(self._files, self.path, self.node_id, complete=True)
 
     def announce(self, tcp: str, pid: int) -> None:
-        """Write down where this directory is served, for readers that find it locked; `close` takes it back.
+        """Write the address at which this directory is served, for readers that find it locked; `close` removes it.
 
         Args:
-            tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty if nobody listens there.
+            tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty without such a listener.
             pid: Process id of the server.
         """
         replace_json(self._files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
@@ -116,10 +116,10 @@ class DataDirectory:
 
 
 def open_directory(files: FileSystem, path: str) -> DataDirectory:
-    """Lock a data directory and make it one if it is empty or not there.
+    """Lock a data directory. If it is empty or does not exist, create it.
 
     Raises:
-        DataDirectoryError: Another process uses it, it cannot be written, or it holds something else.
+        DataDirectoryError: Another process uses it, it cannot be written, or it contains something else.
         FormatVersionError: A newer program made it.
         CorruptionError: Its FORMAT file cannot be read.
     """
@@ -157,7 +157,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
 
 
 def _what_failed(error: OSError) -> str:
-    """The reason with the file or directory that it concerns, without Python's number."""
+    """The reason with the file or directory that it concerns, without Python's error number."""
     reason = error.strerror or str(error)
     return reason if error.filename is None else f"{error.filename}: {reason}"
 
@@ -174,9 +174,9 @@ def _require_empty(files: FileSystem, path: str) -> None:
         raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
     ours = [name for name in others if name in _MAY_BE_MOUNTS]
     if ours:
-        # The directory itself may be a mount point, too: what is below it is then of an old use, or of another mount.
+        # The directory itself may be a mount point, too: its content may be of an earlier use or another mount.
         raise DataDirectoryError(
-            f"{path} is no whole data directory: {', '.join(f'{path}/{name}' for name in ours)} hold files, but "
+            f"{path} is not a complete data directory: {', '.join(f'{path}/{name}' for name in ours)} hold files, but "
             f"{path}/FORMAT is missing. If {path} is a file system of its own, mount it; if FORMAT is lost, restore a "
             f"backup with `journal restore`; for a new node choose an empty directory"
         )
@@ -188,10 +188,10 @@ def _require_empty(files: FileSystem, path: str) -> None:
 
 
 def _is_empty_mount(files: FileSystem, path: str, name: str) -> bool:
-    """Whether an entry is an empty directory of ours: a file system of its own that is mounted there already.
+    """Whether an entry is an empty directory with a name of the layout: a file system that is already mounted there.
 
     Raises:
-        DataDirectoryError: It has one of our names, but its entries cannot be listed, or it is no directory.
+        DataDirectoryError: It has such a name, but its entries cannot be listed, or it is not a directory.
     """
     if name not in _MAY_BE_MOUNTS:
         return False
@@ -212,7 +212,7 @@ def _is_empty_mount(files: FileSystem, path: str, name: str) -> bool:
 
 
 def is_complete(files: FileSystem, path: str) -> bool:
-    """Whether a data directory has all that belongs to it, markers too; not one of layout 1, or one half made."""
+    """Whether a data directory has all of its parts, markers included; False for layout 1 or an unfinished start."""
     content = read_json(files, f"{path}/FORMAT")
     # A directory of layout 1 has no markers yet.
     return (
@@ -223,14 +223,14 @@ def is_complete(files: FileSystem, path: str) -> bool:
 
 
 def write_markers(files: FileSystem, path: str, node_id: str) -> None:
-    """Say in each directory whose absence must be noticed that it belongs to this node; durable when this returns."""
+    """Write the node's marker into each directory whose absence must be noticed. Durable on return."""
     for name in MARKED:
         replace_json(files, f"{path}/{name}/{MARKER}", {"node_id": node_id})
         files.sync_directory(f"{path}/{name}")
 
 
 def check_markers(files: FileSystem, path: str, node_id: str) -> None:
-    """Refuse a data directory that lacks one of its directories, or has one of another node.
+    """Refuse a data directory in which a directory is missing or belongs to another node.
 
     Raises:
         CorruptionError: A marker is missing, or names another node.
@@ -254,7 +254,7 @@ def check_markers(files: FileSystem, path: str, node_id: str) -> None:
 
 
 def read_format(files: FileSystem, path: str) -> str:
-    """Id of the node whose data directory this is; nothing is changed.
+    """Return the id of the node that a data directory belongs to; nothing is changed.
 
     Raises:
         FormatVersionError: A newer program made it.
@@ -265,7 +265,7 @@ def read_format(files: FileSystem, path: str) -> str:
 
 
 def segment_directories(files: FileSystem, path: str) -> list[str]:
-    """Directories of segment files below a data directory, sorted, such as ``log/0a``; not what else lies there."""
+    """Directories of segment files below a data directory, sorted, such as ``log/0a``; other entries are left out."""
     there = files.listdir(path)
     return [
         f"{name}/{below}"
@@ -281,7 +281,7 @@ def remove_snapshot(files: FileSystem, path: str) -> None:
     there = files.listdir(path)
     for name in ("log", "sealed"):
         for entry in files.listdir(f"{path}/{name}") if name in there else ():
-            # A crash may have left the marker under the name under which it is written.
+            # A crash may have left the marker under its temporary name.
             if entry not in (MARKER, f"{MARKER}.new"):
                 _remove_flat(files, f"{path}/{name}/{entry}")
     for name in there:
@@ -305,7 +305,7 @@ def _write_format(files: FileSystem, path: str, node_id: str, *, complete: bool)
 
 
 def _remove_server_file(files: FileSystem, path: str) -> None:
-    # One that a killed server left would send readers to nobody, or to somebody else.
+    # The file of a killed server would send readers to an address that is closed, or that another program uses now.
     for name in ("SERVER", "SERVER.new"):
         if files.exists(f"{path}/{name}"):
             files.remove(f"{path}/{name}")

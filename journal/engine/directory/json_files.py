@@ -1,4 +1,4 @@
-"""Small JSON files: what a directory is and whose, and the like; bigger things have formats of their own."""
+"""Small JSON files that describe a directory: its layout, its node, and the like."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_BYTES = 4096
 
 
 def write_json(files: FileSystem, path: str, content: dict[str, object]) -> None:
-    """Write a whole file and sync it. A reader may see half of it: give it another name, and then its own."""
+    """Write a whole file and sync it. A reader may see half of it: write it under another name and then rename it."""
     file = files.open(path, create=True)
     try:
         file.truncate(0)
@@ -23,7 +23,7 @@ def write_json(files: FileSystem, path: str, content: dict[str, object]) -> None
 
 
 def replace_json(files: FileSystem, path: str, content: dict[str, object]) -> None:
-    """Write a file aside (its name and ``.new``) and put it into its place, so that nobody reads half of it.
+    """Write a file under a temporary name (its name and ``.new``) and rename it, so that no reader sees half of it.
 
     Durable once the directory is synced.
     """
@@ -32,10 +32,10 @@ def replace_json(files: FileSystem, path: str, content: dict[str, object]) -> No
 
 
 def read_json(files: FileSystem, path: str) -> object:
-    """What a file holds.
+    """Return the decoded content of a file.
 
     Raises:
-        CorruptionError: It is no JSON.
+        CorruptionError: It is not JSON.
     """
     stored = _read(files, path)
     try:
@@ -45,17 +45,17 @@ def read_json(files: FileSystem, path: str) -> object:
 
 
 def write_marker(files: FileSystem, path: str, *, version: int, node_id: str) -> None:
-    """Say in a file what layout its directory has, and of which node it is. Durable once the directory is synced."""
+    """Write a file with the layout of its directory and its node's id. Durable once the directory is synced."""
     replace_json(files, path, {"version": version, "node_id": node_id})
 
 
 def read_marker(files: FileSystem, path: str, *, kind: str, version: int, way_out: str) -> str:
-    """The node that `write_marker` named.
+    """Return the id of the node that `write_marker` wrote.
 
     Args:
-        kind: What kind of layout it is, for people.
-        version: The newest that this program knows.
-        way_out: What to do where the layout is newer.
+        kind: What kind of layout it is, for the error message.
+        version: The newest version that this program knows.
+        way_out: What the user can do if the layout is newer, for the error message.
 
     Raises:
         FormatVersionError: A newer program made the directory.

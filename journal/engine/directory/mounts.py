@@ -1,8 +1,8 @@
 """Which directories of a data directory may be file systems of their own.
 
-Files get to their places by renames and hard links, which do not cross mounts: Parquet files go from ``sealing`` to
-``sealed``, and a snapshot links to the files of ``log`` and ``sealed``. The journal and the store of the views are
-written where they lie.
+Files are moved by renames and hard links, which do not cross mounts: Parquet files go from ``sealing`` to ``sealed``,
+and a snapshot links to the files of ``log`` and ``sealed``. The journal and the store of the views are written in
+place.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _TABLE: Final = "/proc/self/mountinfo"
 
 
 def check_mounts(path: str) -> None:
-    """Refuse a data directory of which a part lies on a file system of its own that has to lie on the same one.
+    """Refuse a data directory in which a directory is a separate mount that must be on the file system of the others.
 
-    Where the system has no table of mounts (it is not Linux) nothing is refused.
+    On a system without a table of mounts (not Linux) nothing is refused.
 
     Raises:
         DataDirectoryError: There is such a mount.
@@ -37,9 +37,9 @@ def check_mounts(path: str) -> None:
         name = mount[len(real) + 1 :].partition("/")[0]
         if name not in MOUNTABLE:
             raise DataDirectoryError(
-                f"{mount} is a mount of its own; of a data directory only journal and state may be, since "
-                f"files are renamed and linked between the others. Copy what lies there into {path}, unmount it, and "
-                f"mount a file system at {path} as a whole"
+                f"{mount} is a mount of its own. In a data directory only journal and state may be mounts, as files "
+                f"are renamed and linked between the others. Copy its content into {path}, unmount it, and mount a "
+                f"file system at {path} as a whole"
             )
 
 

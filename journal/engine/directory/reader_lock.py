@@ -1,8 +1,8 @@
-"""Whose data directory is opened only to be read, for a short time, and how a start waits for that.
+"""The lock of commands that open a data directory only to read it, for a short time, and how a start waits for it.
 
-A reader of a directory at rest opens it as a server does, so it holds its LOCK for as long as it looks. It holds the
-lock of ``reading/`` in the directory as well, from before it takes LOCK until after it has released it. So a start that
-finds LOCK taken sees whether it is by a reader, who leaves by himself, or by another server.
+A command that reads a stopped node's directory opens it as a server does, so it holds LOCK while it reads. It also
+holds the lock of ``reading/`` in the directory, from before it takes LOCK until after it has released it. So a start
+that finds LOCK taken can tell a reader, which will finish soon, from another server.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 @contextmanager
 def reader_lock(files: FileSystem, path: str) -> Iterator[None]:
-    """Be the one reader of a data directory for the length of a block, in which it is opened and closed.
+    """Be the only reader of a data directory for the length of a block, in which the directory is opened and closed.
 
     Raises:
-        DataDirectoryError: It is no data directory, it cannot be written, or another reader is at it.
+        DataDirectoryError: It is not a data directory, it cannot be written, or another reader uses it.
     """
     if not files.exists(f"{path}/FORMAT"):
         raise DataDirectoryError(f"{path} is not a data directory: it has no FORMAT file")
@@ -40,7 +40,7 @@ def reader_lock(files: FileSystem, path: str) -> Iterator[None]:
         files.mkdir(f"{path}/{_DIRECTORY}")
     except OSError as error:
         raise DataDirectoryError(
-            f"data directory {path} cannot be opened: {error}; reading what a server left there needs write access"
+            f"data directory {path} cannot be opened: {error}; reading a data directory needs write access to it"
         ) from error
     lock = files.lock(f"{path}/{_DIRECTORY}")
     try:
@@ -50,11 +50,11 @@ def reader_lock(files: FileSystem, path: str) -> Iterator[None]:
 
 
 async def open_after_readers(files: FileSystem, path: str) -> DataDirectory:
-    """Open a data directory as `data_directory.open_directory` does, when no reader has it any more.
+    """Open a data directory as `data_directory.open_directory` does, once no reader uses it any more.
 
     Raises:
-        DataDirectoryError: A process that is no reader uses it, or a reader did not leave within `READER_PATIENCE_S`;
-            or it cannot be used.
+        DataDirectoryError: A process that is not a reader uses it, or a reader did not finish within
+            `READER_PATIENCE_S`; or it cannot be used.
         FormatVersionError: A newer program made it.
         CorruptionError: Its FORMAT file cannot be read.
     """
@@ -73,17 +73,17 @@ async def open_after_readers(files: FileSystem, path: str) -> DataDirectory:
             if not isinstance(error.__cause__, BlockingIOError):
                 raise refusal from error
         else:
-            # No reader has the directory now, and none can take it before this is decided.
+            # No reader has the directory now, and none can take it before this block ends.
             try:
                 return open_directory(files, path)
             finally:
                 lock.release()
         if trio.current_time() > deadline:
             raise DataDirectoryError(
-                f"{refusal}; it reads the directory and has not left it for {READER_PATIENCE_S:g} s"
+                f"{refusal}; it is a reader of the directory and has not finished after {READER_PATIENCE_S:g} s"
             ) from refusal
         if not is_told:
             is_told = True
             log.info("waiting for a reader of the data directory", found=str(refusal))
-        # A lock cannot be waited for without a thread; a reader leaves within moments.
+        # Waiting for a lock would need a thread; a reader finishes within moments.
         await trio.sleep(_LOOK_AGAIN_S)

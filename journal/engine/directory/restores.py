@@ -1,8 +1,9 @@
-"""What a node remembers of having been restored from backups, so that it gives no number out twice.
+"""The record of a node's restores from backups, so that it never assigns the same number twice.
 
-A backup holds what was there up to an lsn. What the node gave out after it (lsns, which are also versions of state and
-cursors, ids of shards and of producers; epochs of producers) is not in it and may be remembered elsewhere. So a
-restored node goes on far above: `journal restore` leaves a marker in the directory, and the first start takes it over.
+A backup holds everything up to an lsn. Numbers that the node assigned after it (lsns, which are also versions of state
+and cursors, ids of shards and producers; epochs of producers) are not in it, but clients may remember them. So a
+restored node continues with much higher numbers: `journal restore` leaves a marker in the directory, and the first
+start applies it.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from shards.seams.file_system import FileSystem
 from shards.seams.store import Family, Mutations, OrderedStore
 
 LEAST_LSN_STEP: Final = 1 << 40
-"""So far at least lsns go on above the backup: more than 31 days of 400,000 entries a second."""
+"""lsns continue at least this far above the backup: more than 31 days of 400,000 entries a second."""
 
 LSNS_PER_SECOND: Final = 1 << 19
-"""They also go on above this number for each second since 2020, which no life of the node has reached before. So two
+"""lsns also continue above this number for each second since 2020, which a node cannot have reached before. So two
 restores from one backup do not begin at the same lsn."""
 
 LARGEST_LSN: Final = (1 << 53) - 1
-"""JSON clients get no larger number exactly."""
+"""The largest integer that JSON clients can represent exactly."""
 
 LEAST_EPOCH_STEP: Final = 1 << 16
-"""The same for epochs of producers, which go on above the seconds since 2020."""
+"""The same for epochs of producers, which continue above the number of seconds since 2020."""
 
 META_KEY: Final = b"restores"
 MARKER: Final = "RESTORED"
@@ -41,10 +42,10 @@ _SECOND_US: Final = 1_000_000
 
 @attrs.frozen(slots=True)
 class RestoreMarker:
-    """What the file RESTORED in a data directory says.
+    """Content of the file RESTORED in a data directory.
 
     Attributes:
-        restore_id: Random, so that a start which was interrupted takes it over once.
+        restore_id: Random, so that a start that was interrupted applies the restore only once.
         number: The backup's number in its directory.
     """
 
@@ -58,10 +59,10 @@ class Restore:
 
     Attributes:
         restore_id: As in the marker.
-        lsn_before: The newest lsn of the history that the backup holds.
-        lsn_after: The first lsn that was given out after it. Whoever remembers an lsn between the two remembers
-            something that this node no longer has.
-        first_epoch: Producers that are opened get at least this epoch.
+        lsn_before: The newest lsn in the backup.
+        lsn_after: The first lsn that was assigned after it. A client that remembers an lsn between the two
+            remembers data that this node no longer has.
+        first_epoch: Producers that are opened get this epoch or a higher one.
         restored_us: When the restored directory was first started.
     """
 
@@ -77,10 +78,10 @@ _decoder = msgspec.msgpack.Decoder(list[Restore])
 
 
 def decode_restores(value: bytes) -> list[Restore]:
-    """Read what is stored under `META_KEY`.
+    """Decode the value stored under `META_KEY`.
 
     Raises:
-        CorruptionError: It is damaged.
+        CorruptionError: The value is damaged.
     """
     try:
         return _decoder.decode(value)
@@ -92,7 +93,7 @@ class Restores:
     """The restores of a node, oldest first.
 
     Args:
-        store: Has them.
+        store: The store of the views, which holds the list.
 
     Attributes:
         all: The restores.
@@ -104,35 +105,35 @@ class Restores:
 
     @property
     def newest_lsn(self) -> int:
-        """The first lsn after the newest restore: shards with a lower id are older than it. 0 without a restore."""
+        """The first lsn after the newest restore; shards with a lower id are older than it. 0 without a restore."""
         return self.all[-1].lsn_after if self.all else 0
 
     @property
     def first_epoch(self) -> int:
-        """Producers that are opened from now on get at least this epoch; 0 without a restore."""
+        """Producers that are opened from now on get this epoch or a higher one; 0 without a restore."""
         return self.all[-1].first_epoch if self.all else 0
 
     def has(self, restore_id: str) -> bool:
-        """Whether a restore was taken over already."""
+        """Whether a restore was applied already."""
         return any(restore.restore_id == restore_id for restore in self.all)
 
     def add(self, restore_id: str, *, next_lsn: int, now_us: int) -> Restore:
-        """Take over a restore; it counts when what `save` puts is durable.
+        """Apply a restore. It is durable when the mutations of `save` are durable.
 
         Args:
-            restore_id: Of the marker.
-            next_lsn: What the node would give out next without the restore.
-            now_us: The time.
+            restore_id: From the marker.
+            next_lsn: The lsn that the node would assign next without the restore.
+            now_us: The time of day in microseconds since 1970.
 
         Raises:
-            DataDirectoryError: No lsns are left for it.
+            DataDirectoryError: The range of lsns is used up.
         """
         passed_us = max(0, now_us - _ZERO_US)
         lsn_after = max(next_lsn + LEAST_LSN_STEP, passed_us * LSNS_PER_SECOND // _SECOND_US)
         if lsn_after > LARGEST_LSN:
             raise DataDirectoryError(
-                f"after {len(self.all)} restores lsns would go on from {lsn_after}, over the largest of {LARGEST_LSN}. "
-                f"Is the clock right? Otherwise bring the records into a new data directory"
+                f"after {len(self.all)} restores lsns would continue at {lsn_after}, over the largest, {LARGEST_LSN}. "
+                f"Is the system clock right? Otherwise copy the records into a new data directory"
             )
         first_epoch = max(self.first_epoch + LEAST_EPOCH_STEP, passed_us // _SECOND_US)
         restore = Restore(restore_id, next_lsn - 1, lsn_after, first_epoch, now_us)
@@ -140,29 +141,29 @@ class Restores:
         return restore
 
     def told(self) -> list[dict[str, int]]:
-        """The newest ones as clients see them, oldest first."""
+        """The newest restores as values of the protocol, oldest first."""
         return [
             {"lsn_before": one.lsn_before, "lsn_after": one.lsn_after, "restored_us": one.restored_us}
             for one in self.all[-_MOST_TOLD:]
         ]
 
     def gaps(self) -> list[HistoryGap]:
-        """The newest ones as gaps in the lsns, oldest first."""
+        """The newest restores as gaps in the lsns, oldest first."""
         return [HistoryGap(one.lsn_before, one.lsn_after) for one in self.all[-_MOST_TOLD:]]
 
     def save(self, mutations: Mutations) -> None:
-        """Record them."""
+        """Add the list of restores to ``mutations``."""
         if self.all:
             mutations.put(Family.META, META_KEY, _encoder.encode(self.all))
 
 
 def write_restore_marker(files: FileSystem, directory: str, marker: RestoreMarker) -> None:
-    """Leave the marker in a data directory that has no FORMAT yet. Durable once the directory is synced."""
+    """Write the marker into a data directory that has no FORMAT yet. Durable once the directory is synced."""
     replace_json(files, f"{directory}/{MARKER}", attrs.asdict(marker))
 
 
 def read_restore_marker(files: FileSystem, directory: str) -> RestoreMarker | None:
-    """The marker in a data directory; None if it was not restored, or that was taken over already.
+    """Return the marker in a data directory; None if it was not restored, or the restore was applied already.
 
     Raises:
         CorruptionError: The file cannot be read.
@@ -178,6 +179,6 @@ def read_restore_marker(files: FileSystem, directory: str) -> RestoreMarker | No
 
 
 def remove_restore_marker(files: FileSystem, directory: str) -> None:
-    """Remove the marker for good. REQUIRES: what it asks for is durable."""
+    """Remove the marker durably. REQUIRES: the restore that it names is durable."""
     files.remove(f"{directory}/{MARKER}")
     files.sync_directory(directory)

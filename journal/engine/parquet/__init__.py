@@ -1,3 +1,3 @@
-"""Converting closed segments to Parquet, in a process of its own."""
+"""Converting closed segments to Parquet, in a separate process."""
 
 __all__: list[str] = []

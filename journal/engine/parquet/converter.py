@@ -1,8 +1,8 @@
-"""Who writes Parquet files: the `ParquetConverter` seam, and the worker process behind it in a real engine.
+"""The `ParquetConverter` interface, and the worker process that implements it in a real engine.
 
-A process of its own, since writing Parquet takes a core for seconds: it runs at low priority, so that appends win where
-the cores are scarce. It is started when there is something to write and ended when there has been nothing for a while.
-What the two say to each other is a line of JSON each way; `journal.engine.parquet.worker` is the other end.
+Writing Parquet takes a processor core for seconds, so a separate process does it, at low priority: appends go first
+where cores are scarce. The process is started when there is a segment to convert, and ended when there was none for a
+while. Requests and answers are lines of JSON; `journal.engine.parquet.worker` is the other end.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from shards.segments.conversion_plan import ConversionPlan, SealedFile
 
 _LARGEST_LINE_BYTES = 1 << 20
 _GOODBYE_S = 5.0
-# The worker runs the program that this is, wherever it lies.
+# The worker runs the code of this installation, wherever it is.
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
 
 
 class ParquetConverter(Protocol):
-    """Writes a Parquet file for a plan, one at a time."""
+    """Writes the Parquet file of a plan, one at a time."""
 
     async def seal(self, plan: ConversionPlan) -> SealedFile:
-        """Write and sync the file; nothing relies on it before this returns. Cancelling may leave part of it.
+        """Write and sync the file; it must not be used before this returns. Cancelling may leave a part of the file.
 
         Raises:
-            CorruptionError: The log is not what was written; trying again will not help.
-            SealFailedError: The disk refused, or whoever was to write it is gone.
+            CorruptionError: The log segment is damaged; another attempt will not help.
+            SealFailedError: The disk refused, or the worker process has ended.
         """
         ...
 
     async def rest(self) -> None:
-        """There is nothing to do for now: let go of what costs memory."""
+        """Release memory: there is nothing to convert for now."""
         ...
 
 
 @attrs.frozen
 class Answer:
-    """What the worker says of a plan: one of the three.
+    """The worker's answer to a plan; one of the three attributes is set.
 
     Attributes:
-        sealed: The file is there.
-        corruption: Path, position and problem of what is damaged.
-        failure: What went wrong otherwise.
+        sealed: The file is written.
+        corruption: Path, position and description of the damage.
+        failure: Any other error.
     """
 
     sealed: SealedFile | None = None
@@ -64,10 +64,10 @@ class Answer:
 
 
 def open_worker_converter() -> ParquetConverter:
-    """The sealer of a real engine; its process is started when there is something to seal.
+    """The converter of a real engine; its process is started when there is something to convert.
 
     Raises:
-        ConfigurationError: One is missing.
+        ConfigurationError: A library that it needs is not installed.
     """
     missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
@@ -82,7 +82,7 @@ class WorkerConverter:
     """A `ParquetConverter` in a process of its own.
 
     Args:
-        command: Starts the worker; for tests.
+        command: Command that starts the worker; for tests.
     """
 
     def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "journal.engine.parquet.worker")) -> None:
@@ -99,14 +99,14 @@ class WorkerConverter:
         try:
             answer = await self._ask(plan)
         except BaseException:
-            # An answer that is on its way must not be taken for that to the next question.
+            # A late answer must not be taken for the answer to the next request.
             self._kill()
             raise
         if answer.sealed is not None:
             return answer.sealed
         if answer.corruption is not None:
             raise CorruptionError(*answer.corruption)
-        # What failed may last as long as the process does, such as numpy that was imported by half for lack of files.
+        # The cause may last as long as the process, such as a partly imported numpy after a shortage of open files.
         self._kill()
         raise SealFailedError(answer.failure)
 
@@ -115,7 +115,7 @@ class WorkerConverter:
             self._received.clear()
             self._process = await _start(self._command)
         process = self._process
-        assert process.stdin is not None  # asked for at the start
+        assert process.stdin is not None  # the process was started with pipes
         try:
             await process.stdin.send_all(msgspec.json.encode(plan) + b"\n")
             line = await self._receive_line(process)
@@ -134,8 +134,8 @@ class WorkerConverter:
             raise SealFailedError(f"the process that writes Parquet files answered {line[:80]!r}: {error}") from error
 
     async def _receive_line(self, process: trio.Process) -> bytes:
-        """The next line, or nothing when the process has closed its end."""
-        assert process.stdout is not None  # asked for at the start
+        """The next line, or nothing when the process has closed its output."""
+        assert process.stdout is not None  # the process was started with pipes
         received = self._received
         while (at := received.find(b"\n")) < 0 and len(received) < _LARGEST_LINE_BYTES:
             data = await process.stdout.receive_some()
@@ -150,8 +150,8 @@ class WorkerConverter:
         process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin is not None  # asked for at the start
-        # It ends when nobody can ask it any more.
+        assert process.stdin is not None  # the process was started with pipes
+        # The process ends when its input is closed.
         with trio.CancelScope(shield=True):
             await process.stdin.aclose()
             with trio.move_on_after(_GOODBYE_S):
@@ -194,7 +194,7 @@ def _ending(returncode: int | None) -> str:
 
 
 class InlineConverter:
-    """A `ParquetConverter` in this process, over any file system: for tests and simulations.
+    """A `ParquetConverter` inside this process, for any file system: for tests and simulations.
 
     Args:
         write: Writes one plan; blocks.

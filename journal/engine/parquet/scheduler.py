@@ -1,10 +1,9 @@
-"""Sealing: closed log segments become Parquet files, one after the other, in the background.
+"""Conversion: closed log segments become Parquet files, one after the other, in the background.
 
-Which segment is next, what happens when it cannot be sealed, and who waits for it. The file is written by a
-`ParquetConverter`, put into its place by `SegmentFiles`, and counts from the moment that a `Sealed` entry is durable;
-then the log goes. At any time either the log or the Parquet file counts, never both and never neither.
-
-Nothing that goes wrong here stops the engine: a segment that cannot be sealed stays a log, which loses nothing.
+This module decides which segment is next, handles failed conversions, and serves callers that wait for a conversion. A
+`ParquetConverter` writes the file and `SegmentFiles` moves it into place. It is valid from the moment that a `Sealed`
+entry is durable; then the log file is removed. At any time exactly one of the two files is valid.
+No failure here stops the engine: a segment that cannot be converted stays a log file, and no record is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _IDLE_S = 30.0
 
 @attrs.define(eq=False)
 class _Wish:
-    """Somebody waits until all that lies below an offset, as far as it is closed, is sealed."""
+    """A caller waits until all closed segments below an offset are converted."""
 
     shard: Shard
     up_to: int
@@ -47,7 +46,7 @@ class _Wish:
 
 @attrs.define
 class _Trouble:
-    """A segment that could not be sealed."""
+    """A segment that could not be converted."""
 
     attempts: int = 0
     not_before: float = 0.0
@@ -55,21 +54,21 @@ class _Trouble:
 
 
 class ParquetScheduler:
-    """Seals the segments of one engine; one task runs it.
+    """Converts the segments of one engine; one task runs it.
 
     Args:
-        config: Which segments are worth it.
-        sealer: Writes the files; None if sealing is switched off.
-        files: Puts them into their place.
+        config: Which segments are due for conversion.
+        sealer: Writes the files; None if conversion is disabled.
+        files: Moves the files into place.
         table: The shards.
-        commands: Records what is sealed.
-        recorded: Numbers of the shards of which the views hold closed log segments, opened or not.
-        flush: Has a shard written into its files soon.
-        refuse: Why nothing may be written just now, if so.
+        commands: Records which segments are Parquet files.
+        recorded: Ids of the shards, open or not, that have closed log segments according to the views.
+        flush: Has the tail of a shard written to its log file soon.
+        refuse: Returns why no file may be written now; None if it may.
 
     Attributes:
-        sealed_segments: Segments sealed since the start.
-        last_failure: What went wrong last, empty after a success.
+        sealed_segments: Segments converted since the start.
+        last_failure: The error of the last attempt, empty after a success.
     """
 
     def __init__(
@@ -104,13 +103,13 @@ class ParquetScheduler:
 
     @property
     def enabled(self) -> bool:
-        """Whether segments are sealed at all."""
+        """Whether segments are converted at all."""
         return self._sealer is not None
 
     # What others call
 
     def decided(self, decisions: Iterable[tuple[int, int, Decision]]) -> None:
-        """Look at the shards that these committed decisions changed."""
+        """Check the shards that these committed decisions changed for segments to convert."""
         if self._sealer is None:
             return
         for _, shard_id, decision in decisions:
@@ -121,7 +120,7 @@ class ParquetScheduler:
                 self.wake()
 
     def _forget_dropped(self, shard_id: int) -> None:
-        """Forget what went wrong with segments that the shard no longer has."""
+        """Forget failures of segments that the shard no longer has."""
         if not self._trouble:
             return
         shard = self._table.by_id(shard_id)
@@ -130,44 +129,45 @@ class ParquetScheduler:
             del self._trouble[key]
 
     def look_at(self, shard: Shard) -> None:
-        """The shard may have a closed segment that is due."""
+        """Check a shard that may have a closed segment to convert."""
         if self._sealer is not None:
             self._shards[shard.shard_id] = shard
             self.wake()
 
     def wake(self) -> None:
-        """Something changed that may let a segment be sealed."""
+        """Wake the task: a segment that could not be converted before may be convertible now."""
         self._wake.set()
 
     def require_enabled(self) -> None:
-        """Refuse to wait for what will not happen.
+        """Refuse to wait for a conversion that will not happen.
 
         Raises:
-            InvalidRequestError: Sealing is switched off.
+            InvalidRequestError: Conversion is disabled.
         """
         if self._sealer is None:
             raise InvalidRequestError(
-                "segments are not sealed here: sealing.enabled is false in the configuration; ask without waiting"
+                "segments are not converted to Parquet here: sealing.enabled is false in the configuration; send the "
+                "request without waiting"
             )
 
     async def wait_until_sealed(self, shard: Shard, up_to: int) -> None:
-        """Have every closed log segment below an offset sealed, however small, and return when it is.
+        """Convert every closed log segment below an offset, however small, and return when all are Parquet files.
 
-        What lies in memory is none of them and stays where it is.
+        Memory segments are not converted.
 
         Raises:
-            InvalidRequestError: Sealing is switched off.
-            SealFailedError: A segment could not be sealed this time.
+            InvalidRequestError: Conversion is disabled.
+            SealFailedError: A segment could not be converted this time.
             CorruptionError: A segment is damaged.
             DiskFullError: The disk is nearly full.
-            ShardNotFoundError: The shard was deleted meanwhile.
-            ShardDamagedError: It is stopped.
+            ShardNotFoundError: The shard was deleted in the meantime.
+            ShardDamagedError: The shard is stopped because of damage.
             StorageFailedError: The engine failed.
         """
         self.require_enabled()
         wish = _Wish(shard, up_to)
         for segment in _closed_logs(shard):
-            # Whoever asks by hand has perhaps removed what stood in the way.
+            # An operator who asks for it has perhaps removed the cause of the failure.
             trouble = self._trouble.get((shard.shard_id, segment.base_offset))
             if trouble is not None:
                 trouble.not_before = 0.0
@@ -182,14 +182,14 @@ class ParquetScheduler:
             raise wish.error
 
     def failed(self, failure: StorageFailedError) -> None:
-        """The engine failed: nothing more will be sealed."""
+        """Note that the engine failed: nothing more will be converted."""
         self._stopped = failure
         self.wake()
 
     # The task
 
     async def run(self) -> None:
-        """Seal what is due until cancelled."""
+        """Convert segments that are due until cancelled."""
         if self._sealer is None:
             return
         try:
@@ -207,7 +207,7 @@ class ParquetScheduler:
                 await self._sealer.rest()
 
     async def _look_at_recorded(self) -> None:
-        """Find what was closed before this start and is in no open shard, without holding anybody up."""
+        """Find segments that were closed before this start in shards that are not open, in short steps."""
         with closing(self._recorded()) as found:
             step = TimeSlice()
             for shard_id in found:
@@ -230,21 +230,21 @@ class ParquetScheduler:
         if not self._shards or self._stopped is not None:
             return float("inf")
         if self._refuse() is not None:
-            # Nobody says when there is room again.
+            # There is no event for free disk space.
             return trio.current_time() + _FIRST_PAUSE_S
         ends = [
             max(trouble.not_before, self._not_before)
             for trouble in self._trouble.values()
             if trouble.corruption is None
         ]
-        # Other segments wait for this one too, also when the segment that failed is gone by now.
+        # Other segments wait for the end of this pause too, even if the segment that failed has been dropped.
         ends.append(self._not_before)
         return min((end for end in ends if end > trio.current_time()), default=float("inf"))
 
     # Choosing
 
     def _next(self) -> tuple[Shard, LogSegment] | None:
-        """The segment to seal now: asked for by hand first, then those that are due. Wishes that are over are told."""
+        """The segment to convert now: requested ones first, then those that are due. Answers completed requests."""
         refused = self._stopped or self._refuse()
         for wish in self._wishes:
             if wish.done.is_set():
@@ -281,7 +281,7 @@ class ParquetScheduler:
         return segment.size_bytes >= self._config.min_bytes and self._corruption(shard, segment) is None
 
     def _ready(self, shard: Shard, segments: list[LogSegment], *, now: float) -> LogSegment | None:
-        """The first of these that lies in its file whole; the others are on their way there when this returns."""
+        """The first of these segments that is completely in its file; a flush of the others is under way on return."""
         for segment in segments:
             if segment.flushed < segment.end:
                 self._flush(shard)
@@ -291,33 +291,33 @@ class ParquetScheduler:
                 return segment
         return None
 
-    # Sealing one
+    # Converting one
 
     async def _seal(self, sealer: ParquetConverter, shard: Shard, segment: LogSegment) -> None:
         path = self._files.new_path(shard.shard_id, segment.base_offset)
         try:
             written = await sealer.seal(_plan(segment, path))
-            # From here on it is done to the end: a file in its place must not be left to itself.
+            # From here on the work is not cancelled: a file in its place needs either its entry or its removal.
             with trio.CancelScope(shield=True):
                 await self._put_in_place(shard, segment, path, written)
         except StorageFailedError as failure:
-            # Whether the file counts is known after a restart; the note tells where to look.
+            # Only after a restart it is known whether the file is valid; its note tells the start where to look.
             self._stopped = failure
         except UnsyncedDirectoryError as error:
             self._stop(
                 SealFailedError(
-                    f"{error.filename} could not be synced: {error.strerror}. Nothing more is sealed; appends and "
-                    f"reads go on. Restart the server once the disk is sound"
+                    f"{error.filename} could not be synced: {error.strerror}. No segment is converted any more; "
+                    f"appends and reads go on. Restart the server once the disk is sound"
                 )
             )
         except (StorageError, OSError) as error:
             if isinstance(error, NotWithdrawnError):
-                _log.warning("%s does not count and stays until the next start: %s", error.filename, error.strerror)
+                _log.warning("%s is not valid and stays until the next start: %s", error.filename, error.strerror)
             else:
-                # What is left of the attempt goes: the next one writes a new file under a new name.
+                # Files of the failed attempt are removed: the next one writes a new file under a new name.
                 await self._discard(path)
             if not _is_wanted(shard, segment):
-                # Its log may be removed while the worker has not opened it yet: that is no failure of the disk.
+                # Its log file may be removed before the worker has opened it: that is not a failure of the disk.
                 self._forget_trouble(shard, segment)
             elif isinstance(error, CorruptionError):
                 self._note_corruption(shard, segment, error)
@@ -339,7 +339,7 @@ class ParquetScheduler:
             try:
                 await self._files.place(path, sealed, shard.start_offset)
             except UnsyncedDirectoryError as unsynced:
-                # The note stays: whether a removal lasts cannot be known either.
+                # The note stays: it is not known whether the removal is durable either.
                 try:
                     await self._files.withdraw(sealed)
                 except OSError as error:
@@ -357,7 +357,7 @@ class ParquetScheduler:
         await self._discard(path)
 
     async def _discard(self, path: str) -> None:
-        """Remove what ``sealing/`` has of a file that was placed or given up. The next start removes what stays."""
+        """Remove the files of a finished or failed conversion from ``sealing/``. The next start removes the rest."""
         try:
             await self._files.discard(path)
         except OSError as error:
@@ -397,7 +397,7 @@ def _grant(wish: _Wish, error: StorageError | None) -> None:
 
 
 def _closed_logs(shard: Shard) -> Iterator[LogSegment]:
-    """Log segments with records that are wholly published and will never grow."""
+    """Log segments with records that are completely published and will not grow."""
     if shard.published_segment is None:
         return
     for segment in shard.segments:

@@ -1,7 +1,7 @@
 """The process that writes Parquet files: ``python -m journal.engine.parquet.worker``, started by `converter`.
 
-It reads plans from standard input, a line of JSON each, and answers each on standard output. It ends when its input
-does, also in the middle of a file: then its engine is gone, and so is whoever would have used the file.
+It reads plans from standard input, a line of JSON each, and writes an answer for each to standard output. It ends when
+its input is closed, even while it writes a file: then its engine has ended, and the file would not be used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NICENESS = 10
 
 
 def answer(files: FileSystem, plan: ConversionPlan) -> Answer:
-    """Write one file and say how it went."""
+    """Write one file and return the result."""
     try:
         from shards.parquet.conversion import convert_log
     except (ImportError, OSError) as error:
@@ -46,9 +46,9 @@ def _read_plans(source: BinaryIO, plans: queue.SimpleQueue[bytes]) -> None:
 
 
 def main() -> None:
-    """Answer plans until there is nobody to ask."""
+    """Answer plans until the input is closed."""
     os.nice(_NICENESS)
-    # Ctrl-C in a terminal goes to the server too, which stops in order and ends this process by closing its input.
+    # Ctrl-C in a terminal also goes to the server, which stops in order and ends this process by closing its input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     files = OsFileSystem()
     plans: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -60,8 +60,8 @@ def main() -> None:
             sys.stdout.buffer.write(said)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            # The engine was killed while the file was written. The thread that reads plans would be in the way of an
-            # orderly end, and there is nothing to put in order.
+            # The engine was killed while the file was written. The thread that reads plans would block an orderly exit,
+            # and there is nothing to clean up.
             os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""The first import of numpy and pyarrow in the process of the engine, which many connections may leave short of files.
+"""The first import of numpy and pyarrow in the engine's process, which may be short of file descriptors.
 
 An import that fails in the middle leaves numpy's C extension loaded without its Python modules: from then on every
-import of numpy fails, until the process ends. So none is begun unless there are file descriptors to spare.
+import of numpy fails, until the process ends. So an import is only begun while enough file descriptors are free.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from shards.parquet.reading import SealedReader
 
 _SPARE_DESCRIPTORS = 32
-"""An import needs a few at a time; the others are for connections that are accepted meanwhile."""
+"""An import needs a few at a time; the rest is for connections that are accepted at the same time."""
 _lock = threading.Lock()
 _imported: list[type[SealedReader]] = []
 
 
 def sealed_reader_type(path: str) -> type[SealedReader]:
-    """The class that reads Parquet segments; its modules are imported by the first call. It blocks; threads may call.
+    """Return the class that reads Parquet segments; the first call imports its modules. Blocks; any thread may call it.
 
     Args:
-        path: The segment that is to be read, for errors.
+        path: The segment to read, for error messages.
 
     Raises:
-        OverloadedError: There are too few file descriptors for the import now; a later call may succeed.
+        OverloadedError: Too few file descriptors are free for the import now; a later call may succeed.
         StorageError: A library is missing, or its import failed.
     """
     with _lock:
@@ -59,7 +59,7 @@ def _require_descriptors(path: str) -> None:
     except OSError as error:
         raise OverloadedError(
             f"{path} is a Parquet segment, and there are no file descriptors to load the libraries that read it: "
-            f"{error.strerror}; let the process have more open files (LimitNOFILE of its unit, "
+            f"{error.strerror}; allow the process more open files (LimitNOFILE of its unit, "
             f"limits.max_connections), or read again later"
         ) from error
     finally:

@@ -1,8 +1,8 @@
-"""Reading Parquet segments: row groups are decoded off the event loop, and kept for whoever reads on or reads the same.
+"""Reading Parquet segments: row groups are decoded in threads, and cached for the next read.
 
-What comes out is what the log segment gave before it was sealed: stamped batches with the same offsets, lsns and times.
-Which segment to read is the matter of `journal.engine.read.reader`. pyarrow is imported when the first Parquet segment
-is read, in the thread that decodes it.
+The result is the same as that of the log segment before its conversion: stamped batches with the same offsets, lsns and
+times. `journal.engine.read.reader` chooses the segment. pyarrow is imported when the first Parquet segment is read, in
+the thread that decodes it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from shards.parquet.reading import SealedReader
 
 GROUPS_BYTES = 64 << 20
-"""Decoded row groups that are kept, of all segments together."""
+"""Size of the cache of decoded row groups, for all segments together."""
 FOOTERS_BYTES = 16 << 20
-"""Footers that are kept, of all segments together."""
+"""Size of the cache of footers, for all segments together."""
 
 _DECODERS = 4
 _BATCH_ENTRY_BYTES = 80
@@ -51,8 +51,8 @@ class _Group:
     Attributes:
         next_offset: Offset after its last record.
         data: Its batches back to back.
-        base_offsets: Of each batch.
-        positions: Where in ``data`` each batch begins, and the end of the last one.
+        base_offsets: Base offset of each batch.
+        positions: Where each batch begins in ``data``, and the end of the last one.
     """
 
     next_offset: int
@@ -66,17 +66,17 @@ class _Group:
 
 
 class ParquetReader:
-    """Reads Parquet segments of an engine. Cancelling a read is safe: nothing changes by reading.
+    """Reads Parquet segments of an engine. Reading changes nothing, so a read may be cancelled at any time.
 
     Args:
         files: The file system.
-        largest_batch_bytes: A larger batch is given compressed, as it must have been when it was appended.
+        largest_batch_bytes: A batch that is larger than this uncompressed is returned compressed.
     """
 
     def __init__(self, files: FileSystem, largest_batch_bytes: int) -> None:
         self._files = files
         self._largest_batch_bytes = largest_batch_bytes
-        # Decoding takes processor time: more threads than this would only keep the event loop waiting.
+        # Decoding takes processor time: more threads than this would only delay the event loop.
         self._limiter = trio.CapacityLimiter(_DECODERS)
         self._opened: SharedCache[SegmentKey, SealedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
         self._groups: SharedCache[GroupKey, _Group] = SharedCache(GROUPS_BYTES, lambda group: group.cost)
@@ -84,7 +84,7 @@ class ParquetReader:
     def read_nowait(
         self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None
     ) -> ReadSlice | None:
-        """What can be given without a disk: batches of a row group that is kept.
+        """Read batches of a cached row group; None if it is not cached.
 
         REQUIRES: the segment holds the offset.
         """
@@ -101,13 +101,13 @@ class ParquetReader:
     async def read(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> ReadSlice:
         """Whole batches of one row group, from the one that holds the offset on: up to ``max_bytes``, at least one.
 
-        For a reader who goes on where it stands the next row group is decoded as well, at the same time.
+        For a reader that continues at ``place``, the next row group is decoded at the same time.
 
         REQUIRES: the segment holds the offset.
 
         Raises:
-            FileNotFoundError: The file is gone.
-            CorruptionError: It is not what was written.
+            FileNotFoundError: The file was removed.
+            CorruptionError: The file is damaged.
         """
         opened = await self._open(segment)
         index = _group_at(opened, offset)
@@ -120,11 +120,11 @@ class ParquetReader:
     async def find(
         self, segment: ParquetSegment, wanted: Callable[[BatchHeader], bool], value: int, *, by_time: bool
     ) -> BatchHeader | None:
-        """First wanted batch, looked for only where the newest record or the last lsn reaches ``value``.
+        """First matching batch; only row groups whose newest timestamp or last lsn is at least ``value`` are searched.
 
         Raises:
-            FileNotFoundError: The file is gone.
-            CorruptionError: It is not what was written.
+            FileNotFoundError: The file was removed.
+            CorruptionError: The file is damaged.
         """
         opened = await self._open(segment)
         for index, row_group in enumerate(opened.row_groups):
@@ -143,13 +143,13 @@ class ParquetReader:
         try:
             return await self._groups.get(key, partial(self._in_thread, self._decode, segment, opened, index))
         except (CorruptionError, FileNotFoundError):
-            # It may be mended or put back before somebody asks again.
+            # The file may be repaired or restored before the next read.
             self._opened.forget(_key_of(segment))
             raise
 
     async def _group_and_next(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
         async def decode_next() -> None:
-            # A fault in there is met by whoever comes to read it.
+            # An error in it is raised by the read that needs the row group.
             with suppress(StorageError, OSError):
                 await self._group(segment, opened, index + 1)
 
@@ -178,16 +178,16 @@ class ParquetReader:
             encoded = opened.batches(index)
         data, positions = encoded.data, [*encoded.positions, len(encoded.data)]
         if any(end - begin > self._largest_batch_bytes for begin, end in pairwise(positions)):
-            # A large batch is a row group of its own, so nearly all of the data is compressed here.
+            # A large batch is a row group of its own, so nearly all data in this one belongs to it.
             batches = [recompress(data, position, Codec.ZSTD) for position in encoded.positions]
             data, positions = memoryview(b"".join(batches)), [0, *accumulate(map(len, batches))]
         return _Group(row_group.next_offset, data, encoded.base_offsets, positions)
 
 
 class _OpenWhileRead:
-    """A file of a file system that is open only while it is read, and the file system that gives it.
+    """A file that is open only while it is read, in the form of a file system that returns it.
 
-    So many footers can be kept with no file open, and one that was dropped takes no space on the disk.
+    So many footers can be cached without open files, and a removed file takes no space on the disk.
     """
 
     def __init__(self, files: FileSystem, path: str = "") -> None:
@@ -212,12 +212,12 @@ class _OpenWhileRead:
             file.close()
 
     def close(self) -> None:
-        """Do nothing: it is closed."""
+        """Do nothing: the file is closed after each read."""
 
 
 @contextmanager
 def _naming(segment: ParquetSegment, first_offset: int, next_offset: int) -> Iterator[None]:
-    """Say of a damaged file which records of which shard are concerned."""
+    """Add the shard and the affected offsets to the error of a damaged file."""
     try:
         with refusals_named(segment.path):
             yield
@@ -227,11 +227,11 @@ def _naming(segment: ParquetSegment, first_offset: int, next_offset: int) -> Ite
 
 
 def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max_bytes: int) -> ReadSlice:
-    """Cut batches out of a row group; no copy."""
+    """Select batches of a row group; no copy."""
     positions, base_offsets = group.positions, group.base_offsets
     first = bisect_right(base_offsets, offset) - 1
     start = positions[first]
-    # Behind the last batch that ends within the limit, but behind the first one at least.
+    # The end of the last batch that fits within the limit, but at least the end of the first one.
     stop = max(bisect_right(positions, start + max_bytes) - 1, first + 1)
     data = group.data[start : positions[stop]]
     is_last = stop == len(base_offsets)
@@ -245,7 +245,7 @@ def _group_at(opened: SealedReader, offset: int) -> int:
 
 
 def _key_of(segment: ParquetSegment) -> SegmentKey:
-    # Ids of shards and offsets are never used again, and a Parquet segment never changes.
+    # Ids of shards and offsets are never assigned again, and a Parquet segment never changes.
     return segment.shard_id, segment.base_offset
 
 

@@ -1,11 +1,11 @@
-"""Reading shards: by offset, time, lsn, key and tag; from memory at once, from files off the event loop.
+"""Reading shards: by offset, time, lsn, key and tag; from memory without waiting, from files in threads.
 
-Batches are given as they are stored. They are checked by whoever decodes them: the bytes' checksums travel along, so a
-bit that flipped on the disk is found by the reader and by `journal check`, and costs the server nothing. Parquet
+Batches are returned as they are stored. Their checksums travel with them and are checked by the client that decodes
+them, and by `journal check`: so a flipped bit on the disk is found without costing the server anything. Parquet
 segments are decoded by `journal.engine.read.parquet_reader`.
 
-A segment may change its form while a reader waits for a disk: its log file is gone, and a Parquet file holds the same
-records. Whoever meets a file that is gone looks again where the records lie now.
+While a read waits for a disk, a segment may be converted: its log file is removed, and a Parquet file has the same
+records. A read that finds its file removed looks up the segment again.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ LARGEST_READ_BYTES = 16 << 20
 
 
 class Reader:
-    """Reads what is published.
+    """Reads published records.
 
-    Cancelling a read is safe: nothing changes by reading.
+    Reading changes nothing, so a read may be cancelled at any time.
 
     Args:
         files: The file system.
         table: The shards.
-        views: What is folded from the journal.
-        largest_batch_bytes: Most that a batch takes in storage and on its way to a client.
+        views: The state folded from the journal.
+        largest_batch_bytes: Largest size of a batch in storage and on the wire.
     """
 
     def __init__(self, files: FileSystem, table: ShardTable, views: Views, largest_batch_bytes: int) -> None:
         self._files = files
         self._table = table
         self._views = views
-        # Disk reads must not use up the threads that everything else shares.
+        # Disk reads must not use up the threads that other work shares.
         self._limiter = trio.CapacityLimiter(_DISK_READERS)
         self._parquet = ParquetReader(files, largest_batch_bytes)
 
     def check_range(self, shard: Shard, offset: int) -> None:
-        """Refuse an offset that the shard does not have.
+        """Refuse an offset that is outside the shard.
 
         Raises:
-            OffsetOutOfRangeError: It was trimmed, or lies beyond the next offset.
+            OffsetOutOfRangeError: The offset was trimmed, or is after the next offset.
         """
         shard.check_usable()
         if not shard.start_offset <= offset <= shard.published_offset:
             raise OffsetOutOfRangeError(shard.name, offset, shard.start_offset, shard.published_offset)
 
     def read_nowait(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice | None:
-        """What can be given without a disk; None when a file has to be read. Empty at the end of the shard.
+        """Read what is in memory; None if a file has to be read. Empty at the end of the shard.
 
         Raises:
             OffsetOutOfRangeError: The shard does not have the offset.
@@ -104,14 +104,15 @@ class Reader:
         return memory_slice(shard, segment, position, max_bytes)
 
     async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
-        """Whole batches from the one that holds ``offset`` on: up to about ``max_bytes``, but at least one.
+        """Whole batches, beginning with the one that holds ``offset``: up to about ``max_bytes``, but at least one.
 
-        From a log file it may be one index block (64 KiB and a batch) more. Empty at the end of the shard.
+        A read of a log file may return one index block (64 KiB and a batch) more. Empty at the end of the shard.
 
         Raises:
-            OffsetOutOfRangeError: The shard does not have the offset (any more).
-            CorruptionError: The file is not what was written.
-            ShardDamagedError: The shard is stopped.
+            OffsetOutOfRangeError: The shard does not have the offset, or not any more.
+            CorruptionError: The file is damaged.
+            ShardDamagedError: The shard is stopped because of damage.
+            OverloadedError: The process is short of open files or memory; a later read may succeed.
         """
         max_bytes = min(max_bytes, LARGEST_READ_BYTES)
         while True:
@@ -119,14 +120,14 @@ class Reader:
             if extent is not None:
                 return extent
             segment, _ = shard.segment_at(offset)
-            assert segment is not None  # the end of the shard is given at once
+            assert segment is not None  # read_nowait has answered at the end of the shard
             try:
                 if isinstance(segment, ParquetSegment):
                     return await self._parquet.read(segment, offset, max_bytes, place)
                 assert isinstance(segment, LogSegment)  # memory segments were read above
                 return await self._read_file(shard, segment, offset, max_bytes, place)
             except FileNotFoundError as error:
-                # Trimmed or sealed while it was being read: the range check and the next turn see to that.
+                # Trimmed or converted while it was being read: the range check or the next iteration handles that.
                 self.check_range(shard, offset)
                 _check_dropped(shard, segment, error)
             place = None
@@ -184,7 +185,7 @@ class Reader:
     async def _search(
         self, shard: Shard, segment: Segment, position: int, wanted: Callable[[BatchHeader], bool], end: int
     ) -> tuple[BatchHeader | None, int]:
-        """First wanted batch of a segment from a position on, and where it is; (None, end) if there is none."""
+        """First matching batch of a segment from a position on, and its position; (None, end) if there is none."""
         while position < end:
             in_memory = segment.chunks.start <= position < segment.end
             if in_memory:
@@ -192,7 +193,7 @@ class Reader:
                 data: bytes | memoryview = segment.chunks.views(position, stop)[0]
                 await trio.lowlevel.checkpoint()
             else:
-                assert isinstance(segment, LogSegment)  # only those have bytes outside memory
+                assert isinstance(segment, LogSegment)  # only log segments have bytes outside memory
                 stop = min(segment.flushed, end)
                 data = await self._pread(segment, position, min(_SEARCH_WINDOW_BYTES, stop - position))
                 if len(data) < SMALLEST_BATCH_BYTES:
@@ -208,11 +209,11 @@ class Reader:
         return None, end
 
     async def find_offset(self, shard: Shard, start: Start) -> int:
-        """Offset at which a reader that starts there begins.
+        """Resolve a start position to the first offset to read.
 
-        For a time it is the batch that holds the first record not older than that; the reader skips inside it. A time
-        in the future gives the next offset; an lsn the first batch with that or a later one, or the gap before it if
-        records with such an lsn may be lost.
+        A time gives the batch with the first record that is not older; the reader skips older records in it. A time in
+        the future gives the next offset. An lsn gives the first batch with that lsn or a later one, or the gap before
+        it if records with such an lsn may be lost.
         """
         shard.check_usable()
         offset = await self._find_offset(shard, start)
@@ -229,10 +230,10 @@ class Reader:
             self.check_range(shard, start.value)
             return start.value
         by_time = start.kind == "time"
-        # What is appended during the search is not looked for: it comes after what the answer says.
+        # Records that are appended during the search are not searched: they come after the resolved offset.
         at, end = shard.start_offset, shard.published_offset
         while at < end:
-            # The segment anew each time: it may have been trimmed or sealed while the one before was searched.
+            # Looked up each time: it may have been trimmed or converted while the one before was searched.
             segment, _ = shard.segment_at(max(at, shard.start_offset))
             if segment is None:
                 break
@@ -249,7 +250,7 @@ class Reader:
         return max(end, shard.start_offset)
 
     async def _find_in(self, shard: Shard, segment: Segment, value: int, *, by_time: bool) -> BatchHeader | None:
-        """First batch of a segment with a record not older than the time, or with that lsn or a later one."""
+        """First batch of a segment with a record that is not older than the time, or with that lsn or a later one."""
         wanted = _not_older_than(value, shard.start_offset) if by_time else _lsn_from(value, shard.start_offset)
         if isinstance(segment, ParquetSegment):
             return await self._parquet.find(segment, wanted, value, by_time=by_time)
@@ -264,23 +265,23 @@ class Reader:
     async def read_indexed(
         self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool
     ) -> ReadSlice:
-        """Whole batches that hold records with a key or tag; the reader picks these records out.
+        """Whole batches that hold records with a key or tag; the caller has to select these records in them.
 
         Args:
             shard: The shard.
             by: "key" or "tag".
             word: The key or the tag in UTF-8.
             from_offset: Only records from here on.
-            max_bytes: Give about this much, but at least one batch.
-            latest: Only the batch with the newest such record.
+            max_bytes: Return about this many bytes, but at least one batch.
+            latest: Return only the batch with the newest such record.
 
         Raises:
-            IndexMissingError: The shard keeps no such index.
+            IndexMissingError: The shard has no such index.
         """
         shard.check_usable()
         if not (shard.config.index_keys if by == "key" else shard.config.index_tags):
             raise IndexMissingError(
-                f"shard {shard.name!r} keeps no index by {by}; create it with "
+                f"shard {shard.name!r} has no index by {by}; create it with "
                 f"index_{by}s=true, or read it by offset and filter"
             )
         index = self._views.word_index
@@ -305,7 +306,7 @@ class Reader:
         return ReadSlice(first, offsets[-1] + 1 if more else shard.published_offset, buffers, size, None)
 
     async def _read_newest(self, shard: Shard, newest_first: Iterator[int], first: int) -> ReadSlice:
-        """The batch of the first of these offsets that is still there; the index may name records that are gone."""
+        """The batch of the first of these offsets that still exists; the index may name trimmed records."""
         for offset in takewhile(lambda offset: offset >= first, newest_first):
             if offset < shard.published_offset:
                 batch, _ = _first_batch(await self.read(shard, offset, 1))
@@ -314,7 +315,7 @@ class Reader:
         return ReadSlice(first, shard.published_offset, [], 0, None)
 
     async def wait_beyond(self, shard: Shard, offset: int, max_wait_s: float) -> None:
-        """Return when the shard has a record at this offset, or when the time is over."""
+        """Return when the shard has a record at this offset, or after ``max_wait_s``."""
         if shard.published_offset > offset or max_wait_s <= 0:
             return
         ready = trio.Event()
@@ -332,9 +333,9 @@ class Reader:
 
 
 def _check_dropped(shard: Shard, segment: Segment, error: FileNotFoundError) -> None:
-    """Take a missing file for damage if the shard still wants it."""
+    """Raise a missing file as damage if the shard still has the segment."""
     if segment in shard.segments:
-        assert isinstance(segment, LogSegment | ParquetSegment)  # others have no file
+        assert isinstance(segment, LogSegment | ParquetSegment)  # memory segments have no file
         raise CorruptionError(
             segment.path,
             0,
@@ -352,7 +353,7 @@ def _first_batch(extent: ReadSlice) -> tuple[bytes | bytearray | memoryview | No
 
 
 def _not_older_than(timestamp_us: int, start_offset: int) -> Callable[[BatchHeader], bool]:
-    # Batches that were trimmed lie on in a segment that others keep.
+    # Trimmed batches may remain in a segment that also holds later ones.
     return lambda header: header.max_timestamp_us >= timestamp_us and header.next_offset > start_offset
 
 

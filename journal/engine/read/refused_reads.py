@@ -1,6 +1,6 @@
-"""What readers are told when a file cannot be opened or read: an error with a name, and the way out.
+"""Errors for files that cannot be opened or read, with the cause and what the operator can do.
 
-A file that is gone is not refused: it may have been trimmed or sealed, and whoever asked looks again.
+A missing file is not translated: the segment may have been trimmed or converted, and the caller looks it up again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SHORTAGES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 @contextmanager
 def refusals_named(path: str, position: int = 0) -> Iterator[None]:
-    """Name what goes wrong while a file is opened and read.
+    """Translate the errors of opening and reading a file.
 
     Raises:
-        FileNotFoundError: The file is gone; passed on.
+        FileNotFoundError: The file is missing; passed on.
         OverloadedError: The process or the machine is short of open files or memory; a later read may succeed.
-        CorruptionError: The disk refused; the bytes cannot be read.
+        CorruptionError: The disk returned an error; the bytes cannot be read.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def refusals_named(path: str, position: int = 0) -> Iterator[None]:
     except OSError as error:
         if error.errno in _SHORTAGES:
             raise OverloadedError(
-                f"{path} cannot be opened: {error.strerror}; let the process have more open files or memory "
+                f"{path} cannot be opened: {error.strerror}; allow the process more open files or memory "
                 f"(LimitNOFILE of its unit, limits.max_connections), or read again later"
             ) from error
         raise CorruptionError(path, position, f"cannot be read: {error.strerror}") from error

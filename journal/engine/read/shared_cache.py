@@ -1,4 +1,4 @@
-"""Values that are dear to make: made once however many tasks want them, and kept within a bound, the newest used last.
+"""A cache for values that are expensive to create: each is created once for all waiting tasks; least recently used go.
 
 For one event loop: nothing here is called from threads.
 """
@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 
 class _Making(Generic[V]):
-    """A value that a task is making now, for all that wait for it."""
+    """A value that one task is creating, for all tasks that wait for it."""
 
     __slots__ = ("done", "value")
 
@@ -29,11 +29,11 @@ class SharedCache(Generic[K, V]):
     """A cache by cost.
 
     Args:
-        capacity: Most that all values together may cost; a single value that costs more is given but not kept.
-        cost_of: What a value costs.
+        capacity: Bound on the summed cost of all values; a value that costs more is returned but not cached.
+        cost_of: Returns the cost of a value.
 
     Attributes:
-        cost: What the values kept now cost together.
+        cost: Summed cost of the cached values.
     """
 
     def __init__(self, capacity: int, cost_of: Callable[[V], int]) -> None:
@@ -47,16 +47,16 @@ class SharedCache(Generic[K, V]):
         return len(self._kept)
 
     def get_nowait(self, key: K) -> V | None:
-        """The value if it is kept; it is the last to go from now on."""
+        """Return the value if it is cached, and mark it as the most recently used."""
         value = self._kept.get(key)
         if value is not None:
             self._kept.move_to_end(key)
         return value
 
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
-        """The value, made if need be: by one task, while others that want it wait.
+        """Return the value; if it is not cached, one task creates it while others wait for it.
 
-        When ``make`` raises, its own caller gets the error; those who waited try for themselves.
+        If ``make`` raises, its caller gets the error; the tasks that waited call their own ``make``.
         """
         while (value := self.get_nowait(key)) is None:
             making = self._making.get(key)
@@ -64,7 +64,7 @@ class SharedCache(Generic[K, V]):
                 return await self._make(key, make)
             await making.done.wait()
             if making.value is not None:
-                # Taken from the hand of who made it: it may be too dear to be kept.
+                # Taken directly: it may cost too much to be cached.
                 return making.value
         return value
 
@@ -89,7 +89,7 @@ class SharedCache(Generic[K, V]):
             self.cost -= self._cost_of(oldest)
 
     def forget(self, key: K) -> None:
-        """Do not keep this value any more."""
+        """Remove a value from the cache."""
         value = self._kept.pop(key, None)
         if value is not None:
             self.cost -= self._cost_of(value)

@@ -1,3 +1,3 @@
-"""Shards' files: moving records from the write-ahead log into them, checkpoints, retention, snapshots."""
+"""Files of shards: writing records from memory to them, checkpoints, retention, snapshots."""
 
 __all__: list[str] = []

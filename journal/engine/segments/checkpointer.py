@@ -1,7 +1,7 @@
-"""What goes on in the background: flushing tails to log files, checkpoints, retention, expiry, watching the disk.
+"""Background work: flushing tails to log files, checkpoints, retention, expiry, watching the disk.
 
-Memory and start-up time are bounded here: tails may hold so many bytes before they are flushed, the journal so many
-before a checkpoint recycles its files.
+Memory and start-up time are bounded here: tails are flushed when they hold a certain number of bytes, and a checkpoint
+recycles journal files when the journal has reached its budget.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from shards.views.producer_records import save_changed
 _log = logging.getLogger("journal.maintenance")
 
 _SHARE_OF_APPENDS = 2
-"""Appends are refused when they would take anything of the reserve, other changes when only this part of it is left."""
+"""Appends are refused when they would use any of the reserve, other changes when only this part of it is left."""
 
 _SAVED_AT_ONCE = 500
 _PRODUCERS_AT_ONCE = 2000
@@ -53,7 +53,7 @@ _STEPS_IN_A_TURN = 50
 
 
 class _Asked:
-    """Work that somebody waits for."""
+    """Work that a caller waits for."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self.work = work
@@ -74,12 +74,12 @@ class Checkpointer:
 
     Attributes:
         dirty: Shards that changed since their records were saved.
-        disk_full: The error that appends get while the disk is nearly full.
-        retaining: Looks after what shards keep.
+        disk_full: The error for appends while the disk is nearly full.
+        retaining: Applies the retention of shards.
         checkpoints: Checkpoints made since the start.
-        checkpoint_lsn: Everything up to this lsn is safe without the journal.
-        checkpointed_at: When that was last brought about, by trio's clock; at the start when none was made yet.
-        checkpoint_s: How long each checkpoint took.
+        checkpoint_lsn: Everything up to this lsn is durable without the journal.
+        checkpointed_at: When the last checkpoint was made, by trio's clock; the time of the start before the first one.
+        checkpoint_s: Durations of the checkpoints in seconds.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Checkpointer:
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
         self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all)
-        # Any of them may be a file system of its own.
+        # Each of these may be a file system of its own.
         watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
         self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
         self._retries = WriteRetries(views.store, committer, changed=self._go_on, fail=fail)
@@ -156,43 +156,44 @@ class Checkpointer:
 
     @property
     def free_bytes(self) -> int:
-        """What the fullest of the disks involved had left when they were last looked at."""
+        """Free bytes of the fullest disk that holds a part of the data directory, when it was last checked."""
         return self._disk_watch.free_bytes
 
     # Back-pressure
 
     def has_room(self) -> bool:
-        """Whether more file-mode appends may be taken in without passing the memory and journal budgets.
+        """Whether more file-mode appends may be accepted without exceeding the memory and journal budgets.
 
-        Always while the disk is full: then appends are refused anyhow, and reads and whatever frees space must go on.
+        Always true while the disk is full: appends are refused then, and reads and changes that free space must go on.
         """
         return self.disk_full is not None or (
             self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
             and self._views.store.queued_bytes < MOST_QUEUED_BYTES
             and (
                 self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
-                # The one that is being written cannot be recycled. It may be larger than the budget: settings change.
+                # The file that is being written cannot be recycled. It may exceed the budget after a change of
+                # settings.
                 or self._writer.used_count < 2
             )
         )
 
     async def wait_for_room(self) -> None:
-        """Return when `has_room`, or when the engine has failed and the answer will say so."""
+        """Return when `has_room`, or when the engine has failed; an append after it then reports the failure."""
         while not self.has_room() and self._committer.failure is None:
             self._retries.look()
             if self._views.store.queued_bytes < MOST_QUEUED_BYTES:
-                # The work that is woken makes no room where it is the store that is behind.
+                # The background task makes no room if the store of the views is behind: then only its progress counts.
                 self.wake()
             await self._progress.park()
 
     def wake_if_needed(self) -> None:
-        """Start the background work early when a budget is half used; costs nearly nothing otherwise."""
+        """Wake the background task early, when half of a budget is used; very cheap otherwise."""
         self._retries.look()
         if self._tails_due() or self._large_tails_due() or self._checkpoint_due() or not self._writer.spare_count:
             self.wake()
 
     def wake(self) -> None:
-        """Have the background work look at once."""
+        """Wake the background task."""
         self._wake.set()
 
     def _tails_due(self) -> bool:
@@ -205,7 +206,7 @@ class Checkpointer:
         return self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes
 
     def _may_free_journal(self) -> bool:
-        """Whether the journal has no space for its next file, and a checkpoint would give one free."""
+        """Whether the journal has no space for its next file, and a checkpoint would free one."""
         return self._committer.disk_full is not None and self._writer.used_count > 1
 
     def _go_on(self) -> None:
@@ -217,7 +218,7 @@ class Checkpointer:
     # The task
 
     async def run(self) -> None:
-        """Work until cancelled. An error of the disk or the views stops the engine, and with it this task."""
+        """Work until cancelled. An error of the disk or the views stops the engine and with it this task."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._retries.run)
             nursery.start_soon(self._expire_state)
@@ -253,7 +254,7 @@ class Checkpointer:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
                     await self.retaining.apply()
                 self._progress.unpark_all()
-        except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
+        except Exception as error:  # noqa: BLE001 after any error nothing more may be acknowledged
             self._fail(error)
         finally:
             self._has_ended = True
@@ -266,26 +267,26 @@ class Checkpointer:
         await trio.to_thread.run_sync(work, limiter=self._limiter)
 
     def _spares_wanted(self) -> int:
-        """One zeroed file ahead is enough for a quiet node; one under load gets the whole budget early."""
+        """One zeroed spare file is enough for a quiet node; a node under load prepares the whole budget early."""
         used = self._writer.used_count
         return 1 if used < 2 else max(1, self._spares() - used)
 
     async def prepare_spares(self) -> None:
-        """Have zeroed journal files ready before they are needed, one a turn."""
+        """Prepare zeroed journal files before they are needed, one for each call."""
         if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
             try:
-                # A spare is removed again if its sync fails: the next one is another file, written anew.
+                # A spare whose sync fails is removed; the next attempt writes another file.
                 with RetriableWhenFull(f"{self._directory}/journal"):
                     await self._off_loop(self._writer.add_spare)
             except DiskFullError as error:
-                # The reserve is smaller than a journal file. Nothing is lost by not having a spare yet.
+                # The reserve is smaller than a journal file. A missing spare loses nothing.
                 self._refuse_for(error)
                 return
             if self._writer.spare_count < self._spares_wanted():
                 self.wake()
 
     async def _mark_when_idle(self) -> None:
-        """Prove the last group durable once nothing was committed for a while, so that damage to it is noticed."""
+        """Write a mark when nothing was committed for a while: it proves that the last group was durable."""
         committed, now = self._committer.groups_committed, trio.current_time()
         if committed != self._seen_committed:
             self._seen_committed, self._seen_committed_at = committed, now
@@ -296,7 +297,7 @@ class Checkpointer:
                 self._refuse_for(error)
 
     def look_at_disk(self) -> None:
-        """Refuse appends before a disk is really full, and take them again when there is room."""
+        """Refuse appends before a disk is completely full, and accept them again when there is space."""
         waits = self._retries.disk_full
         full = waits or self._disk_watch.look()
         self._refuse_for(full)
@@ -305,21 +306,21 @@ class Checkpointer:
             and waits is None
             and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes
         ):
-            # Whoever consumes records, and so allows them to be dropped, has to note how far it is.
+            # Consumers have to commit their cursors, since this allows records to be trimmed.
             self._commands.refuse = None
 
     def _refuse_for(self, full: DiskFullError | None) -> None:
         if full is not None and self.disk_full is None:
             _log.warning("appends are refused: %s", full)
         elif full is None and self.disk_full is not None:
-            _log.info("appends are taken again: %d bytes are free", self.free_bytes)
+            _log.info("appends are accepted again: %d bytes are free", self.free_bytes)
         self.disk_full = full
         self._commands.refuse = full
 
     # Flushing and checkpoints
 
     async def flush(self, *, least_bytes: int = 0) -> bool:
-        """Write committed batches that are in memory only into their log files; False when the disk is full."""
+        """Write committed batches that are only in memory into their log files; False if the disk is full."""
         try:
             await self._flusher.flush(self.dirty.values(), least_bytes=least_bytes)
         except DiskFullError as error:
@@ -328,14 +329,14 @@ class Checkpointer:
         return True
 
     async def _flush_large_tails(self) -> None:
-        """Flush early what is worth a write of its own, so that the rest and the page cache stay small."""
+        """Flush large tails early, so that less is left for the next flush and in the page cache."""
         await self.flush(least_bytes=LARGE_TAIL_BYTES)
-        # Many small tails may be all there is: do not look at them again before there is more.
+        # There may be many small tails only: do not check them again before there is more.
         budget = self._storage.tail_budget_bytes
         self._large_tails_at = max(budget // 8, self._table.tail_pool.held_bytes + budget // 16)
 
     def flush_soon(self, shard: Shard) -> None:
-        """Have the committed batches of a shard written into its files without waiting for a reason."""
+        """Write the committed batches of a shard to its log files as soon as possible."""
         self._to_flush[shard.shard_id] = shard
         self.wake()
 
@@ -348,15 +349,15 @@ class Checkpointer:
         self._flushed()
 
     async def after_checkpoint(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Make a checkpoint and do some work right after it, before anything else goes on in the background.
+        """Make a checkpoint and call ``work`` directly after it, before any other background work.
 
-        Meanwhile no file of a segment is removed, no record of a shard saved and no journal file recycled. Cancelling
-        gives up waiting, not the work.
+        While ``work`` runs, no file of a segment is removed, no record of a shard is saved and no journal file is
+        recycled. Cancelling ends the wait, not the work.
 
         Raises:
             DiskFullError: No checkpoint could be made.
-            StorageFailedError: The engine stops.
-            Exception: What the work raises; it is no failure of the engine.
+            StorageFailedError: The engine is stopping or has failed.
+            Exception: Any error of ``work``; it does not stop the engine.
         """
         if self._has_ended:
             raise self._committer.failure or StorageFailedError(f"the storage in {self._directory} is closed")
@@ -371,7 +372,7 @@ class Checkpointer:
         """Make a checkpoint.
 
         Raises:
-            DiskFullError: None could be made.
+            DiskFullError: No checkpoint could be made.
         """
         made = self.checkpoints
         await self.checkpoint()
@@ -389,19 +390,19 @@ class Checkpointer:
             else:
                 try:
                     await asked.work()
-                except Exception as raised:  # noqa: BLE001 it is told to whoever asked
+                except Exception as raised:  # noqa: BLE001 the caller gets it
                     error = raised
             asked.finish(error)
             self._asked.remove(asked)
 
     async def written(self, writer: JournalWriter) -> list[WrittenFile]:
-        """How far the journal is written, asked for between two groups."""
+        """How far the journal is written; read between two groups."""
         found: list[WrittenFile] = []
         await self._on_disk_thread(lambda: found.extend(writer.written()))
         return found
 
     async def checkpoint(self) -> None:
-        """Bring all views safely to disk without the journal, and recycle the journal files that are not needed now."""
+        """Make all views durable without the journal, and recycle the journal files that are not needed any more."""
         lsn = self._committer.journal_lsn
         began = trio.current_time()
         if not (await self.flush() and await self._settle_files()):
@@ -429,24 +430,25 @@ class Checkpointer:
         self.checkpoint_s.observe(self.checkpointed_at - began)
 
     async def _save_records(self) -> bool:
-        """Save what changed of the shards into the views; False when the disk is full."""
+        """Save the records of changed shards into the views; False if the disk is full."""
         dirty, self.dirty = self.dirty, {}
         all_saved = False
         try:
             for some in slices(dirty.values(), _SAVED_AT_ONCE):
-                # A record that forgets a segment is the last that knows of its files: they go first, for good.
+                # A saved record without a segment leaves no reference to the segment's files: remove them durably
+                # first.
                 if not await self._settle_files():
                     return False
                 await self._save(some)
             all_saved = True
         finally:
             if not all_saved:
-                # Cancelled by the stop of the engine, perhaps: its last checkpoint takes them.
+                # Perhaps cancelled by the stop of the engine, whose last checkpoint saves them.
                 self.dirty = dirty | self.dirty
         return True
 
     async def _save(self, shards: Iterable[Shard]) -> None:
-        """Save some shards, all as they are now, and the states of their producers ahead of them."""
+        """Save some shards in one write of the store, the states of their producers first."""
         heads: list[tuple[Shard, int, Mutations, tuple[int, ...]]] = []
         for shard in shards:
             if not shard.gone:
@@ -457,7 +459,7 @@ class Checkpointer:
         mutations = Mutations()
         looked_at = 0
         for shard, safe_offset, head, present in heads:
-            # Meanwhile others work: what they change is saved as it was before, and the shard once more.
+            # Other tasks run in between: a shard that they change is saved in its former state, and saved again later.
             for _ in save_changed(mutations, shard, safe_offset, self._producer_use.may_return):
                 looked_at += 1
                 if looked_at % _PRODUCERS_AT_ONCE == 0:
@@ -491,13 +493,13 @@ class Checkpointer:
         results[0].unwrap()
 
     def close(self) -> None:
-        """Close the log files that are open for writing. Call it last."""
+        """Close the log files that are open for writing. No other method may be called after it."""
         self._flusher.close()
 
     # Removing
 
     def drop(self, segments: list[Segment]) -> None:
-        """Take over segments whose records are gone: their memory now, their files when the loop has time."""
+        """Accept segments whose records are dropped: free their memory now, remove their files later."""
         for segment in segments:
             if self._segment_files.drop(segment) and isinstance(segment, LogSegment):
                 self._flusher.forget(segment)
@@ -506,12 +508,12 @@ class Checkpointer:
             self._wake.set()
 
     def start_in_sealed(self, shard: Shard) -> None:
-        """A shard starts inside a Parquet file from now on, which is to be marked."""
+        """Note that a shard now starts inside a Parquet file, so that a mark for it is written."""
         self._segment_files.mark(shard)
         self._wake.set()
 
     async def remove_files(self) -> None:
-        """Remove the files of dropped segments, and mark where shards start inside one."""
+        """Remove the files of dropped segments, and write marks for shards that start inside a Parquet file."""
         try:
             await self._segment_files.settle()
             await self._flusher.close_forgotten()
@@ -519,7 +521,7 @@ class Checkpointer:
             self._refuse_for(error)
 
     async def _settle_files(self) -> bool:
-        """The same, so that no crash undoes it; False when the disk is full."""
+        """The same, durably; False if the disk is full."""
         try:
             await self._segment_files.settle_durably()
         except DiskFullError as error:
@@ -528,16 +530,16 @@ class Checkpointer:
         return True
 
     def index_trimmed(self, shard: Shard) -> None:
-        """The words of a shard's trimmed records are to go from its index."""
+        """Remove the index entries of a shard's trimmed records later."""
         self._to_unindex[shard.shard_id] = shard
 
     async def clean_indexes(self) -> None:
-        """Remove some index entries of trimmed records; the rest comes in the next turns. Readers pass over them."""
+        """Remove some index entries of trimmed records; later calls remove the rest. Readers skip such entries."""
         for _ in range(_STEPS_IN_A_TURN):
             if self._unindexing is None:
                 if not self._to_unindex:
                     return
-                # Another trim while this goes on begins anew behind it.
+                # Another trim in the meantime begins again after it.
                 self._unindexing = (self._to_unindex.pop(next(iter(self._to_unindex))), b"")
             shard, place = self._unindexing
             following: bytes | None = None
@@ -552,7 +554,7 @@ class Checkpointer:
         self.wake()
 
     async def remove_leftovers(self) -> None:
-        """Remove some of what deleted shards left in the views; the rest comes in the next turns."""
+        """Remove some of the entries that deleted shards left in the views; later calls remove the rest."""
         waiting = self._views.leftovers
         for _ in range(_STEPS_IN_A_TURN):
             if not waiting:
@@ -562,7 +564,7 @@ class Checkpointer:
             while waiting and room > 0:
                 shard_id, place = next(iter(waiting.items()))
                 removed, following = leftovers.remove_some(self._views.store, mutations, shard_id, room, place)
-                # A shard costs something even if it left nothing.
+                # A shard takes time even if it has no entries.
                 room -= removed + 20
                 if following is None:
                     del waiting[shard_id]
@@ -573,12 +575,12 @@ class Checkpointer:
         self.wake()
 
     async def apply_retention(self) -> None:
-        """Trim what retention no longer keeps, and remove state that has expired."""
+        """Trim records beyond their retention, and remove expired state."""
         await self.retaining.apply()
         await self._commands.expire_state()
 
     async def _expire_state(self) -> None:
-        """Remove state that has expired now and then: a task of its own, since checkpoints must not wait for it."""
+        """Remove expired state from time to time, in a task of its own, since checkpoints must not wait for it."""
         try:
             while self._committer.failure is None:
                 await trio.sleep(self._storage.retention_interval_s)

@@ -1,4 +1,4 @@
-"""How much space the directories of a node have left. Each may lie in a file system of its own."""
+"""Free space of the directories of a node. Each may be on a file system of its own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from shards.seams.file_system import FileSystem
 
 
 class DiskWatch:
-    """Looks at the free space of several directories.
+    """Checks the free space of several directories.
 
     Args:
         files: The file system.
-        directories: Where files grow, the data directory first: it is named where others lie in the same file system.
-        reserve_bytes: How much each of them must have left for appends to be taken.
+        directories: Directories in which files grow. The data directory is first: it is named for all that share its
+            disk.
+        reserve_bytes: Appends are refused while any of them has less free space than this.
 
     Attributes:
-        free_bytes: What the fullest of them had left when it was last looked at.
+        free_bytes: Free bytes of the fullest of them, when it was last checked.
     """
 
     def __init__(self, files: FileSystem, directories: Sequence[str], reserve_bytes: int) -> None:
@@ -27,10 +28,10 @@ class DiskWatch:
         self.free_bytes = 0
 
     def look(self) -> DiskFullError | None:
-        """Why appends are to be refused for lack of space; None if there is enough everywhere.
+        """Return the error for appends if there is too little space; None if there is enough everywhere.
 
         Raises:
-            OSError: A directory is gone.
+            OSError: A directory is missing.
         """
         free = {directory: self._files.free_bytes(directory) for directory in self._directories}
         fullest = min(free, key=free.__getitem__)

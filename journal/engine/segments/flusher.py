@@ -1,11 +1,11 @@
-"""Writing tails into log files: which, how many at once, and when they are synced.
+"""Writing tails to log files: which tails, how many at once, and when the files are synced.
 
-What is flushed is not durable by itself; the journal keeps it safe until a checkpoint has synced the files. Where much
-is written to one file it is synced at once all the same: that spreads the work, and lets the page cache be given back
-while it is warm.
+Flushed bytes are not durable by themselves; the journal keeps them until a checkpoint has synced the files. A file that
+gets many bytes is nevertheless synced at once: this spreads the work, and its pages can be released from the page cache
+early.
 
-A disk that is full while bytes are being written costs nothing: they are in memory still and are written again. A sync
-that fails is final, whatever the reason: bytes of earlier writes, which are in memory no more, may be lost with it.
+If the disk is full during a write, nothing is lost: the bytes are still in memory and are written again. A failed sync
+is final, whatever the reason: bytes of earlier writes, which are no longer in memory, may be lost.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from shards.segments.log_segment import FlushPlan, LogSegment
 from shards.segments.shard import Shard
 
 LARGE_TAIL_BYTES = 1 << 20
-"""A tail this large is flushed early and its file synced at once."""
+"""A tail of at least this size is flushed early and its file synced at once."""
 
 _SHARDS_AT_ONCE = 256
 
 
 class Flusher:
-    """Flushes and syncs the log files of one engine; one task uses it.
+    """Flushes and syncs the log files of one engine; used by one task.
 
     Args:
         files: The file system.
         directory: The directory of the log files.
-        storage: How much of them stays in the page cache.
-        written: Called as tails get shorter.
+        storage: Settings; they limit how much of the files stays in the page cache.
+        written: Called when tails have been written, and their memory was freed.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class Flusher:
         self._made_directories: set[str] = set()
 
     async def flush(self, shards: Iterable[Shard], *, least_bytes: int = 0) -> None:
-        """Write the committed batches of these shards that are in memory only into their files.
+        """Write the committed batches of these shards that are only in memory into their files.
 
         Args:
-            shards: The shards, looked at some at a time: one may be deleted meanwhile.
-            least_bytes: Pass over segments that have less to write.
+            shards: The shards, processed some at a time; one may be deleted in the meantime.
+            least_bytes: Skip segments that have less to write.
 
         Raises:
             DiskFullError: The disk is full. The batches stay in memory and in the journal, and may be written again.
-            OSError: The disk failed, or a sync did for whatever reason. It is final.
+            OSError: The disk failed, or any sync failed. This is final.
         """
         for some in slices(shards, _SHARDS_AT_ONCE):
             plans = _plans(some, least_bytes)
@@ -74,19 +74,19 @@ class Flusher:
             self._written()
 
     async def sync(self) -> None:
-        """Return when everything flushed so far is durable.
+        """Return when everything that was flushed is durable.
 
         Raises:
-            OSError: The disk failed, or was full. It is final.
+            OSError: The disk failed or was full. This is final.
         """
         await self._off_loop(self._unsynced.sync)
 
     def forget(self, segment: LogSegment) -> None:
-        """Its files are going away: they need no sync."""
+        """Note that the files of a segment will be removed: they need no sync."""
         self._unsynced.forget(segment.path, segment.index_path)
 
     async def close_forgotten(self) -> None:
-        """Close the files that went away: their space is free only then."""
+        """Close removed files: only then their space is free."""
         if self._unsynced.has_forgotten:
             await self._off_loop(self._unsynced.limit)
 
@@ -103,8 +103,8 @@ class Flusher:
             size_bytes = sum(map(len, plan.buffers))
             with RetriableWhenFull(self._directory):
                 self._make_directory(posixpath.dirname(path))
-                # What a process before this one left in a file is not relied on. Whether its name and its bytes would
-                # survive a power loss is not known: a sync that failed there is not told here again.
+                # A file that an earlier process left is not trusted: it is not known whether its name and its bytes
+                # would survive a power loss, since a sync that failed there is not reported again here.
                 log = self._unsynced.create(path) if plan.is_first else self._unsynced.open_written(path, plan.position)
                 plan.write(log, lambda plan=plan: self._unsynced.open(plan.segment.index_path))  # type: ignore[misc]
             if size_bytes >= LARGE_TAIL_BYTES:
@@ -133,7 +133,7 @@ def _plans(shards: list[Shard], least_bytes: int) -> list[FlushPlan]:
     plans = []
     for shard in shards:
         if shard.gone:
-            # Perhaps only since the flush began: what it held in memory is gone.
+            # Perhaps it was deleted after the flush began; its memory is freed.
             continue
         for segment in shard.segments:
             if isinstance(segment, LogSegment):
@@ -146,7 +146,7 @@ def _plans(shards: list[Shard], least_bytes: int) -> list[FlushPlan]:
 
 
 def slices(shards: Iterable[Shard], size: int) -> Iterator[list[Shard]]:
-    """Cut shards into lists, so that the loop gets its turn in between."""
+    """Split shards into lists, so that other tasks run in between."""
     remaining = iter(tuple(shards))
     while some := list(islice(remaining, size)):
         yield some

@@ -1,11 +1,11 @@
-"""Files of segments that come and go: Parquet files put into their place, files of dropped segments removed, marks.
+"""Life cycle of segment files: moving Parquet files into place, removing files of dropped segments, writing marks.
 
-A Parquet file is written in ``sealing/`` and renamed to its place before the decision that it counts is in the journal.
-Until that is known, a note in ``sealing/`` names the place, so that a start after a crash finds a file that nobody
-recorded without looking through all of them. A **mark** beside the Parquet files of a shard tells readers of the bare
-directory where a trim inside a file has its border.
+A Parquet file is written in ``sealing/`` and renamed to its place before the journal has the decision that makes it
+valid. Until then a note in ``sealing/`` names the place, so that a start after a crash finds a file that is not
+recorded without searching all directories. A **mark** next to the Parquet files of a shard tells programs that read the
+directory without the engine at which offset the shard starts, if that is inside a Parquet file.
 
-Work on the files goes one piece after the other, so that a removal never meets the file that replaces it.
+The work on files is done one piece after the other, so that a removal never affects a file that replaced the old one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _SYNCED_ONE_BY_ONE = 32
 
 
 class UnsyncedDirectoryError(OSError):
-    """A directory could not be synced: no retry can tell any more whether its entries will survive."""
+    """A directory could not be synced: no later sync can prove that its entries will survive a power loss."""
 
 
 class NotWithdrawnError(OSError):
-    """A Parquet file that does not count is still in its place: its note must stay, so that a start removes it."""
+    """A Parquet file that is not valid is still in its place: its note must stay, so that a start removes it."""
 
 
 class SegmentFiles:
-    """The comings and goings of one engine's segment files.
+    """Moves, removes and marks the segment files of one engine.
 
     Args:
         files: The file system.
@@ -62,45 +62,45 @@ class SegmentFiles:
         await trio.to_thread.run_sync(work, limiter=self._limiter)
 
     def hold(self) -> trio.CapacityLimiter:
-        """While this is held (``async with``), no file of a segment comes or goes."""
+        """Return a lock (``async with``); while it is held, no segment file is created, moved or removed."""
         return self._limiter
 
-    # Leaving
+    # Removing
 
     def drop(self, segment: Segment) -> bool:
-        """Have the files of a segment removed that no shard holds any more; False if it has none."""
-        # An empty segment never had a file: the one of its name belongs to the segment that began at the same
-        # offset after it (a mode switched back and forth with no record in between).
+        """Remove the files of a segment that no shard has any more, at the next `settle`; False if it has no file."""
+        # An empty segment never had a file: the file with its name belongs to the segment that began at the same
+        # offset after it (the mode was switched back and forth without a record in between).
         if isinstance(segment, LogSegment | ParquetSegment) and segment.size_bytes:
             self._to_remove.append(segment)
             return True
         return False
 
     def mark(self, shard: Shard) -> None:
-        """Have it marked where the shard starts if that is inside a Parquet file."""
+        """Write a mark at the next `settle` if the shard starts inside a Parquet file."""
         if any(isinstance(segment, ParquetSegment) for segment in shard.segments[:1]):
             self._to_mark[shard.shard_id] = shard
 
     @property
     def settled(self) -> bool:
-        """Whether nothing waits to be removed or marked."""
+        """Whether no removal and no mark is pending."""
         return not (self._to_remove or self._to_mark or self._to_tidy)
 
     async def settle(self) -> None:
-        """Remove and mark what is waiting for it. A file that was never written, or is gone already, is no error.
+        """Remove and mark all that is pending. A file that was never written or is already missing is not an error.
 
         Raises:
-            DiskFullError: A mark cannot be written; it is tried again.
+            DiskFullError: A mark cannot be written; the next call tries again.
             OSError: The disk failed.
         """
         while not self.settled:
             await self._off_loop(self._settle)
 
     async def settle_durably(self) -> None:
-        """The same, so that no crash undoes it. When it returns nothing is waiting, whatever came up meanwhile.
+        """The same, durably. On return nothing is pending, including requests that came in the meantime.
 
         Raises:
-            DiskFullError: A mark cannot be written; it is tried again.
+            DiskFullError: A mark cannot be written; the next call tries again.
             OSError: The disk failed.
         """
         while self._unsynced or not self.settled:
@@ -116,17 +116,17 @@ class SegmentFiles:
         for shard in list(self._to_mark.values()):
             self._to_mark.pop(shard.shard_id)
             try:
-                # A sync in it may be repeated: all of the mark is written again before that.
+                # A sync in it may be repeated, since the whole mark is written again before it.
                 with RetriableWhenFull(self._sealed):
                     self._write_mark(shard)
             except BaseException:
                 self._to_mark[shard.shard_id] = shard
                 raise
         while self._to_remove:
-            # Taken off when it is done: the loop adds at the other end meanwhile.
+            # Removed from the queue only when it is done: the event loop adds at the other end in the meantime.
             segment = self._to_remove[0]
             with RetriableWhenFull(posixpath.dirname(segment.path)):
-                # There are file systems that need space to remove a file.
+                # Some file systems need space to remove a file.
                 self._remove(segment.path)
                 if isinstance(segment, LogSegment):
                     self._remove(segment.index_path)
@@ -142,8 +142,8 @@ class SegmentFiles:
     def _remove(self, path: str) -> None:
         if self._files.exists(path):
             self._files.remove(path)
-        # Also if it is gone already: the process before this one may have been killed before it synced the directory,
-        # and the name would come back with a power loss when nothing remembers it any more.
+        # Also if it is already missing: the process before may have been killed before it synced the directory, and
+        # after a power loss the name would return when nothing refers to it any more.
         self._unsynced.add(posixpath.dirname(path))
 
     def _tidy(self, directory: str, shard_ids: set[int]) -> None:
@@ -165,7 +165,7 @@ class SegmentFiles:
     def _sync(self, directories: Iterable[str]) -> None:
         there = [directory for directory in sorted(directories) if self._files.exists(directory)]
         if len(there) > _SYNCED_ONE_BY_ONE:
-            # They may lie in file systems of their own.
+            # The directories may be on different file systems.
             self._files.sync_all(self._log)
             self._files.sync_all(self._sealed)
             return
@@ -187,29 +187,29 @@ class SegmentFiles:
         self._files.rename(aside, start_mark_path(directory, shard_id))
         self._unsynced.add(directory)
 
-    # Coming
+    # Placing
 
     def new_path(self, shard_id: int, base_offset: int) -> str:
-        """Where a Parquet file may be written; never the same again, since a writer may outlive its engine."""
+        """A new path for writing a Parquet file; never the same, since a worker process may outlive its engine."""
         return f"{self._sealing}/{shard_id:016x}-{base_offset:020}-{secrets.token_hex(4)}.parquet"
 
     async def place(self, path: str, segment: ParquetSegment, start_offset: int) -> None:
-        """Give a synced Parquet file its place, durably. It counts from when that is decided; until then it is noted.
+        """Move a synced Parquet file into place, durably. Until it is made valid by a decision, it has a note.
 
         Args:
-            path: Where it was written, as `new_path` gave it.
+            path: The path from `new_path` at which it was written.
             segment: The segment that it will be.
-            start_offset: Where its shard starts.
+            start_offset: The first offset of the shard.
 
         Raises:
-            UnsyncedDirectoryError: Do not rely on the file, nor on another one in its directory.
+            UnsyncedDirectoryError: The file must not be used, nor another one in its directory.
             OSError: The disk refused, or the file is missing. Call `withdraw`.
         """
         await self._off_loop(lambda: self._place(path, segment, start_offset))
 
     def _place(self, path: str, segment: ParquetSegment, start_offset: int) -> None:
-        # A file of this path that waits to be removed is replaced now. Nothing else is settled here: only between two
-        # flushes is it sure that a log file will not be written once more.
+        # A file of this path that is to be removed is replaced now. Other removals wait: only between two flushes it
+        # is certain that a log file will not be written again.
         for waiting in list(self._to_remove):
             if waiting.path == segment.path:
                 self._to_remove.remove(waiting)
@@ -229,14 +229,14 @@ class SegmentFiles:
         except UnsyncedDirectoryError:
             raise
         except OSError as error:
-            # What found no space or no file changed nothing and may be tried again. A sync that failed may not, also if
-            # it was for lack of space.
+            # A lack of space or a missing file changed nothing, so another attempt is possible. After a failed sync it
+            # is not, even if the reason was a lack of space.
             if is_full(error) or isinstance(error, FileNotFoundError):
                 raise
             raise UnsyncedDirectoryError(error.errno, error.strerror, directory) from error
 
     def _make_directory(self, path: str) -> None:
-        """Make a directory and its missing parents durably. A full disk can be told from a failed sync."""
+        """Create a directory and its missing parents durably; a full disk and a failed sync raise different errors."""
         parent = posixpath.dirname(path)
         if not self._files.exists(path):
             self._make_directory(parent)
@@ -250,10 +250,10 @@ class SegmentFiles:
             raise UnsyncedDirectoryError(error.errno, error.strerror, directory) from error
 
     async def discard(self, path: str) -> None:
-        """Remove what ``sealing/`` has of a file that counts, or never will: the note has done its duty.
+        """Remove the files in ``sealing/`` of a conversion that is finished or given up, and its note.
 
         Raises:
-            OSError: The disk refused; a start does it.
+            OSError: The disk refused; the next start removes them.
         """
 
         def remove() -> None:
@@ -264,11 +264,11 @@ class SegmentFiles:
         await self._off_loop(remove)
 
     async def withdraw(self, segment: ParquetSegment) -> None:
-        """Take a file away that was placed and will not count; `discard` its note afterwards.
+        """Remove a file that was placed and will not become valid; call `discard` for its note afterwards.
 
         Raises:
-            UnsyncedDirectoryError: Whether the removal lasts is not known; the note must stay.
-            NotWithdrawnError: The disk refused; a start does it, as long as the note is there.
+            UnsyncedDirectoryError: It is not known whether the removal is durable; the note must stay.
+            NotWithdrawnError: The disk refused; the next start removes the file as long as the note exists.
         """
 
         def remove() -> None:
@@ -288,10 +288,10 @@ class SegmentFiles:
     # After a stop
 
     def clean_up(self, is_recorded: Callable[[int, str], bool]) -> None:
-        """Empty ``sealing/``, and remove files that were placed but do not count.
+        """Empty ``sealing/``, and remove files that were placed but are not valid. Called at a start.
 
         Args:
-            is_recorded: Whether the shard of this number has, or may have, the file at this path.
+            is_recorded: Returns whether the shard with this id has, or may have, the file at this path.
 
         Raises:
             OSError: The disk failed.
@@ -307,9 +307,9 @@ class SegmentFiles:
                 if self._files.exists(path):
                     self._files.remove(path)
                     self._files.sync_directory(directory)
-                # It may have been made for this file alone.
+                # The directory may have been created for this file alone.
                 self._tidy(directory, {shard_id})
-        # The notes are all that remembers these directories: what was removed must not come back once they are gone.
+        # Only the notes name these directories: the removals must be durable before the notes are removed.
         unsynced = set(self._unsynced)
         self._sync(unsynced)
         self._unsynced -= unsynced
@@ -326,21 +326,21 @@ class SegmentFiles:
             content = json.loads(stored)
             return int(content["shard_id"]), f"{self._sealed}/{content['path']}"
         except (ValueError, KeyError, TypeError):
-            # It was not whole yet when the power went: nothing was placed on its account.
+            # The note was incomplete when the power failed, so its file was not placed.
             return None
 
     def sweep(self, deleted: Iterable[tuple[int, str]]) -> None:
-        """Remove all files of shards that were deleted before a crash, when no view remembers which these were.
+        """Remove all files of shards whose deletion was replayed after a crash; the views do not have their segments.
 
         Args:
-            deleted: Number and name of each.
+            deleted: Id and name of each shard.
         """
         ids_of: dict[str, set[str]] = {}
         for shard_id, name in deleted:
             ids_of.setdefault(f"{self._log}/{shard_id % FAN_OUT:02x}", set()).add(f"{shard_id:016x}")
             ids_of.setdefault(sealed_directory(self._sealed, name), set()).add(f"{shard_id:016x}")
         for directory, ids in ids_of.items():
-            # As in `_remove`: what is gone may be gone in the cache alone.
+            # As in `_remove`: a missing file may be removed in the page cache only.
             if not self._files.exists(directory):
                 self._unsynced.add(posixpath.dirname(directory))
                 continue

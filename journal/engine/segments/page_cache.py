@@ -1,4 +1,4 @@
-"""Which parts of the log files stay in the page cache: the newest that were written, up to a bound. Pure."""
+"""Which parts of the log files stay in the page cache: the ones written last, up to a bound. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class WrittenRange(NamedTuple):
 
 
 class PageCache:
-    """Remembers what was written, oldest first, and tells what is beyond the bound.
+    """Records written ranges, oldest first, and returns those beyond the bound.
 
-    A range counts as at least one page, so what is remembered is bounded by the bound as well.
+    A range counts as at least one page, so the number of recorded ranges is bounded, too.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -28,12 +28,12 @@ class PageCache:
         self._held_bytes = 0
 
     def add(self, written: WrittenRange) -> None:
-        """Take a range in as the newest."""
+        """Add a range as the newest."""
         self._ranges.append(written)
         self._held_bytes += _weight(written)
 
     def overdue(self) -> list[WrittenRange]:
-        """Let the oldest ranges beyond the bound go, and give them."""
+        """Remove the oldest ranges beyond the bound and return them."""
         gone = []
         while self._held_bytes > self._limit_bytes and self._ranges:
             oldest = self._ranges.popleft()

@@ -1,6 +1,6 @@
-"""What shards keep, looked at now and then: what is too old or too much goes, and what is open for long is closed.
+"""Retention, applied from time to time: records that are too old or too many are trimmed, old active segments closed.
 
-Nothing is dropped here: a trim is decided like one that a client asks for.
+Trims are decisions in the journal, like those that clients request.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _LOOKED_AT_AT_ONCE = 500
 
 
 class SegmentRetention:
-    """Carries out the retention of one engine's shards.
+    """Applies the retention of one engine's shards.
 
     Args:
-        defaults: What a shard keeps that says nothing else.
-        sealing: When an open segment is to be closed, so that it can be sealed.
+        defaults: Retention of shards that have none of their own.
+        sealing: When an active segment is to be closed so that it can be converted.
         table: The shards.
         commands: Decides.
-        committer: Makes it durable.
-        expiry_us: The time that ages are reckoned from.
-        drop: Takes over segments of which only the memory has to go.
+        committer: Makes them durable.
+        expiry_us: Returns the time for computing ages, in microseconds since 1970.
+        drop: Accepts memory segments that are dropped.
         closing: Called with a shard that is about to be closed.
-        is_waiting: Whether a shard has changed and waits to be flushed or saved.
+        is_waiting: Whether a shard has changes that are not flushed or saved yet.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SegmentRetention:
         self._is_waiting = is_waiting
 
     async def open_shards(self) -> None:
-        """Open the shards that keep things for a time only: they must be looked at even if nobody uses them."""
+        """Open the shards with a time limit: they must be checked even if no client uses them."""
         step = TimeSlice()
         for shard_id, record in self._table.catalogue.records():
             if record.config.retention != Retention():
@@ -72,12 +72,12 @@ class SegmentRetention:
                 await step.rest()
 
     def retain(self, shard: Shard) -> None:
-        """Decide the trim that the shard's retention asks for, and keep its memory segments within their bound."""
+        """Decide the trim that the shard's retention requires, and limit the size of its memory segments."""
         if shard.deleted or shard.damage or not shard.segments:
             return
         retention = shard.config.retention
         if retention != Retention():
-            # Nothing is due as long as the oldest segment stays; records lost before it are a gap that readers meet.
+            # Nothing is due while the oldest segment is kept; lost records before it are a gap for readers.
             self._trim(shard, due(retention, shard.segments, self._expiry_us()))
         if not retention.max_bytes:
             self._bound_memory(shard)
@@ -88,9 +88,9 @@ class SegmentRetention:
             self._commands.trim_nowait(shard, shard.trim_decided)
 
     def _bound_memory(self, shard: Shard) -> None:
-        """Let the oldest memory segments go when they hold more than a shard may that names no bound of its own.
+        """Drop the oldest memory segments of a shard without a retention of its own when they exceed the default bound.
 
-        Behind log segments they leave a gap: what is in files stays until a retention says otherwise.
+        After log segments this leaves a gap: records in files are kept until a retention trims them.
         """
         memory = [segment for segment in shard.segments if segment.kind is SegmentKind.MEMORY]
         over = sum(segment.size_bytes for segment in memory) - self._defaults.memory_max_bytes
@@ -106,10 +106,10 @@ class SegmentRetention:
                 self._drop([segment])
 
     async def close_idle(self) -> None:
-        """Close shards that were opened and are not used: the oldest beyond what may stay open.
+        """Close open shards that are not used: the oldest beyond the number that may stay open.
 
-        Those that are looked at from time to time stay open: with a retention of their own, or with an active log
-        segment that will be closed when it is old enough.
+        Shards that need regular checks stay open: those with a retention of their own, and those whose active log
+        segment will be closed by age.
         """
         step = TimeSlice()
         if not self._table.may_close():
@@ -117,7 +117,7 @@ class SegmentRetention:
         remaining = self._table.open_shards()
         remaining.reverse()
         while remaining and self._table.may_close():
-            # No list holds the closed ones: freeing all of them at its end would be one long step.
+            # No list keeps the closed shards: freeing all of them at once would be one long step.
             shard = remaining.pop()
             active = shard.active()
             if (
@@ -132,7 +132,7 @@ class SegmentRetention:
                 await step.rest()
 
     async def apply(self) -> None:
-        """Trim what retention no longer keeps, and close what is to be sealed or is not used."""
+        """Trim records beyond their retention; close active segments that are due and shards that are not used."""
         now = self._expiry_us()
         for some in slices(self._table.open_shards(), _LOOKED_AT_AT_ONCE):
             for shard in some:
@@ -149,7 +149,7 @@ class SegmentRetention:
         await self.close_idle()
 
     def _is_outdated(self, shard: Shard, active: Segment, now_us: int) -> bool:
-        """Whether nothing young is in the active segment: closed, it can go."""
+        """Whether all records of the active segment are too old: after it is closed, it can be trimmed."""
         max_age = shard.config.retention.max_age_s
         return (
             max_age > 0
@@ -158,11 +158,11 @@ class SegmentRetention:
         )
 
     def _is_for_sealing(self, active: Segment, now_us: int) -> bool:
-        """Whether the active segment is old and large enough to be closed, so that it becomes a Parquet file."""
+        """Whether the active segment is old and large enough to be closed, so that it is converted to Parquet."""
         return self._is_for_sealing_one_day(active) and now_us - active.created_us > self._sealing.max_age_s * 1_000_000
 
     def _is_for_sealing_one_day(self, active: Segment) -> bool:
-        """Whether it will be, when it is old enough."""
+        """Whether it will be, at some age."""
         sealing = self._sealing
         return (
             sealing.enabled

@@ -1,12 +1,12 @@
-"""Snapshots: the files of a running engine as they lie at one lsn, held in place while somebody copies them away.
+"""Snapshots: the files of a running engine as of one lsn, kept unchanged while a backup copies them.
 
-A snapshot is a data directory of its own under ``snapshots/``. Its segments are hard links, which cost no space until
+A snapshot is a data directory of its own under ``snapshots/``. Its segments are hard links, which use no space until
 the engine removes the originals; its views are a copy that RocksDB makes, by hard links too; its journal files are
-copied up to the end of a durable group, since journal files are recycled and may lie in a file system of their own. It
-is checked and recovered like any other.
+copied up to the end of a durable group, since journal files are recycled and may be on a file system of their own. It
+is checked and recovered like any data directory.
 
-What lets go of a snapshot first gives it another name, in one step: whoever still copies finds the files gone rather
-than some of them missing. A snapshot does not outlive the process; a start removes those that a crash left.
+To release a snapshot, it is first renamed, in one step: a program that still copies it finds no file at all, rather
+than missing some of them. A snapshot does not outlive the process; a start removes those that a crash left.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from shards.seams.store import DirectoryStore
 _COPIED_AT_ONCE = 1 << 20
 _GONE = ".gone"
 _PATIENCE_S = 5.0
-"""How long one that wants a snapshot waits for the one that holds it, which may just be letting go."""
+"""How long a caller waits for the snapshot of another caller, which may be released soon."""
 
 
 @attrs.frozen(slots=True)
 class Snapshot:
-    """What is held.
+    """A snapshot that is held.
 
     Attributes:
-        path: Its directory, absolute as far as the data directory's path is.
-        lsn: Every entry up to this one is in it, none after it.
+        path: Its directory; absolute if the path of the data directory is.
+        lsn: It contains every entry up to this one and none after it.
     """
 
     path: str
@@ -54,10 +54,10 @@ class Snapshots:
         files: The file system.
         directory: The data directory.
         writer: Writes the journal.
-        checkpointer: Makes checkpoints, and moves no file while it is asked not to.
-        segment_files: The comings and goings of the segments' files.
-        store: The views.
-        newest_lsn: The newest lsn that the journal's groups cover, for a journal without a file.
+        checkpointer: Makes checkpoints, and moves no file while a snapshot is made.
+        segment_files: Moves and removes segment files.
+        store: The store of the views.
+        newest_lsn: Returns the newest lsn in the journal's groups; used if the journal has no file.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Snapshots:
     async def take(self) -> AsyncIterator[Snapshot]:
         """Hold a snapshot for the length of the block.
 
-        Whatever was acknowledged as durable before is in it. What memory-mode shards hold in memory is not.
+        It contains everything that was acknowledged as durable before. Records in memory segments are not in it.
 
         Raises:
-            OverloadedError: Another one is held, and was not let go of within five seconds.
+            OverloadedError: Another snapshot is held and was not released within five seconds.
             DiskFullError: No checkpoint can be made.
             StorageFailedError: The disk failed, or refused the snapshot.
         """
@@ -101,7 +101,7 @@ class Snapshots:
                 taken.append(Snapshot(path, await self._make(path)))
 
             try:
-                # Making it is not given up half-way: what is being made cannot be removed.
+                # The copy is not cancelled half-way: while it runs, the directory cannot be removed.
                 with trio.CancelScope(shield=True):
                     await self._checkpointer.after_checkpoint(make)
                 yield taken[0]
@@ -116,7 +116,7 @@ class Snapshots:
             await self._turn.acquire()
         if waiting.cancelled_caught:
             raise OverloadedError(
-                f"another backup is copying a snapshot of {self._directory.path}; wait until it is done, or end it"
+                f"another backup is copying a snapshot of {self._directory.path}; wait for its end or stop it"
             )
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Snapshots:
 
     async def _make(self, path: str) -> int:
         try:
-            # The views first: what they hold is durable in the journal by then, which is copied up to a later point.
+            # The views first: what they contain is then durable in the journal, which is copied up to a later point.
             await self._off_loop(lambda: self._copy_views(path))
             async with self._segment_files.hold():
                 written = await self._checkpointer.written(self._writer)
@@ -134,9 +134,9 @@ class Snapshots:
                 raise DiskFullError(f"{self._directory.path}: {error.strerror}; free some space") from error
             if error.errno == errno.EXDEV:
                 raise StorageFailedError(
-                    f"no snapshot of {self._directory.path} can be made: {error.filename} lies in another file system "
-                    f"than {self._directory.snapshots}, where only journal/ and state/ may. The server goes on without "
-                    f"it: back up while it is stopped, or move that directory into the file system of the others"
+                    f"no snapshot of {self._directory.path} can be made: {error.filename} is on another file system "
+                    f"than {self._directory.snapshots}; only journal/ and state/ may be. The server goes on without "
+                    f"it: back up while it is stopped, or move that directory to the file system of the others"
                 ) from error
             raise StorageFailedError(
                 f"no snapshot of {self._directory.path} can be made: {error}; the server goes on without it"
@@ -155,11 +155,11 @@ class Snapshots:
             self._copy_journal_file(file, f"{path}/journal/{posixpath.basename(file.path)}")
         for name in ("log", "sealed"):
             files.mkdir(f"{path}/{name}")
-        # No links, as journal/ may be a file system of its own.
+        # Copies, not links: journal/ may be a file system of its own.
         write_markers(files, path, self._directory.node_id)
         for name in segment_directories(files, source):
             self._link_all(f"{source}/{name}", f"{path}/{name}")
-        # Without its note, a Parquet file that was placed but not decided upon would count as left over.
+        # Without its note, a Parquet file that was placed but not decided would be taken for a valid one.
         self._link_all(f"{source}/sealing", f"{path}/sealing", only=".place")
 
     def _link_all(self, source: str, target: str, *, only: str = "") -> None:
@@ -169,7 +169,7 @@ class Snapshots:
                 self._files.link(f"{source}/{name}", f"{target}/{name}")
 
     def _copy_journal_file(self, written: WrittenFile, target: str) -> None:
-        """Copy what is written of a journal file; the rest of it is a hole, which reads as the zeros that it has."""
+        """Copy the written part of a journal file; the rest is a hole, which reads as zeros like the original."""
         source = self._files.open(written.path, write=False)
         try:
             copy = self._files.open(target, create=True)

@@ -1,10 +1,10 @@
-"""The files that were written and are not synced yet. Each stays open until it is, so that no write error is lost.
+"""Files that were written and are not synced yet. Each stays open until its sync, so that no write error is lost.
 
-When the kernel fails to write a dirty page back in the background, it marks the page clean and tells the error once, to
-descriptors that are open. A file that was closed meanwhile may leave the kernel's inode cache, and the error with it: a
-descriptor that is opened later syncs a clean file and succeeds. So a file is synced by the descriptor that wrote it.
-Of many files that would be too many descriptors; then one `syncfs` on a directory that was opened before all of them
-reports what any of them lost.
+When the kernel fails to write a dirty page back in the background, it marks the page clean and reports the error once,
+to open descriptors. If the file was closed in the meantime, the kernel may drop its inode from the cache together with
+the error: a descriptor that is opened later syncs a clean file and succeeds. So a file is synced by the descriptor that
+wrote it. For many files that would need too many descriptors; then one `syncfs` on a directory that was opened before
+all of them reports write errors of any of them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _OPEN_AT_MOST = 32
 
 
 class UnsyncedFiles:
-    """Files of one directory tree, written and not synced. Used by one thread at a time, except `forget`.
+    """Files of one directory tree that are written and not synced. Used by one thread at a time, except `forget`.
 
     Args:
         files: The file system.
-        root: The directory of the tree, which exists and lies in one file system. It is held open from now on.
+        root: The directory of the tree. It exists and is on one file system; it is kept open until `close`.
     """
 
     def __init__(self, files: FileSystem, root: str) -> None:
@@ -34,7 +34,7 @@ class UnsyncedFiles:
         self._are_all_open = True
 
     def open(self, path: str) -> File:
-        """Open a file to write to it, or make it. It counts as unsynced from now on; it must not be closed.
+        """Open or create a file for writing. It counts as unsynced from now on; the caller must not close it.
 
         Raises:
             OSError: It cannot be opened; nothing has changed.
@@ -42,10 +42,10 @@ class UnsyncedFiles:
         return self._opened(path, create=True)
 
     def open_written(self, path: str, size_bytes: int) -> File:
-        """Open a file of which so many bytes were written before, to write behind them. It must not be closed.
+        """Open a file to which ``size_bytes`` were written before, to append to it. The caller must not close it.
 
         Raises:
-            CorruptionError: It is missing or shorter. Made anew it would have a hole where acknowledged records were.
+            CorruptionError: It is missing or shorter. A new file would have a hole in place of acknowledged records.
             OSError: It cannot be opened; nothing has changed.
         """
         way_out = (
@@ -72,10 +72,10 @@ class UnsyncedFiles:
         return file
 
     def create(self, path: str) -> File:
-        """Make a file anew to write to it: one that is there goes first. It must not be closed.
+        """Create a file for writing; an existing one is removed first. The caller must not close it.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
         left = self._open.pop(path, None)
         if left is not None:
@@ -85,18 +85,18 @@ class UnsyncedFiles:
         return self.open(path)
 
     def sync_content(self, path: str) -> None:
-        """Make durable what was written to a file that is open. Its directory entry may still be missing after a crash.
+        """Make the content of an open file durable. After a crash its directory entry may still be missing.
 
         Raises:
-            OSError: The disk failed. It is final: the kernel may count pages as written that are not.
+            OSError: The disk failed. This is final: the kernel may mark pages as clean that were not written.
         """
         self._open[path].fdatasync()
 
     def limit(self) -> None:
-        """Keep the number of open files bounded. Call it after each run of writes.
+        """Limit the number of open files. Call it after each run of writes.
 
         Raises:
-            OSError: The disk failed. It is final.
+            OSError: The disk failed. This is final.
         """
         self._close_forgotten()
         if len(self._open) <= _OPEN_AT_MOST:
@@ -108,10 +108,10 @@ class UnsyncedFiles:
         self._close_all()
 
     def sync(self) -> None:
-        """Return when everything written so far is durable, with the directory entries of the files.
+        """Return when everything written so far is durable, including the directory entries of the files.
 
         Raises:
-            OSError: The disk failed. It is final.
+            OSError: The disk failed. This is final.
         """
         self._close_forgotten()
         if not self._paths:
@@ -130,12 +130,12 @@ class UnsyncedFiles:
         self._are_all_open = True
 
     def forget(self, *paths: str) -> None:
-        """These files are going away: they need no sync. Any thread may call it."""
+        """Note that these files will be removed: they need no sync. Any thread may call it."""
         self._forgotten.update(paths)
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether files that went away are still open, and their space is not free: call `limit`."""
+        """Whether removed files are still open, so that their space is not free: call `limit`."""
         return bool(self._forgotten)
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class UnsyncedFiles:
             try:
                 file.fdatasync()
             except OSError as error:
-                # The errors of the others are taken notice of as well. Untold, they would fail the next start's syncs.
+                # The errors of the others are read as well; otherwise they would appear at the next start's syncs.
                 failure = failure or error
         if failure is not None:
             raise failure

@@ -1,7 +1,7 @@
-"""Taking up again what could not be done at once: a group that found no space, writes that the views' store put off.
+"""Retries of writes that could not be done at once: a group without disk space, a busy store of the views.
 
-Neither is a failure. It goes on by itself, in a task that waits for nothing else: what would free space, or time, may
-wait for this.
+Neither is a failure. A separate task retries them; it waits for nothing else, since work that frees space or time may
+wait for these writes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from shards.errors import DiskFullError
 from shards.seams.store import OrderedStore
 
 MOST_QUEUED_BYTES: Final = 8 << 20
-"""No more groups are committed while the store is so far behind what was written to it."""
+"""No more groups are committed while the store has this many bytes queued."""
 
 _LOOK_AGAIN_S: Final = 1.0
 
 
 class WriteRetries:
-    """What is to be tried again in one engine.
+    """The retries of one engine.
 
     Args:
         store: The store of the views.
         committer: Commits the groups.
-        changed: Called when `disk_full` may have changed, or there is room again.
-        fail: Called with the error that stops the engine.
+        changed: Called when `disk_full` may have changed, or the store accepts writes again.
+        fail: Called with an error that stops the engine.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class WriteRetries:
 
     @property
     def disk_full(self) -> DiskFullError | None:
-        """Why something waits that found no space; None while nothing does."""
+        """The error of a write that waits for disk space; None if there is none."""
         return self._committer.disk_full or self._store_full
 
     def look(self) -> None:
-        """Call it after each group: the store may not have taken what was written to it."""
+        """Check the store after each commit group: it may not have accepted all writes."""
         queued_bytes = self._store.queued_bytes
         if queued_bytes:
             self._wanted.set()
             if queued_bytes > MOST_QUEUED_BYTES and self._store_full is None:
-                # Not while the store's disk is full: changes are refused then, but for those that free space.
+                # Not while the store's disk is full: then only changes that free space are accepted.
                 self._committer.hold()
 
     def store_is_full(self, error: DiskFullError) -> None:
-        """The store could not be flushed for lack of space."""
+        """Note that the store could not be flushed for lack of space."""
         self._store_full = error
         self._wanted.set()
 
@@ -72,7 +72,7 @@ class WriteRetries:
         self._changed()
 
     async def run(self) -> None:
-        """Try again until cancelled, or until the engine fails."""
+        """Retry until cancelled, or until the engine fails."""
         try:
             while self._committer.failure is None:
                 await self._wanted.wait()
@@ -82,10 +82,10 @@ class WriteRetries:
                 self._committer.retry()
                 self._changed()
                 if self.disk_full is not None:
-                    # Nobody tells when there is space again.
+                    # There is no event for free disk space.
                     await trio.sleep(_LOOK_AGAIN_S)
                     self._wanted.set()
-        except Exception as error:  # noqa: BLE001 whatever it was, nothing may be acknowledged on top of it
+        except Exception as error:  # noqa: BLE001 after any error nothing more may be acknowledged
             self._fail(error)
 
     async def _catch_up(self) -> None:

@@ -1,3 +1,3 @@
-"""What the engine knows of shards, producers, cursors and state: tables in memory over the views."""
+"""State of shards, producers, cursors and keys: tables in memory over the views."""
 
 __all__: list[str] = []

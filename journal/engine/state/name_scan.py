@@ -1,8 +1,8 @@
-"""Going through the names of shards that match a topic filter, in bounded steps.
+"""Scanning the names of shards that match a topic filter, in steps of bounded length.
 
-A filter that begins with a wildcard is compared with every name there is. Names are looked at in their order, from the
-last one that was looked at on, so shards may come and go meanwhile: each shard that is there from the beginning to the
-end is found exactly once, one that is created or deleted meanwhile may be found or not.
+A filter that begins with a wildcard is compared with every name. Names are visited in sorted order, continuing after
+the last one, so shards may be created and deleted in the meantime: a shard that exists during the whole scan is found
+exactly once; one that is created or deleted during the scan may be found or not.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _LOOKED_AT_ONCE: Final = 1000
 
 
 class NameScan:
-    """One walk over the names.
+    """One scan of the names.
 
     Args:
-        catalogue: Has the names.
-        topic_filter: What they have to match.
-        after: Only names that sort behind this one.
+        catalogue: The catalogue of the shards.
+        topic_filter: The filter that the names have to match.
+        after: Only names that sort after this one.
 
     Raises:
         InvalidNameError: The filter is not valid.
@@ -36,7 +36,7 @@ class NameScan:
         self._after: str | None = after
 
     async def more(self) -> list[str] | None:
-        """Some names that match, perhaps none; None at the end. A checkpoint; cancelling it loses nothing."""
+        """Return some matching names, perhaps none; None at the end. A checkpoint; cancelling it loses nothing."""
         await trio.lowlevel.checkpoint()
         if self._after is None:
             return None

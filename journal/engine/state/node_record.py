@@ -1,4 +1,4 @@
-"""What the views hold about the node as a whole: one number for each key of the family META.
+"""Numbers that the views store about the node as a whole: one for each key of the family META.
 
 Values are u64, big-endian. A number is durable once the store was flushed.
 """
@@ -21,16 +21,16 @@ _NODE_ID = re.compile("[0-9a-f]{16}")
 
 
 class NodeKey(enum.Enum):
-    """The keys.
+    """The keys and what their numbers mean.
 
     Attributes:
-        CHECKPOINT: Everything up to this lsn is safe without the journal.
-        FOLDED: The views have seen every decision up to this lsn.
-        LSNS_RESERVED: lsns below it are taken for ever.
+        CHECKPOINT: Everything up to this lsn is durable without the journal.
+        FOLDED: The views contain every decision up to this lsn.
+        LSNS_RESERVED: lsns below it are never assigned again.
         JOURNAL_FILE: A journal file with this number or a higher one exists.
-        STOPPED_IN: Number of the journal file that was the newest at the last orderly stop.
+        STOPPED_IN: Number of the newest journal file at the last orderly stop.
         SPARES: Highest number of the spare journal files at that stop.
-        NODE_ID: Number of the node whose views these are, see `number_of_node`.
+        NODE_ID: Number of the node that the views belong to, see `number_of_node`.
         NEWEST_APPEND_US: No append time up to the checkpoint is later, see `journal.engine.state.node_time`.
     """
 
@@ -46,7 +46,7 @@ class NodeKey(enum.Enum):
 
 @attrs.frozen(slots=True)
 class NodeRecord:
-    """The numbers as they were read; 0 where there is none."""
+    """The numbers as they were read; 0 for a missing one."""
 
     checkpoint: int = 0
     folded: int = 0
@@ -58,7 +58,7 @@ class NodeRecord:
     newest_append_us: int = 0
 
     def expected(self, *, was_complete: bool) -> Expected:
-        """What this proves about the journal.
+        """Return what these numbers prove about the journal.
 
         Args:
             was_complete: The data directory was used before, with this layout.
@@ -68,14 +68,14 @@ class NodeRecord:
         )
 
     def require_node(self, state: str, node_id: str) -> None:
-        """Refuse the views of another node: shards would be missing, and the files of others be written over.
+        """Refuse the views of another node: with them shards would be missing, and files of other shards overwritten.
 
         Args:
-            state: Directory of the views, for people.
-            node_id: The node whose data directory it lies in.
+            state: Directory of the views, for the error message.
+            node_id: The id of the data directory's node.
 
         Raises:
-            CorruptionError: They belong to another node. Views of an older program do not say whose they are.
+            CorruptionError: They belong to another node. Views of an older version have no node id and are accepted.
         """
         expected = number_of_node(node_id)
         if self.node_id not in (0, expected):
@@ -88,7 +88,7 @@ class NodeRecord:
 
 
 def number_of_node(node_id: str) -> int:
-    """The number that stands for a node: its id, which is 16 hexadecimal digits, or a digest of any other text."""
+    """The number for a node id: the id itself, which is 16 hexadecimal digits, or a digest of any other text."""
     if _NODE_ID.fullmatch(node_id):
         return int(node_id, 16)
     return int.from_bytes(hashlib.blake2b(node_id.encode(), digest_size=8).digest(), "big")
@@ -98,16 +98,16 @@ def read_node_record(store: OrderedStore) -> NodeRecord:
     """Read all numbers of a store.
 
     Raises:
-        CorruptionError: One of them is damaged.
+        CorruptionError: A number is damaged.
     """
     return NodeRecord(**{key.name.lower(): read_number(store, key) for key in NodeKey})
 
 
 def read_number(store: OrderedStore, key: NodeKey) -> int:
-    """Read one number, 0 if it was never written.
+    """Read one number; 0 if it was never written.
 
     Raises:
-        CorruptionError: It is damaged.
+        CorruptionError: The number is damaged.
     """
     stored = store.get(Family.META, key.value)
     if stored is None:
@@ -119,5 +119,5 @@ def read_number(store: OrderedStore, key: NodeKey) -> int:
 
 
 def put_number(mutations: Mutations, key: NodeKey, number: int) -> None:
-    """Set one number."""
+    """Add the write of one number to ``mutations``."""
     mutations.put(Family.META, key.value, _NUMBER.pack(number))

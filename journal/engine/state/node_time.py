@@ -1,7 +1,7 @@
 """The time of a node: a steady time of day, and append times that never go back in the node's whole history.
 
-Append times are kept from falling across restarts by a high-water mark: a checkpoint records it in the views
-(`journal.engine.state.node_record`), and what a recovery reads from the journal raises it.
+A high-water mark keeps append times from going back across restarts: a checkpoint records it in the views
+(`journal.engine.state.node_record`), and recovery raises it to the times that it reads from the journal.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ _log = logging.getLogger("journal.node_time")
 
 
 class NodeTime:
-    """What an engine uses in place of the system's clock.
+    """The clock of an engine; it is used instead of the system's clock.
 
     Args:
-        clock: The system's.
+        clock: The system's clock.
 
     Attributes:
-        newest_append_us: The high-water mark: no append time that was given out is later.
+        newest_append_us: The high-water mark: no append time that was assigned is later.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._steady = SteadyClock(clock)
         self.now_us = self._steady.now_us
-        """The time of day; it goes backwards only when the system's clock was set back and stays there."""
+        """The time of day in microseconds since 1970. It goes back only if the system's clock stays set back."""
         self.expiry_us = self._steady.expiry_us
-        """The time by which records and state expire; see `SteadyClock.expiry_us`."""
+        """The time at which records and state expire; see `SteadyClock.expiry_us`."""
         self.newest_append_us = 0
 
     def append_time_us(self) -> int:
-        """The time for an append or a decision; never before one that was given out earlier, by any run of the node."""
+        """The time for an append or a decision; never before an earlier one, across restarts of the node."""
         now_us = self.now_us()
         self.newest_append_us = max(self.newest_append_us, now_us)
         return self.newest_append_us
 
     @property
     def difference_us(self) -> int:
-        """How far the system's clock is ahead of the time of day that the node uses; negative when it is behind."""
+        """How far the system's clock is ahead of the node's time of day, in microseconds; negative if it is behind."""
         return self._steady.difference_us
 
     @property
     def append_time_ahead_us(self) -> int:
-        """For how long append times will stand still, because they must not go back; 0 if they do not."""
+        """How long append times will not advance, as they must not go back, in microseconds; 0 if they advance."""
         return max(0, self.newest_append_us - self.now_us())
 
     # The high-water mark
 
     async def load(self, store: OrderedStore, recorded_us: int) -> None:
-        """Take over the recorded high-water mark.
+        """Read the recorded high-water mark.
 
         Args:
-            store: Holds the records of the segments, which are asked where there is no mark: a program that recorded
-                none may have written them.
+            store: The store of the views. Without a mark, which older versions did not record, the records of its
+                segments are searched.
             recorded_us: The mark, 0 if there is none.
         """
         self.raise_to(recorded_us)
@@ -76,16 +76,16 @@ class NodeTime:
                     await step.rest()
 
     def raise_to(self, append_time_us: int) -> None:
-        """Take note of an append time that is found in what is stored."""
+        """Raise the mark to an append time that is found in stored data."""
         self.newest_append_us = max(self.newest_append_us, append_time_us)
 
     def warn_if_behind(self) -> None:
-        """Log when the clock is behind the high-water mark: it was set back while the node was down, or is wrong."""
+        """Warn in the log if the clock is behind the mark: it was set back while the node was down, or is wrong."""
         behind_us = self.newest_append_us - self.now_us()
         if behind_us >= _WORTH_A_WARNING_US:
             _log.warning(
-                "the system's clock is %.1f s behind the newest append time that is stored; append times stand still "
-                "until it has caught up. If the clock is wrong, set it right",
+                "the system's clock is %.1f s behind the newest append time that is stored; append times do not "
+                "advance until it has caught up. If the clock is wrong, set it right",
                 behind_us / SECOND_US,
             )
 
@@ -98,7 +98,7 @@ class NodeTime:
             self.sample()
 
     def sample(self) -> None:
-        """Compare with the system's clock once, and log what is new."""
+        """Compare with the system's clock once, and log changes."""
         jump = self._steady.sample()
         if jump is not None:
             _tell(jump)
@@ -110,16 +110,14 @@ def _tell(jump: Jump) -> None:
     hold_s = (FORWARD_HOLD_US if is_forward else BACKWARD_HOLD_US) // SECOND_US
     if jump.outcome == "noticed":
         _log.warning(
-            "the system's clock jumped %s by %.1f s; the node goes on with its own time and follows the clock if it "
-            "stays there for %d s%s",
+            "the system's clock jumped %s by %.1f s; the node keeps its own time and follows the clock if the "
+            "difference lasts for %d s%s",
             direction,
             seconds,
             hold_s,
-            ": then records and state that are older than they may be by that time are removed for good"
-            if is_forward
-            else "",
+            ": then records and state that have expired by the new time are deleted" if is_forward else "",
         )
     elif jump.outcome == "followed":
         _log.warning("the node's time follows the system's clock %s by %.1f s, after %d s", direction, seconds, hold_s)
     else:
-        _log.warning("the system's clock has come back to the node's time; nothing was changed by its jump")
+        _log.warning("the system's clock is back at the node's time; its jump had no effect")

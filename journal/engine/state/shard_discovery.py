@@ -1,8 +1,8 @@
-"""Which shards have something newer than an lsn, and which filters wait for a shard that publishes.
+"""Finds shards that have something newer than an lsn, and notifies subscriptions by filter of shards that publish.
 
-Shards that published since the start are in memory in the order in which they did. For the others their stored records
-are asked: those of the few names that a narrow filter can match, or for a wide one a list of all by their newest lsn,
-which is made once, when somebody first resumes from before the start.
+Shards that published since the start are in memory in the order of their publishes. For the others the stored records
+are read: for a narrow filter those of the few names that can match, for a wide one a list of all shards by their newest
+lsn, which is built once, when a subscription first resumes at an lsn before the start.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _FEW_NAMES = 1000
 
 
 class Waiting(Hashable, Protocol):
-    """A filter's end of the line."""
+    """A subscription by filter that waits for shards."""
 
     def arrives(self, shard: Shard) -> None:
-        """A shard that matches is about to publish."""
+        """Called before a matching shard publishes."""
 
 
 class ShardDiscovery:
-    """See the module.
+    """Finds shards for subscriptions by filter; see the module.
 
     Args:
-        table: The shards. Those that are open now have come out of the journal.
-        store: Holds the records of the others.
-        started_lsn: What was published before the start lies at or below it.
-        recent: Gets the open shards.
+        table: The shards. Those that are open at the start were recovered from the journal.
+        store: The store of the views, with the records of the other shards.
+        started_lsn: Everything published before the start has an lsn up to this one.
+        recent: Filled with the open shards.
 
     Attributes:
         recent: The shards that published since the start, or shortly before.
@@ -61,34 +61,34 @@ class ShardDiscovery:
         self.recent = recent
         recent.load([shard for shard in table.open_shards() if shard.published_lsn], lambda shard: shard.published_lsn)
 
-    # What waits for shards
+    # Subscriptions that wait for shards
 
     def wait(self, topic_filter: str, waiting: Waiting) -> None:
-        """Have something told of every shard that matches, before its next publish."""
+        """Notify ``waiting`` of every shard that matches, before the shard's next publish."""
         self._live.add(topic_filter, waiting)
 
     def forget(self, topic_filter: str, waiting: Waiting) -> None:
-        """And no longer."""
+        """Stop the notifications of `wait`."""
         self._live.discard(topic_filter, waiting)
 
     def publishing(self, shard: Shard) -> None:
-        """A shard is about to publish. Needed only if its era is not the newest."""
+        """Called before a shard publishes. Needed only if its epoch is not the newest."""
         if shard.era is not self.recent.newest:
             for waiting in self._live.waiting_for(shard.name, self.recent.note(shard)):
                 waiting.arrives(shard)
 
     def deleted(self, shard: Shard) -> None:
-        """A shard is gone."""
+        """Note that a shard was deleted."""
         self.recent.discard(shard)
 
     def closing(self, shard: Shard) -> None:
-        """A shard is about to be closed: nobody uses it."""
+        """Note that a shard that is not used will be closed."""
         self.recent.close(shard)
 
     # Searching
 
     def search(self, topic_filter: str, above_lsn: int | None) -> Search:
-        """Find the shards that match and have something above an lsn now; with None all that match."""
+        """Find the shards that match and have something above an lsn now; with None, all that match."""
         catalogue = self._table.catalogue
         if above_lsn is None:
             return _SearchByName(self._table, topic_filter, None)
@@ -100,7 +100,7 @@ class ShardDiscovery:
         )
 
     async def stored_newer_than(self, lsn: int) -> array[int]:
-        """Numbers of the shards whose stored record has a higher lsn, and of some that have published since."""
+        """Ids of the shards whose stored record has a higher lsn, and of some that have published since."""
         while self._stored is None:
             if self._listing is not None:
                 await self._listing.wait()
@@ -115,7 +115,7 @@ class ShardDiscovery:
         return shard_ids[bisect_right(lsns, lsn) :]
 
     async def _list_stored(self) -> tuple[array[int], array[int]]:
-        """The newest lsns of all stored shards in order, and the shards that have them."""
+        """The newest lsns of all stored shards, sorted, and the ids of these shards."""
         lsns, shard_ids = array("Q"), array("Q")
         stored = shard_records.newest_lsns(self._store, self._table.started_lsn)
         step = TimeSlice()
@@ -140,14 +140,14 @@ class ShardDiscovery:
 
 
 class Search(Protocol):
-    """A search under way; what publishes after it began is told to those who wait for it, not found here."""
+    """A search in progress. It does not find shards that publish later; `wait` notifies of those."""
 
     async def more(self) -> list[Shard] | None:
-        """Some of what is found, perhaps nothing; None at the end. Cancelling it loses nothing."""
+        """Return some matching shards, perhaps none; None at the end. Cancelling it loses nothing."""
 
 
 class _SearchByName:
-    """Looks at every name that matches."""
+    """Checks every name that matches."""
 
     def __init__(self, table: ShardTable, topic_filter: str, above_lsn: int | None) -> None:
         self._table = table
@@ -179,7 +179,7 @@ class _SearchByName:
 
 
 class _SearchByLsn:
-    """Looks at every shard that has something newer."""
+    """Checks every shard that has something newer."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class _SearchByLsn:
         return self._open_some(self._stored) if self._stored else None
 
     def _open_some(self, shard_ids: list[int] | array[int]) -> list[Shard]:
-        """Take numbers from the end until a step has taken long enough; the shards of these that match."""
+        """Remove ids from the end until the time slice is over; return the matching shards among them."""
         found: list[Shard] = []
         step = TimeSlice()
         while shard_ids and not step.is_over:

@@ -1,6 +1,6 @@
-"""The shards of a node, opened when somebody asks for one; which file belongs to which.
+"""The shards of a node, which are opened on first use, and the paths of their files.
 
-Opening a shard reads its records from the views and nothing from its files, so a start costs the same with ten shards
+Opening a shard reads its records from the views and none of its files, so a start takes the same time with ten shards
 as with a million.
 """
 
@@ -29,17 +29,17 @@ _MOST_OPEN = 10_000
 
 
 class ShardTable:
-    """Open shards by id, and the way to the others.
+    """Open shards by id, and access to closed ones.
 
     Attributes:
         catalogue: All shards by name.
         sealed_root: Directory of all Parquet segments.
-        tail_pool: Memory of log segments that is not in their files yet.
+        tail_pool: Memory of log segments that is not written to files yet.
         memory_pool: Memory of memory segments.
         restored_lsn: Shards with a lower id are older than the newest restore from a backup; 0 if there was none.
-        started_lsn: Every lsn that was given out before the start is at or below it.
-        recovering: Entries are being folded; a shard opened now may still have entries to come.
-        most_open: How many shards stay open that nobody uses.
+        started_lsn: Every lsn that was assigned before the start is this one or lower.
+        recovering: Entries are being replayed; a shard that is opened now may still get some of them.
+        most_open: Number of unused shards that stay open.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class ShardTable:
         self.sealed_root = sealed_root
         self._segment_bytes = segment_bytes
         self._memory_segment_bytes = memory_segment_bytes
-        # Tuples: a set for each of a million shards would cost more than the shards.
+        # Tuples: a set for each of a million shards would need more memory than the shards.
         self._recorded: dict[int, tuple[int, ...]] = {}
         self._open: dict[int, Shard] = {}
-        # Closed here, but somebody refers to the object still: there must never be two for one shard.
+        # Closed here, but other code still refers to the object: there must never be two objects for one shard.
         self._closed: WeakValueDictionary[int, Shard] = WeakValueDictionary()
         self._configs: dict[ShardConfig, ShardConfig] = {}
         self.catalogue = Catalogue(store)
@@ -73,11 +73,11 @@ class ShardTable:
         self.most_open = _MOST_OPEN
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
-        """Where a log segment of this table lies."""
+        """The path of a log segment."""
         return log_path(self._log_directory, shard_id, base_offset)
 
     def sealed_segment(self, shard: Shard, sealed: Sealed) -> ParquetSegment:
-        """The Parquet segment that a decision speaks of."""
+        """The Parquet segment that a decision describes."""
         return ParquetSegment(self.sealed_root, shard.name, shard.shard_id, **attrs.asdict(sealed))
 
     def open_shards(self) -> list[Shard]:
@@ -85,14 +85,14 @@ class ShardTable:
         return list(self._open.values())
 
     def opened(self, shard_id: int) -> Shard | None:
-        """The shard with this id if it is open now."""
+        """The shard with this id if it is open, else None."""
         shard = self._open.get(shard_id)
         if shard is None and (shard := self._closed.pop(shard_id, None)) is not None:
             self._open[shard_id] = shard
         return shard
 
     def by_id(self, shard_id: int) -> Shard | None:
-        """The shard with this id, opened if need be; None if there is none."""
+        """The shard with this id, which is opened if it is closed; None if it does not exist."""
         shard = self._open.get(shard_id) or self.opened(shard_id)
         if shard is None:
             record = self.catalogue.record(shard_id)
@@ -101,10 +101,10 @@ class ShardTable:
         return shard
 
     def by_name(self, name: str) -> Shard:
-        """The shard with this name, opened if need be.
+        """The shard with this name, which is opened if it is closed.
 
         Raises:
-            ShardNotFoundError: There is none.
+            ShardNotFoundError: It does not exist.
         """
         shard_id = self.catalogue.id_of(name)
         shard = self.by_id(shard_id) if shard_id is not None else None
@@ -113,10 +113,10 @@ class ShardTable:
         return shard
 
     def peek(self, shard_id: int) -> Shard | None:
-        """The shard with this id, to be looked at now and then dropped; None if there is none.
+        """A view of the shard with this id, for reading before the next ``await``; None if it does not exist.
 
-        One that is not open is read from the views and not kept, so that looking at a million shards does not keep them
-        in memory. Who opens it later gets another object: nothing may be changed in this one.
+        A closed shard is read from the views and not kept, so that reading a million shards does not keep them in
+        memory. Opening it later creates another object: this one must not be changed.
         """
         shard = self.opened(shard_id)
         if shard is None and (record := self.catalogue.record(shard_id)) is not None:
@@ -130,7 +130,7 @@ class ShardTable:
         """The same by name.
 
         Raises:
-            ShardNotFoundError: There is none.
+            ShardNotFoundError: It does not exist.
         """
         shard_id = self.catalogue.id_of(name)
         shard = self.peek(shard_id) if shard_id is not None else None
@@ -139,7 +139,7 @@ class ShardTable:
         return shard
 
     def name_of(self, shard_id: int) -> str | None:
-        """The name of a shard, which is not opened for that; None if there is none."""
+        """The name of a shard, without opening it; None if it does not exist."""
         shard = self.opened(shard_id)
         if shard is not None:
             return shard.name
@@ -147,26 +147,26 @@ class ShardTable:
         return None if record is None else record.name
 
     def newest_lsn(self, shard_id: int) -> int:
-        """The lsn of the newest batch that a shard has published, which is not opened for that; 0 if there is none."""
+        """The lsn of the newest batch that a shard has published, without opening it; 0 if there is none."""
         shard = self.opened(shard_id)
         if shard is not None:
             return shard.published_lsn
         return shard_records.newest_lsn(self._store, shard_id, self.started_lsn)
 
     def may_close(self) -> int:
-        """How many shards are open beyond those that stay open anyway."""
+        """How many shards are open beyond those that always stay open."""
         return max(0, len(self._open) - self.most_open)
 
     def close(self, shard: Shard) -> None:
-        """Forget an open shard until somebody asks for it again; it is read from the views then.
+        """Remove a shard from the open ones; its next use reads it from the views.
 
-        REQUIRES: it is at rest, its saved record is as new as it is, and it has no retention.
+        REQUIRES: nothing of it is pending, its saved record is up to date, and it has no retention.
         """
         if self._open.pop(shard.shard_id, None) is not None:
             self._closed[shard.shard_id] = shard
 
     def saved(self, shard: Shard) -> None:
-        """A shard has changed and its record was saved. If it had been closed, whoever refers to it has changed it."""
+        """Called after the record of a changed shard was saved. A closed shard that was changed is opened again."""
         if shard.shard_id not in self._open and not shard.gone:
             self._closed.pop(shard.shard_id, None)
             self._open[shard.shard_id] = shard
@@ -182,14 +182,14 @@ class ShardTable:
         return shard
 
     def _read(self, shard_id: int, record: CatalogueRecord) -> tuple[Shard, tuple[int, ...]]:
-        """A shard as the views have it, and the base offsets of its recorded segments."""
+        """Read a shard from the views, and the base offsets of its recorded segments."""
         shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
         recorded = shard_records.load(self._store, shard, self.log_path, self.tail_pool, sealed_root=self.sealed_root)
         shard.note_restore(self.restored_lsn)
         return shard, recorded
 
     def add(self, shard_id: int, record: CatalogueRecord) -> Shard:
-        """Open a shard that was just created."""
+        """Add a new shard to the open ones."""
         shard = Shard(shard_id, record.name, self._shared(record.config), record.created_us)
         self.set_segment_limit(shard)
         self._open[shard_id] = shard
@@ -197,25 +197,25 @@ class ShardTable:
         return shard
 
     def _shared(self, config: ShardConfig) -> ShardConfig:
-        """The same object for equal configurations: most of a million shards are configured alike."""
+        """Return one object for equal configurations: most of a million shards have the same one."""
         if len(self._configs) >= _CONFIGS_SHARED:
             self._configs.clear()
         return self._configs.setdefault(config, config)
 
     def set_segment_limit(self, shard: Shard) -> None:
-        """Take over the size at which the shard's segments are closed, for its present mode and configuration."""
+        """Set the size at which the shard's segments are closed, from its mode and configuration."""
         default = self._memory_segment_bytes if shard.in_memory_mode else self._segment_bytes
         shard.segment_limit_bytes = shard.config.segment_bytes or default
 
     def settle(self, shard: Shard) -> None:
-        """Nothing more will be folded into the shard: publish what there is.
+        """Finish the recovery of a shard: publish its recovered records.
 
-        In memory mode its last records are gone; the offsets that were reserved for them stay taken for ever.
+        In memory mode its last records are lost; the offsets that were reserved for them are never assigned again.
         """
         if shard.in_memory_mode:
             if shard.reserved_offset > shard.next_offset:
                 shard.next_offset = shard.reserved_offset
-                # The lost records count as published up to here: readers by lsn find the shard, and the gap in it.
+                # The lost records count as published up to here, so that readers by lsn find the shard and the gap.
                 shard.last_lsn = max(shard.last_lsn, self.started_lsn)
                 self.forget_memory(shard)
             if shard.next_offset > shard.accounted_offset:
@@ -239,7 +239,7 @@ class ShardTable:
             self.settle(shard)
 
     def forget_memory(self, shard: Shard) -> None:
-        """Records of the shard were lost with the memory: its producers may be ahead of what is known of them."""
+        """Note that records of the shard were lost with the memory: its producers may have sent later sequences."""
         producers = load_producers(self._store, shard) if shard.producers is None else shard.producers
         for producer in producers.values():
             producer.memory_lost = True
@@ -247,7 +247,7 @@ class ShardTable:
         shard.dirty = True
 
     def open_segment(self, shard: Shard, mode: Mode, base_offset: int, created_us: int) -> Segment:
-        """Seal the shard's active segment and open the next one."""
+        """Close the shard's active segment and open the next one."""
         path = self.log_path(shard.shard_id, base_offset) if mode is Mode.FILE else ""
         pool = self.memory_pool if mode is Mode.MEMORY else self.tail_pool
         segment = shard.open_segment(mode, base_offset, created_us, path, pool)
@@ -255,18 +255,18 @@ class ShardTable:
         return segment
 
     def recorded(self, shard_id: int) -> tuple[int, ...]:
-        """Base offsets of the shard's segments that the views hold records of."""
+        """Base offsets of the shard's segments that are recorded in the views."""
         return self._recorded.get(shard_id, ())
 
     def set_recorded(self, shard_id: int, base_offsets: tuple[int, ...]) -> None:
-        """Note what the views hold now."""
+        """Note which segments are recorded in the views now."""
         if base_offsets:
             self._recorded[shard_id] = _ONLY_THE_FIRST if base_offsets == _ONLY_THE_FIRST else base_offsets
         else:
             self._recorded.pop(shard_id, None)
 
     def remove(self, shard_id: int) -> None:
-        """Forget a shard that was deleted."""
+        """Remove a deleted shard."""
         self._open.pop(shard_id, None)
         self._closed.pop(shard_id, None)
         self._recorded.pop(shard_id, None)

@@ -1,7 +1,7 @@
 """Folding committed entries into the views: catalogue, shards, cursors, state, producers, word index.
 
-Folding never refuses and folding twice equals folding once: after a crash the same entries come again, over views that
-may hold some of them already.
+Folding never refuses an entry, and folding it twice has the same result as once: after a crash the same entries are
+folded again, into views that may contain some of them already.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ from shards.views.producer_records import load_producers
 from shards.views.producers import Producers
 from shards.views.state_store import StateStore
 
-# Of a batch header: base_offset, lsn, append_time_us; record_count; producer_epoch, producer_id, sequence; newest time.
+# Of a batch header: base_offset, lsn, append_time_us; record_count; producer_epoch, producer_id, sequence; newest
+# timestamp.
 _REPLAYED = struct.Struct("<8xQQQ12xI4xIQI12xQ")
 
 
@@ -59,7 +60,7 @@ class ViewChanges:
     Attributes:
         created: Shards that are new.
         deleted: Shards that were deleted.
-        deleted_again: (number, name) of shards whose deletion was folded again: a crash may have left files of them.
+        deleted_again: (id, name) of shards whose deletion was replayed: a crash may have left files of them.
         dropped: Segments that no shard refers to any more. Their memory and files are to be freed.
         trimmed: Indexed shards that begin at a later offset now. Index entries below it are to be removed.
         start_in_sealed: Shards that begin inside a Parquet file now, which is to be marked.
@@ -74,17 +75,17 @@ class ViewChanges:
 
 
 class Views:
-    """Everything folded from the journal.
+    """The state folded from the journal.
 
     Args:
-        store: Holds what need not be in memory; its recorded lsn says which decisions it has seen.
+        store: Holds the part that is not kept in memory; its recorded lsn tells which decisions it contains.
         table: The shards.
 
     Attributes:
-        folded_lsn: The store holds the outcome of every decision up to this lsn.
-        lsns_reserved: lsns below it are taken for ever.
-        leftovers: Deleted shards of which the store may still hold something, and from where on.
-        newest_append_us: The newest time in what was folded while recovering.
+        folded_lsn: The store contains the result of every decision up to this lsn.
+        lsns_reserved: lsns below it are never assigned again.
+        leftovers: Deleted shards that may still have entries in the store, and where these begin.
+        newest_append_us: The newest append time in the replayed entries.
     """
 
     def __init__(self, store: OrderedStore, table: ShardTable) -> None:
@@ -138,7 +139,7 @@ class Views:
             if entry.kind != Kind.APPEND:
                 decisions.append((entry.lsn, entry.shard_id, _decision_of(entry)))
                 continue
-            # An append may depend on the decisions before it: the shard it goes to, the segment it continues.
+            # An append may depend on the decisions before it, which may create its shard or its segment.
             if decisions:
                 self.fold(decisions)
                 decisions = []
@@ -155,7 +156,7 @@ class Views:
             return
         segment = shard.segments[-1] if shard.segments else None
         if segment is None or segment.sealed or segment.kind is not SegmentKind.LOG:
-            # The first segment of a shard is opened by its first batch, with no entry of its own.
+            # The first segment of a shard is opened by its first batch, without an entry of its own.
             shard.next_offset = max(shard.next_offset, base_offset if not shard.segments else 0)
             segment = self.table.open_segment(shard, Mode.FILE, base_offset, append_time_us)
         if base_offset != segment.next_offset:
@@ -180,17 +181,17 @@ class Views:
         if state is None or state.epoch != epoch:
             state = producers[producer_id] = ProducerState(epoch, sequence)
         elif state.last_offset >= base_offset:
-            # It was recorded, and the head of its shard was not yet.
+            # The state was recorded, but the record of its shard was not yet.
             cut = state.before(base_offset)
             state = producers[producer_id] = cut
             state.saved_sequence = -1
         if state.is_repeat(sequence):
-            # What is recorded of it from there on was lost with the memory, and this is where it was stored again.
+            # Its recorded sequences from there on were lost with the memory; here they are stored again.
             state.store_again_from(sequence)
         state.accept(sequence, base_offset, count)
 
     def stop(self, shard: Shard, damage: str) -> None:
-        """Stop one shard: nothing is appended to it or read from it until it is repaired or deleted."""
+        """Stop one shard: appends and reads are refused until it is repaired or deleted."""
         shard.damage = damage
         shard.dirty = True
 
@@ -247,16 +248,16 @@ class Views:
         newest = shard.segments[-1] if shard.segments else None
         to_file = decision.mode is Mode.FILE
         if newest is not None and newest.base_offset > decision.base_offset:
-            # The views are newer than this entry: the segments behind it are theirs, and so is what closed them.
+            # The views are newer than this entry: the segments after it are theirs, closed by later entries.
             shard.in_memory_mode = not to_file
             return
         if newest is not None and newest.base_offset == decision.base_offset and to_file:
-            # The views have the segment that this opened. Only a later entry may close it, and comes again as well.
+            # The views have the segment that this entry opened. A later entry, which is replayed too, may close it.
             newest.sealed = newest.kind is not SegmentKind.LOG
             shard.in_memory_mode = False
             return
         if decision.base_offset > shard.next_offset:
-            # What lay between was in memory.
+            # The records in between were in memory.
             self.table.forget_memory(shard)
             shard.next_offset = decision.base_offset
         if decision.base_offset > shard.accounted_offset:
@@ -264,7 +265,7 @@ class Views:
         if to_file:
             self.table.open_segment(shard, Mode.FILE, decision.base_offset, decision.created_us)
         else:
-            # The memory segment itself is gone; the next batch opens a new one.
+            # The memory segment itself is lost; the next batch opens a new one.
             if newest is not None:
                 newest.sealed = True
             shard.in_memory_mode = True
@@ -363,7 +364,7 @@ def _decision_of(entry: Entry) -> Decision:
     except ValueError as error:
         kind = Kind(entry.kind).name.lower()
         problem = (
-            f"the entry with lsn {entry.lsn} has right checksums, but is no {kind}: {error}; if a newer version of the "
-            f"server wrote it, start that"
+            f"the entry with lsn {entry.lsn} has valid checksums, but is not a valid {kind}: {error}; if a newer "
+            f"version of the server wrote it, start that version"
         )
         raise CorruptionError("the journal", entry.position, problem) from error

@@ -1,3 +1,3 @@
-"""Subscriptions to a shard, to a topic filter, and of a group of members."""
+"""Subscriptions to a shard, to a topic filter, and group subscriptions."""
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
-"""A subscription to all shards that match a filter, later ones included, and how far it is.
+"""A subscription to all shards that match a filter, including later ones, and its progress.
 
-It visits the shards that have something to give: at its beginning those that a search finds, later those that publish.
-So its cost follows the records, not the number of shards that match. Which shard has its turn, and up to which lsn
-everything was given, is told by `shards.subscriptions.fair_queue`.
+It reads the shards that have something for it: at the beginning those that a search finds, later those that publish. So
+its cost depends on the number of records, not on the number of matching shards. `shards.subscriptions.fair_queue`
+decides which shard is next, and computes the lsn up to which everything was delivered.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _DROPPED_AT_ONCE = 1000
 
 
 class FilterSubscription:
-    """See the module; the same shape as `journal.engine.subscribe.subscriptions.Subscription`.
+    """See the module; it has the same methods as `journal.engine.subscribe.subscriptions.Subscription`.
 
     Args:
-        topic_filter: Valid.
-        start: Where it begins in each shard; no offset.
-        until_lsn: It gives nothing above this and ends behind it.
-        reader: Reads what is pushed.
-        retries: Tries reads again that failed for a shortage.
+        topic_filter: A valid filter.
+        start: Where it begins in each shard; not an offset.
+        until_lsn: It delivers nothing above this lsn and ends after it.
+        reader: Reads the pushed records.
+        retries: Retries reads that failed because of a shortage.
         news: Finds shards.
-        clock: Wakes it when it has something to tell.
-        committed_lsn: Tells the lsn up to which everything is published.
-        on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
-        on_closed: Called when it is over.
-        on_left: Called with it when, after that, `drop_some` is to be called until it has let go of all its shards.
+        clock: Wakes it when it has progress to report.
+        committed_lsn: Returns the lsn up to which everything is published.
+        on_ready: Called (on the event loop, must not block) when `take` may return something after it returned None.
+        on_closed: Called when it has ended.
+        on_left: Called with it if, after its end, `drop_some` must be called until it has released all its shards.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class FilterSubscription:
         self._on_closed = on_closed
         self._on_left = on_left
         self._left: dict[int, SubscriptionPosition] = {}
-        # Shards that could not be read. Taken in again they could go on behind records that were not given.
+        # Shards that could not be read. If they were added again, records could be skipped.
         self._failed: set[int] = set()
         self._notices: deque[Notice | Push] = deque()
         self._references = 0
         self._is_told = False
         committed = committed_lsn()
         start_lsn = {"latest": committed, "lsn": max(0, start.value - 1)}.get(start.kind, 0)
-        # Whatever has been published by now lies below the start, or its shard is found by the search.
+        # Everything published so far is below the start, or its shard is found by the search.
         self._begins_now = start_lsn <= committed
         self._is_live = until_lsn is None or until_lsn > committed
         self._queue: FairQueue[SubscriptionPosition] = FairQueue(
@@ -97,7 +97,7 @@ class FilterSubscription:
         clock.add(self)
 
     def arrives(self, shard: Shard) -> None:
-        """A shard that matches is about to publish."""
+        """Called before a matching shard publishes."""
         if self._wants(shard) and self._attach(shard, self._offset_at_arrival(shard)):
             self.wake()
 
@@ -105,7 +105,7 @@ class FilterSubscription:
         return shard.shard_id not in self._queue and shard.shard_id not in self._failed
 
     def _offset_at_arrival(self, shard: Shard) -> int | None:
-        """Where the feed begins in a shard, if that is known without a search."""
+        """The first offset to read in a shard, if it is known without a search."""
         if self._start.kind == "lsn":
             has_news = not self._begins_now or shard.published_lsn >= self._start.value
         else:
@@ -124,22 +124,22 @@ class FilterSubscription:
                 self.wake()
 
     def wake(self) -> None:
-        """Tell the owner that there may be something to take."""
+        """Notify the owner that `take` may return something."""
         self._on_ready()
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` may give something."""
+        """Whether `take` may return something."""
         if self._notices or not self._queue.is_idle:
             return True
         due_at = self.progress_due_at()
         return due_at is not None and due_at <= trio.current_time()
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
-        """The next push of up to about ``max_bytes`` (at least one batch) or notice; None when there is none now.
+        """The next push of up to about ``max_bytes`` (at least one batch) or notice; None if there is none now.
 
-        Shards take turns. A damaged or deleted shard ends with a notice and holds up no other. One that cannot be read
-        for a shortage is tried again later. Cancelling it loses nothing.
+        Shards are read in turn. A damaged or deleted shard ends with a notice and does not delay others. A read that
+        fails because of a shortage is retried later. Cancelling it loses nothing.
         """
         self._clock.taken(self)
         while True:
@@ -168,7 +168,7 @@ class FilterSubscription:
             return push
 
     async def _find(self) -> None:
-        assert self._search is not None  # the caller has looked
+        assert self._search is not None  # the caller has checked
         found = await self._search.more()
         if found is None:
             self._search = None
@@ -179,7 +179,7 @@ class FilterSubscription:
                 self._attach(shard, None)
 
     async def _turn(self, standing: SubscriptionPosition, max_bytes: int) -> Push | None:
-        """What a shard has to give in its turn."""
+        """Read the next push of a shard."""
         shard = standing.shard
         try:
             if standing.offset is None:
@@ -191,14 +191,14 @@ class FilterSubscription:
             push = await read_push(self._reader, standing, limit, max_bytes)
         except StorageError as error:
             if error.retriable:
-                # The shard stays, and nothing is told of its records as if they had been given.
+                # The shard stays, and no progress is reported for its unread records.
                 self._queue.postpone(standing)
                 self._retries.later(error, partial(self._try_again, standing))
             else:
                 self._lose(standing, error)
             return None
         except trio.Cancelled:
-            # Nothing was taken: without this the shard would be looked at only after its next append.
+            # Nothing was read: without this the shard would be checked only after its next append.
             self._queue.queue(standing)
             raise
         end = shard.published_offset if standing.end is None else min(standing.end, shard.published_offset)
@@ -206,14 +206,14 @@ class FilterSubscription:
         return push
 
     def _done(self, standing: SubscriptionPosition, *, more: bool) -> None:
-        """A turn is over. Only a shard that has nothing more is listened to.
+        """Finish the read of a shard. Listen to the shard's publishes only if nothing more can be read now.
 
-        While it waits for its turn there is nothing to be told of it, so that publishing costs nothing for all the
-        feeds that have news already and do not take it.
+        While the shard is queued it needs no notification, so publishing costs nothing for subscriptions that
+        already have unread records.
         """
         listens = self._is_live and standing.end is None and standing.shard_id in self._queue
         if listens and standing.shard.damage:
-            # It was stopped or deleted in this turn: the next one meets that.
+            # It was stopped or deleted during the read: the next one reports that.
             more = True
         self._queue.done(standing, more=more)
         if listens and not more:
@@ -226,7 +226,7 @@ class FilterSubscription:
             self.wake()
 
     async def _limit(self, standing: SubscriptionPosition) -> int | None:
-        """The offset up to which a shard's records are this feed's; None without a last lsn."""
+        """The offset up to which a shard's records belong to this subscription; None without a last lsn."""
         shard = standing.shard
         if self.until_lsn is None:
             return None
@@ -238,7 +238,7 @@ class FilterSubscription:
         return standing.end
 
     def _lose(self, standing: SubscriptionPosition, error: StorageError) -> None:
-        """Nothing more comes from a shard."""
+        """End the delivery of a shard that cannot be read."""
         shard = standing.shard
         self._queue.remove(standing)
         self._stop_listening(standing)
@@ -253,10 +253,10 @@ class FilterSubscription:
             standing.is_listening = False
             standing.shard.remove_listener(self._published)
 
-    # How far it is
+    # Progress
 
     def progress_due_at(self) -> float | None:
-        """When it is to tell how far it is if nothing else comes; None if it has told that."""
+        """When progress is to be reported if nothing else is delivered; None if it was reported already."""
         if self._is_told or self._queue.has_postponed:
             return None
         committed_lsn = self._committed_lsn()
@@ -270,7 +270,7 @@ class FilterSubscription:
             return None
         lsn = self._queue.reached_lsn()
         if lsn <= self._pace.told_lsn or lsn == self.until_lsn:
-            # Nothing new, or the feed is over in a moment and tells it then.
+            # Nothing new, or the subscription ends soon and reports it then.
             return None
         return Notice("progress", lsn=self._pace.tell(lsn, now))
 
@@ -280,28 +280,28 @@ class FilterSubscription:
         self._release()
         return Notice("end", lsn=self.until_lsn)
 
-    # What an owner of any subscription may call
+    # Methods of every subscription
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
         """A subscription without a group needs no acknowledgements; they are ignored."""
 
     def credit_changed(self) -> None:
-        """The owner can take more; it pulls by itself."""
+        """The owner can take more; nothing to do, since the owner pulls."""
 
     def close(self) -> None:
-        """End it."""
+        """End the subscription."""
         self._notices.clear()
         self._release()
         self._on_closed()
 
     def drop_some(self) -> bool:
-        """Let go of some of the shards that it had when it ended; True when none is left."""
+        """Release some of the shards that it had when it ended; True when none is left."""
         for _ in range(min(_DROPPED_AT_ONCE, len(self._left))):
             self._stop_listening(self._left.popitem()[1])
         return not self._left
 
     def _release(self) -> None:
-        """Nothing more comes: hold on to nothing."""
+        """Drop all references: nothing more is delivered."""
         if self._is_told:
             return
         self._is_told = True

@@ -1,8 +1,8 @@
-"""Storing the positions of a group: as many shards at once as have moved, tried again later when it is refused.
+"""Storing the positions of a group: all shards that have moved together, retried later after a refusal.
 
-A position that could not be stored counts as not stored. While the disk is full, or whatever else stands against any
-change, all of them wait; how long is doubled with every refusal, up to half a minute. So no position is forgotten, and
-the number of attempts does not follow the number of shards.
+A position that could not be stored counts as not stored. While changes are refused, for example because the disk is
+full, all positions wait; the wait is doubled after every refusal, up to half a minute. So no position is lost, and the
+number of attempts does not depend on the number of shards.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class Position(abc.ABC):
-    """How far a group is in one shard.
+    """The position of a group in one shard.
 
     Attributes:
         shard: The shard.
-        stored_offset: What its cursor is known to hold; -1 if there is none.
+        stored_offset: The stored value of its cursor; -1 if there is none.
     """
 
     __slots__ = ("shard", "stored_offset")
@@ -48,7 +48,7 @@ class GroupPositions:
     """Stores the positions of one group.
 
     Args:
-        commands: Makes them durable.
+        commands: Commits the cursors.
         cursor_name: Name of the cursor in each shard.
     """
 
@@ -65,22 +65,22 @@ class GroupPositions:
         return len(self._moved)
 
     def moved(self, position: Position) -> None:
-        """Store it soon, if it is not stored as it is."""
+        """Store the position soon, if it is not stored already."""
         if position.committed_offset > position.stored_offset:
             self._moved[position] = None
             self._wake.set()
 
     def forget(self, position: Position) -> None:
-        """The shard is none of the group's any more."""
+        """Drop the position of a shard that left the group."""
         self._moved.pop(position, None)
 
     def finish(self) -> None:
-        """Have `run` return when everything is stored, or at the next refusal: then it is delivered again."""
+        """Make `run` return when everything is stored, or at the next refusal: then records are delivered again."""
         self._finishing.set()
         self._wake.set()
 
     async def run(self) -> None:
-        """Store what has moved until `finish`, or until the engine has failed."""
+        """Store moved positions until `finish`, or until the engine has failed."""
         while True:
             self._wake = trio.Event()
             if self._moved:
@@ -89,7 +89,7 @@ class GroupPositions:
                     self._pause_s = 0.0
                 elif self._finishing.is_set() or self._commands.has_failed:
                     _log.warning(
-                        "%d positions of %s are not stored, what lies behind them is delivered again: %s",
+                        "%d positions of %s are not stored; the records after them will be delivered again: %s",
                         len(self._moved),
                         self._cursor_name,
                         refusal,
@@ -103,12 +103,12 @@ class GroupPositions:
                 await self._wake.wait()
 
     async def _store_some(self) -> StorageError | None:
-        """Store some of the positions together; tells why if they were refused, which leaves them as they were."""
+        """Store some of the positions together. If they are refused, they stay pending, and the reason is returned."""
         decided: dict[Position, int] = {}
         refusal: StorageError | None = None
         for position in tuple(islice(self._moved, _STORED_AT_ONCE)):
             if position.shard.damage:
-                # Stopped or deleted: the members learn that from the shard itself.
+                # The shard is stopped or deleted: the members are notified of that separately.
                 del self._moved[position]
                 continue
             offset = position.committed_offset
@@ -120,7 +120,7 @@ class GroupPositions:
             del self._moved[position]
             decided[position] = offset
         if not decided:
-            # Only what waits for the disk pauses otherwise.
+            # Otherwise only the wait for the disk would be a checkpoint.
             await trio.lowlevel.checkpoint()
             return refusal
         try:

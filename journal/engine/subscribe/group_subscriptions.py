@@ -1,12 +1,12 @@
 """Group subscriptions: several members share the records of a shard or filter, and each record is acknowledged.
 
-Which member holds which offsets of a shard is decided by `shards.subscriptions.group_assignment`; here its decisions
-are carried out: records read and handed to members that have credit, the group's position stored as the cursor
-``group/<name>`` by `journal.engine.subscribe.group_positions`. What a lost member held is read again for the others, so
-a record is delivered at least once.
+`shards.subscriptions.group_assignment` decides which member holds which offsets of a shard. This module carries that
+out: it reads records and queues them for members that have credit, and `journal.engine.subscribe.group_positions`
+stores the group's position as the cursor ``group/<name>``. Records that a lost member held are read again for others,
+so a record is delivered at least once.
 
-The work follows what is new, not the number of shards: a shard is visited when it has published, when something of it
-was acknowledged, or when a member that held something of it has left. Shards that wait take turns.
+The cost depends on what is new, not on the number of shards: a shard is visited after it has published, after records
+of it were acknowledged, or after a member that held records of it has left. Waiting shards are visited in turn.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _FORGOTTEN_AT_ONCE = 1000
 
 
 class Member:
-    """One member's end of a group subscription; the same shape as a `Subscription`.
+    """One member of a group subscription; it has the same methods as a `Subscription`.
 
     Attributes:
-        number: Which member of the group it is, counted from 1; none has the number of one that has left.
-        holding: Shares of which it holds something that it has not acknowledged.
-        waiting: Shares that can go to this member alone, once it has credit again.
-        topic_filter: None: which shards it gets is up to the group.
+        number: Number of the member in the group, counted from 1; never assigned again after it has left.
+        holding: Shares with records that it holds and has not acknowledged.
+        waiting: Shares that only this member can take, once it has credit again.
+        topic_filter: Always None: the group decides which shards it gets.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class Member:
         self.topic_filter: str | None = None
 
     def has_credit(self) -> bool:
-        """Whether it may be given more: what it has not taken yet counts as taken."""
+        """Whether it may be given more: records that it has not taken yet count as taken."""
         return self._credit_bytes() > self._queued_bytes
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` gives something."""
+        """Whether `take` returns something."""
         return bool(self._queue)
 
     def give(self, share: Share, push: Push) -> None:
-        """Queue records that this member now holds."""
+        """Queue records that this member holds from now on."""
         if share.reference not in self._announced:
             self._announced.add(share.reference)
             self._queue.append(Notice("added", share.reference, share.shard.shard_id, share.shard.name))
@@ -73,7 +73,7 @@ class Member:
         self._on_ready()
 
     def end(self, share: Share, notice: Notice) -> None:
-        """Queue the news that nothing more comes from a shard."""
+        """Queue the notice that nothing more comes from a shard."""
         self._announced.discard(share.reference)
         self.holding.pop(share, None)
         self.waiting.pop(share, None)
@@ -81,7 +81,7 @@ class Member:
         self._on_ready()
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
-        """The next push or notice, None when there is none now."""
+        """The next push or notice; None if there is none now."""
         if not self._queue:
             return None
         item = self._queue.popleft()
@@ -90,15 +90,15 @@ class Member:
         return item
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
-        """The member is done with these records."""
+        """Note that the member has processed these records."""
         self._group.acknowledge(self, reference, first_offset, next_offset)
 
     def credit_changed(self) -> None:
-        """The owner can take more."""
+        """The owner can take more: wake the group."""
         self._group.wake()
 
     def close(self) -> None:
-        """Leave the group; what the member held goes to the others."""
+        """Leave the group; other members get the records that it held."""
         self._queue.clear()
         self._group.leave(self)
 
@@ -107,13 +107,13 @@ class Share(Position):
     """One shard of a group.
 
     Attributes:
-        reference: The group's number for it; never given to another shard.
-        assignment: Who holds what of it; None until there is something to hand out.
-        queued: It waits for its visit.
-        blocked: It has records, but no member can take them now: those that may hold as much of it as they may, or have
-            no credit.
-        joined_count: How many members the group had taken in when the assignment was told of its members.
-        left_count: And how many had left.
+        reference: The group's number for it; never assigned to another shard.
+        assignment: Which member holds which offsets; None until there is something to hand out.
+        queued: It waits for a visit.
+        blocked: It has records, but no member can take them now: each member that has credit already holds as much of
+            the shard as it may.
+        joined_count: How many members had joined the group when the assignment was last updated.
+        left_count: How many had left.
     """
 
     __slots__ = ("assignment", "blocked", "first_offset", "joined_count", "left_count", "queued", "reference")
@@ -134,7 +134,7 @@ class Share(Position):
 
     @property
     def wanted_offset(self) -> int:
-        """Lowest offset that nobody holds and nobody acknowledged."""
+        """Lowest offset that no member holds and that is not acknowledged."""
         return self.first_offset if self.assignment is None else self.assignment.wanted().first_offset
 
 
@@ -144,11 +144,11 @@ class SharedGroup:
     Args:
         name: Its name.
         reader: Reads what is handed out.
-        retries: Tries reads again that failed for a shortage.
+        retries: Retries reads that failed because of a shortage.
         commands: Stores its positions.
         on_left: Called when a member has left.
-        on_empty: Called when the last one has.
-        on_ended: Called when, after that, nothing of the group is under way any more.
+        on_empty: Called when the last member has left.
+        on_ended: Called when, after that, no work of the group is in progress any more.
 
     Attributes:
         cursor_name: Name of the cursor that holds its position in each shard.
@@ -179,7 +179,7 @@ class SharedGroup:
         self._by_reference: dict[int, Share] = {}
         self._references = 0
         self._ready: deque[Share] = deque()
-        # Shares to visit because a member came or left.
+        # Shares to visit because a member joined or left.
         self._again: deque[dict[Share, None]] = deque()
         # Shares of which each member holds as much as it may.
         self._full: dict[Share, None] = {}
@@ -200,7 +200,7 @@ class SharedGroup:
         return not self._members
 
     def statistics(self) -> dict[str, int]:
-        """How many shards it has, how many of them wait for a visit, and how many positions are not stored."""
+        """The number of its shards, of those that wait for a visit, and of positions that are not stored."""
         waiting = {*self._ready, *self._full, *(share for shares in self._again for share in shares)}
         return {
             "shards": len(self._by_reference),
@@ -209,10 +209,10 @@ class SharedGroup:
         }
 
     def attach(self, shard: Shard, offset: int) -> None:
-        """Include a shard from this offset on."""
+        """Add a shard, beginning at this offset."""
         if shard.shard_id in self._shares or shard.deleted or not self._members:
             return
-        # A group has a stored position from the moment it meets a shard: a later start must not begin elsewhere.
+        # The group stores a position as soon as it gets a shard, so that a later start does not begin elsewhere.
         stored = -1 if self._commands.get_cursor(shard.name, self.cursor_name) is None else offset
         self._references += 1
         share = Share(shard, self._references, max(offset, shard.start_offset), stored)
@@ -227,7 +227,7 @@ class SharedGroup:
         if share is None:
             return
         if shard.damage:
-            # Told and forgotten also while no member has credit.
+            # Reported and removed even while no member has credit.
             self._broken.append(share)
             self._wake.set()
         else:
@@ -244,14 +244,14 @@ class SharedGroup:
             self._queue(share)
 
     def wake(self) -> None:
-        """Have the task look again: a member has credit."""
+        """Wake the task: a member has credit."""
         self._wake.set()
 
     def join(self, on_ready: Callable[[], None], credit_bytes: Callable[[], int]) -> Member:
-        """Take a member in."""
+        """Add a member."""
         self._joined_count += 1
         member = Member(self, self._joined_count, on_ready, credit_bytes)
-        # It may take what no other one can, and in a sticky group what others wait for is perhaps its part.
+        # It may take what no other member can; in a sticky group a part of the waiting records may be for it.
         self._visit_again(self._full)
         self._full = {}
         for other in self._members:
@@ -262,7 +262,7 @@ class SharedGroup:
         return member
 
     def leave(self, member: Member) -> None:
-        """Let a member go; the last one ends the group, whose position stays."""
+        """Remove a member; the last one ends the group, whose positions stay stored."""
         if member not in self._members:
             return
         del self._members[member]
@@ -280,7 +280,7 @@ class SharedGroup:
             self._again.append(shares)
 
     def acknowledge(self, member: Member, reference: int, first_offset: int, next_offset: int) -> None:
-        """Note that a member is done with records; late or foreign acknowledgements count for nothing."""
+        """Note that a member has processed records; late acknowledgements and those of others' records are ignored."""
         share = self._by_reference.get(reference)
         if share is None or share.assignment is None or first_offset >= next_offset:
             return
@@ -314,14 +314,14 @@ class SharedGroup:
             self._wake = trio.Event()
             while (share := self._next()) is not None:
                 await self._visit(share)
-                # What lies in memory is handed out without a wait: others have their turn in between.
+                # Records in memory are handed out without a wait, so other tasks must get time in between.
                 if step.is_over:
                     await step.rest()
             if self._members:
                 await self._wake.wait()
 
     async def _forget_all(self) -> None:
-        """Let go of the shards in slices: there may be many."""
+        """Release the shards in steps, as there may be many."""
         while self._shares:
             for _ in range(min(_FORGOTTEN_AT_ONCE, len(self._shares))):
                 _, share = self._shares.popitem()
@@ -330,7 +330,7 @@ class SharedGroup:
             await trio.lowlevel.checkpoint()
 
     def _next(self) -> Share | None:
-        """The share to visit now; None when no member can be given anything, or when there is nothing to give."""
+        """The share to visit now; None if no member can take anything, or if there is nothing to hand out."""
         if self._broken:
             return self._broken.popleft()
         if not any(member.has_credit() for member in self._members):
@@ -350,14 +350,14 @@ class SharedGroup:
         return self._next_waiting()
 
     def _next_waiting(self) -> Share | None:
-        """A share that waited for the credit of a member which has some now."""
+        """A share that waited for the credit of a member that has some now."""
         for member in self._members:
             if member.waiting and member.has_credit():
                 return member.waiting.popitem(last=False)[0]
         return None
 
     async def _visit(self, share: Share) -> None:
-        """Give the next batch of a shard to the member whose turn it is, if there is one."""
+        """Hand out the next batch of a shard to the next member in turn, if there is one."""
         shard = share.shard
         if self._shares.get(shard.shard_id) is not share:
             return
@@ -377,15 +377,15 @@ class SharedGroup:
             extent = await self._reader.read(shard, first, 1)
         except StorageError as error:
             if shard.start_offset > first and not shard.damage:
-                # It was trimmed meanwhile.
+                # It was trimmed in the meantime.
                 self._queue(share)
             elif error.retriable:
                 self._retries.later(error, partial(self._try_again, share))
             else:
-                # The group cannot go on in this shard; others who use it meet what is wrong for themselves, or do not.
+                # The group cannot continue in this shard; its other users get such errors from their own reads.
                 self._end(share, error)
             return
-        # The read may have waited: records may have been trimmed, and members may have come and gone.
+        # While the read waited, records may have been trimmed, and members may have joined and left.
         self._bring_up_to_date(share)
         if assignment.wanted().first_offset == first and (member := self._taker(share, assignment)) is not None:
             given = assignment.assign(member, extent.next_offset)
@@ -403,7 +403,7 @@ class SharedGroup:
         return share.assignment
 
     def _bring_up_to_date(self, share: Share) -> None:
-        """Have a share know who came and left and what was trimmed since it was visited last."""
+        """Apply all joins, leaves and trims since the last visit to the assignment of a share."""
         start_offset = share.shard.start_offset
         assignment = share.assignment
         if assignment is None:
@@ -428,7 +428,7 @@ class SharedGroup:
                 assignment.join(member, member.number)
 
     def _may_give(self, share: Share, assignment: GroupAssignment[Member]) -> bool:
-        """Whether a member can take something of a share now; if not, it is visited again when one can."""
+        """Whether a member can take records of a share now; if not, the share is visited again when one can."""
         self._full.pop(share, None)
         candidates = assignment.members_with_room()
         share.blocked = not any(member.has_credit() for member in candidates)
@@ -444,7 +444,7 @@ class SharedGroup:
         return next((member for member in assignment.members_with_room() if member.has_credit()), None)
 
     def _end(self, share: Share, error: StorageError) -> None:
-        """Tell the members that nothing more comes from a shard, and why, and forget it; the others go on."""
+        """Notify the members that nothing more comes from a shard, and why, and remove it; the other shards go on."""
         shard = share.shard
         del self._shares[shard.shard_id]
         del self._by_reference[share.reference]

@@ -1,4 +1,4 @@
-"""Where a subscription stands in one shard, and the push that comes next there."""
+"""The position of a subscription in one shard, and reading the next push there."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shards.subscriptions.fair_queue import Standing
 
 
 class SubscriptionPosition(Standing):
-    """A standing whose records are pushed.
+    """The position of a subscription that pushes records.
 
     Attributes:
         reference: The subscription's number for the shard.
-        place: Where the reader stopped, to go on without a search.
-        announced: The receiver knows the reference.
-        is_listening: The feed is told of the shard's next publish.
+        place: Where the reader stopped, so that it continues without a search.
+        announced: The receiver was sent the reference.
+        is_listening: The subscription is notified of the shard's next publish.
     """
 
     __slots__ = ("announced", "is_listening", "place", "reference", "shard")
@@ -38,12 +38,12 @@ async def read_push(reader: Reader, standing: SubscriptionPosition, limit: int |
     Cancelling it changes nothing.
 
     Raises:
-        StorageError: The shard was deleted, is stopped, or is damaged there.
+        StorageError: The shard was deleted, is stopped, or is damaged at this position.
     """
     shard, offset = standing.shard, standing.offset
-    assert offset is not None  # the caller has looked where it begins
+    assert offset is not None  # the caller has found where it begins
     if offset < shard.start_offset and not shard.damage:
-        # Retention overtook this reader: it is told which records it will never see.
+        # Retention has trimmed records before they were read: report which ones will not be delivered.
         next_offset = shard.start_offset if limit is None else min(shard.start_offset, limit)
         if next_offset <= offset:
             return None

@@ -1,7 +1,8 @@
-"""Subscriptions: who wants to be told of new records in a shard or under a topic filter, from which position.
+"""Subscriptions to new records in a shard or under a topic filter, from a position on.
 
 A subscription is pulled: its owner (a connection, the embedded adapter) takes the next push when it has credit for it,
-so a slow one holds nothing but its positions. Those by filter are in `journal.engine.subscribe.filter_subscription`,
+so a slow subscription needs no memory but its positions. Those by filter are in
+`journal.engine.subscribe.filter_subscription`,
 groups in `journal.engine.subscribe.group_subscriptions`.
 """
 
@@ -37,10 +38,10 @@ class Subscription:
     """A subscription to one shard.
 
     Args:
-        reader: Reads what is pushed.
-        retries: Tries reads again that failed for a shortage.
-        on_ready: Called (on the loop, must not block) when `take` may have something after it had nothing.
-        on_closed: Called when it is over.
+        reader: Reads the pushed records.
+        retries: Retries reads that failed because of a shortage.
+        on_ready: Called (on the event loop, must not block) when `take` may return something after it returned None.
+        on_closed: Called when it has ended.
     """
 
     def __init__(
@@ -57,15 +58,15 @@ class Subscription:
         self._on_ready = on_ready
         self._on_closed = on_closed
         self._standing: SubscriptionPosition | None = SubscriptionPosition(shard, 1, offset)
-        # Told at once: a reader that loses its connection before the first push goes on at this offset.
+        # Sent at once: a client that loses its connection before the first push resumes at this offset.
         self._notices: deque[Notice] = deque([Notice("added", 1, shard.shard_id, shard.name, offset)])
         self._has_news = False
         self._is_listening = False
         self._look_again(self._standing)
 
     def _listen(self) -> None:
-        """Be told of the next news, once: until that is taken there is nothing to tell, and publishers have no work."""
-        assert self._standing is not None  # it is not over
+        """Listen to the next publish, once: until its records are taken, no further notification is needed."""
+        assert self._standing is not None  # it has not ended
         self._is_listening = True
         self._standing.shard.add_listener(self._published)
 
@@ -81,14 +82,14 @@ class Subscription:
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` may give something."""
+        """Whether `take` may return something."""
         return bool(self._notices) or self._has_news
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
-        """The next push of up to about ``max_bytes`` (at least one batch) or notice; None when there is none now.
+        """The next push of up to about ``max_bytes`` (at least one batch) or notice; None if there is none now.
 
-        A damaged or deleted shard ends with a notice; a read that fails for a shortage is tried again later. Cancelling
-        it loses nothing.
+        A damaged or deleted shard ends with a notice; a read that fails because of a shortage is retried later.
+        Cancelling it loses nothing.
         """
         if self._notices:
             return self._notices.popleft()
@@ -106,7 +107,7 @@ class Subscription:
                 event = "removed" if shard.deleted else "error"
                 return Notice(event, 1, shard.shard_id, shard.name, standing.offset or 0, error=error)
             except trio.Cancelled:
-                # Nothing was taken: without this the shard would be looked at only after its next append.
+                # Nothing was read: without this the shard would be checked only after its next append.
                 self._has_news = True
                 raise
             if self._standing is not None:
@@ -121,7 +122,7 @@ class Subscription:
             self._on_ready()
 
     def _look_again(self, standing: SubscriptionPosition) -> None:
-        """After a read: there is more, or the shard was stopped or deleted meanwhile, or it is listened to."""
+        """After a read: note that there is more, or that the shard was stopped or deleted, or listen to the shard."""
         shard = standing.shard
         assert standing.offset is not None  # it began at one
         self._has_news = standing.offset < shard.published_offset or bool(shard.damage)
@@ -138,10 +139,10 @@ class Subscription:
         """A subscription without a group needs no acknowledgements; they are ignored."""
 
     def credit_changed(self) -> None:
-        """The owner can take more; it pulls by itself."""
+        """The owner can take more; nothing to do, since the owner pulls."""
 
     def close(self) -> None:
-        """End it."""
+        """End the subscription."""
         self._stop()
         self._notices.clear()
         self._on_closed()
@@ -170,7 +171,7 @@ class Subscriptions:
         self._retries = ReadRetries()
         self._group_filters: FilterIndex[SharedGroup] = FilterIndex()
         self._groups: dict[tuple[str, str], SharedGroup] = {}
-        # Groups that gather their shards, or store their last positions.
+        # Groups that collect their shards, or store their last positions.
         self._unsettled: dict[tuple[str, str], trio.Event] = {}
         self._left: deque[FilterSubscription] = deque()
         self._left_any = trio.Event()
@@ -178,14 +179,14 @@ class Subscriptions:
         self.count = 0
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Run group subscriptions, and tell others how far they are, in this nursery from now on."""
+        """Run the tasks of subscriptions in this nursery from now on."""
         self._nursery = nursery
         nursery.start_soon(self._clock.run)
         nursery.start_soon(self._retries.run)
         nursery.start_soon(self._drop_all)
 
     def close(self) -> None:
-        """End the groups; their positions up to the last committed cursor are safe."""
+        """End the groups; the positions that their cursors have are durable."""
         self._groups.clear()
 
     def groups(self) -> list[SharedGroup]:
@@ -193,7 +194,7 @@ class Subscriptions:
         return list(self._groups.values())
 
     def committed(self) -> None:
-        """The committed lsn has moved."""
+        """Note that the committed lsn has advanced."""
         self._clock.committed()
 
     def shard_created(self, shard: Shard) -> None:
@@ -220,19 +221,20 @@ class Subscriptions:
     ) -> AnySubscription:
         """Begin a subscription to a shard, or to all shards that match a filter, now and later.
 
-        In a group the start counts only where the group has no position yet. What a filter begins with is settled
-        before this waits for anything. An offset from before a restore from a backup may be one of lost records: with
+        In a group the start applies only where the group has no stored position. The start of a subscription by filter
+        is fixed before the first wait. An offset from before a restore from a backup may belong to a lost record: with
         ``common_lsn`` the subscription begins no later than at the first record with a higher lsn.
 
         Raises:
-            InvalidRequestError: Not just one of shard and filter, an offset for a filter, or an end for something else.
-            ShardNotFoundError: There is no such shard.
+            InvalidRequestError: Both or neither of shard and filter, an offset for a filter, or an end for anything but
+                a filter outside a group.
+            ShardNotFoundError: The shard does not exist.
             OffsetOutOfRangeError: The shard does not have the start offset.
         """
         if (shard is None) == (topic_filter is None):
             raise InvalidRequestError("a subscription names either a shard or a filter")
         if until_lsn is not None and (topic_filter is None or group is not None):
-            raise InvalidRequestError("only a subscription by filter, and outside a group, can end behind an lsn")
+            raise InvalidRequestError("only a subscription by filter, and outside a group, can end after an lsn")
         if topic_filter is not None:
             validate_filter(topic_filter)
             if start.kind == "offset":
@@ -261,7 +263,7 @@ class Subscriptions:
                 on_closed=self._closed,
                 on_left=self._drop_later,
             )
-        assert shard is not None  # one of the two is given
+        assert shard is not None  # one of the two was given
         found = self._table.by_name(shard)
         offset = await self._reader.find_offset(found, start)
         self.count += 1
@@ -275,7 +277,7 @@ class Subscriptions:
         self._left_any.set()
 
     async def _drop_all(self) -> None:
-        """Let feeds that are over go of their shards, of which each may have a million."""
+        """Release the shards of subscriptions that have ended; each may have a million."""
         while True:
             while self._left:
                 if self._left[0].drop_some():
@@ -289,8 +291,8 @@ class Subscriptions:
             found = self._table.by_name(shard)
             group.attach(found, await self._first_offset(group, found, start))
             return
-        assert topic_filter is not None  # subscribe() checked that one of the two is given
-        # From here on new shards are attached as they come; those that are there already follow.
+        assert topic_filter is not None  # subscribe() checked that one of the two was given
+        # From here on new shards are attached when they are created; the existing ones follow.
         group.topic_filter = topic_filter
         self._group_filters.add(topic_filter, group)
         catalogue = self._table.catalogue
@@ -310,7 +312,7 @@ class Subscriptions:
         try:
             offset = await self._first_offset(group, shard, start)
         except ShardNotFoundError:
-            # It was deleted while its first offset was looked for: the group never had it.
+            # It was deleted while its first offset was searched: it is not added to the group.
             return
         group.attach(shard, offset)
 
@@ -331,8 +333,8 @@ class Subscriptions:
             raise InvalidRequestError("group subscriptions need a running engine")
         key = (name, shard if shard is not None else f"filter {topic_filter}")
         while (unsettled := self._unsettled.get(key)) is not None:
-            # While its shards are gathered: it is there afterwards, or it was refused. While it ends: afterwards its
-            # positions are stored, from which it goes on.
+            # While its shards are collected: afterwards the group exists, or was refused. While it ends: afterwards its
+            # positions are stored, and the new group continues there.
             await unsettled.wait()
         group = self._groups.get(key)
         if group is not None:

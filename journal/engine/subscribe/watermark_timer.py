@@ -1,4 +1,4 @@
-"""Wakes feeds that have nothing to give when there is something to tell: that they are further, or at their end."""
+"""Wakes subscriptions that have no records to deliver when they can report progress or their end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shards.subscriptions.watermark_policy import SOON_S
 
 
 class Telling(Protocol):
-    """A feed that tells how far it is.
+    """A subscription that reports its progress.
 
     Attributes:
         until_lsn: Its last lsn, if it has one.
@@ -20,66 +20,66 @@ class Telling(Protocol):
     until_lsn: int | None
 
     def progress_due_at(self) -> float | None:
-        """When it is to tell how far it is if it gives nothing else; None if there is nothing to tell."""
+        """When progress is to be reported if nothing else is delivered; None if there is none to report."""
 
     def wake(self) -> None:
-        """It has something to tell."""
+        """Called when it has something to report."""
 
 
 class WatermarkTimer:
     """See the module; `run` is its task.
 
     Args:
-        committed_lsn: Tells the lsn up to which everything is published.
+        committed_lsn: Returns the lsn up to which everything is published.
     """
 
     def __init__(self, committed_lsn: Callable[[], int]) -> None:
         self._committed_lsn = committed_lsn
         self._feeds: dict[Telling, None] = {}
-        # Those that were woken and have not been asked since: nobody would listen.
+        # Subscriptions that were woken and not pulled since: waking them again would have no effect.
         self._woken: set[Telling] = set()
         self._ends: dict[Telling, int] = {}
         self._moved = trio.Event()
 
     def add(self, feed: Telling) -> None:
-        """Wake this feed whenever it has something to tell, until it is discarded."""
+        """Wake this subscription whenever it has something to report, until `discard`."""
         self._feeds[feed] = None
         if feed.until_lsn is not None:
             self._ends[feed] = feed.until_lsn
         self._moved.set()
 
     def taken(self, feed: Telling) -> None:
-        """The feed was asked: wake it again from now on."""
+        """Note that the subscription was pulled: it may be woken again."""
         if feed in self._woken:
             self._woken.discard(feed)
             self._feeds[feed] = None
             self._moved.set()
 
     def look_again(self) -> None:
-        """A feed that had nothing to tell may have something now, though no lsn was committed."""
+        """Note that a subscription may have something to report now although no lsn was committed."""
         self._moved.set()
 
     def discard(self, feed: Telling) -> None:
-        """It is over."""
+        """Remove a subscription that has ended."""
         self._feeds.pop(feed, None)
         self._woken.discard(feed)
         self._ends.pop(feed, None)
 
     def committed(self) -> None:
-        """The committed lsn has moved."""
+        """Note that the committed lsn has advanced."""
         if self._feeds:
             self._moved.set()
         if self._ends:
-            # Somebody waits for just that lsn: this may not take until the next turn of the clock.
+            # A subscription waits for exactly this lsn: waking it must not wait for the next interval.
             lsn = self._committed_lsn()
             for feed in [feed for feed, until_lsn in self._ends.items() if until_lsn <= lsn]:
                 del self._ends[feed]
                 feed.wake()
 
     async def run(self) -> None:
-        """Work until cancelled; asleep while there is nothing to tell."""
+        """Work until cancelled; asleep while there is nothing to report."""
         while True:
-            # Made anew before looking: whatever comes after the look sets this one.
+            # Created before the check, so that everything after the check sets it.
             self._moved = trio.Event()
             if self._wake_those_due():
                 await trio.sleep(SOON_S)
@@ -87,7 +87,7 @@ class WatermarkTimer:
                 await self._moved.wait()
 
     def _wake_those_due(self) -> bool:
-        """Wake who has something to tell now; return whether others will have later, without anything happening."""
+        """Wake subscriptions that are due; return whether others will be due later without any further event."""
         now = trio.current_time()
         later = False
         for feed in list(self._feeds):

@@ -1,3 +1,3 @@
-"""The write-ahead log: its files and entries, writing and syncing them in groups, and reading them at a start."""
+"""The write-ahead log: its files and entries, group commit, and recovery at a start."""
 
 __all__: list[str] = []

@@ -1,6 +1,6 @@
 """The disk thread: one thread that writes the journal, so that the event loop never waits for a disk.
 
-Its answers come back as callbacks on the loop: a commit costs two hand-overs between threads and little beyond that.
+Its results are reported by callbacks on the loop: a commit costs two hand-overs between threads and little more.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Done: TypeAlias = Callable[[outcome.Outcome[None]], None]
 
 
 class Disk(Protocol):
-    """Runs pieces of blocking work one after the other, and reports each on the event loop."""
+    """Runs blocking work, one piece after the other, and reports each result on the event loop."""
 
     def submit(self, work: Work, done: Done) -> None:
-        """Queue ``work``; ``done`` is called on the loop with its outcome."""
+        """Queue ``work``; ``done`` is called on the event loop with its outcome."""
 
     def close(self) -> None:
-        """Finish what is queued and end; no further submits."""
+        """Finish the queued work and end; no `submit` may follow."""
 
 
 class DiskThread:
     """A `Disk` with a thread of its own.
 
-    Work and results are handed over through two queues with an eventfd each: about half the time of a thread queue and
-    `TrioToken.run_sync_soon`, which counts where one caller waits for one commit after the other.
+    Work and results are handed over through two queues with an eventfd each: this takes about half the time of a thread
+    queue and `TrioToken.run_sync_soon`, which matters when one caller waits for one commit after the other.
     """
 
     def __init__(self, name: str) -> None:
@@ -92,11 +92,11 @@ class DiskThread:
 
 
 class InlineDisk:
-    """A `Disk` that works at once in the calling thread: for deterministic simulations."""
+    """A `Disk` that does the work at once in the calling thread: for deterministic simulations."""
 
     def submit(self, work: Work, done: Done) -> None:
-        """Do the work now and report it when the loop comes round."""
+        """Do the work now and report it in the next iteration of the event loop."""
         trio.lowlevel.current_trio_token().run_sync_soon(done, outcome.capture(work))
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""

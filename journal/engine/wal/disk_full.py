@@ -1,7 +1,8 @@
-"""Telling a full disk from a failed one: a write that found no space lost nothing, and may be tried again.
+"""Telling a full disk from a failed one: a write that found no space lost nothing, and may be repeated.
 
-That holds for what makes files grow (writing, making a file or directory), as long as the bytes are still in memory.
-It does not hold for a sync, which covers bytes of earlier writes as well. No sync belongs into `RetriableWhenFull`.
+That holds for operations that make files grow (writing, creating a file or directory), as long as the bytes are still
+in memory. It does not hold for a sync, which covers bytes of earlier writes as well: do not sync in
+`RetriableWhenFull`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from shards.errors import DiskFullError
 
 
 class RetriableWhenFull:
-    """Within its block the error of a disk or quota that is full becomes one that may be tried again.
+    """Translates the error of a full disk or quota in its block into `DiskFullError`, after which a retry is possible.
 
-    A class, since each group that is written enters it: a generator takes four times as long. It has no state, so one
-    object serves any number of blocks.
+    A class rather than a generator, which would take four times as long: each group that is written enters it. It has
+    no state, so one object can be used for any number of blocks.
 
     Args:
         directory: Where space is needed; the error names it.
@@ -42,14 +43,14 @@ class RetriableWhenFull:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no space, on the file system or in its owner's quota."""
+    """Whether an error means that there is no space, on the file system or in the user's quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_full(directory: str, error: OSError) -> DiskFullError:
-    """What callers are told when a directory's file system has no space left, or its owner none of the quota."""
+    """The error for a directory whose file system has no space left, or whose owner has used up the quota."""
     assert error.errno is not None
     return DiskFullError(
-        f"{directory}: {os.strerror(error.errno)}; free some space there. Appends are taken again by themselves then; "
-        f"reads go on"
+        f"{directory}: {os.strerror(error.errno)}; free some space there. Appends are then accepted again without a "
+        f"restart; reads go on"
     )

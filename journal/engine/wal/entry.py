@@ -1,8 +1,8 @@
-"""The bytes of the journal: entries, and the groups in which they are made durable together.
+"""The bytes of the journal: entries, and the commit groups in which they become durable together.
 
-An entry records one decision: a batch that was appended, a shard created, a cursor moved. A commit group is what one
-write and one fsync made durable; its header tells where the group ends and which lsns it holds, so that recovery can
-tell a torn tail (the last group, never acknowledged) from damage. Pure: bytes in, values out.
+An entry records one decision: a batch was appended, a shard created, a cursor set. A commit group is one write and one
+fsync; its header contains the end of the group and the range of its lsns, so that recovery can tell a torn tail (the
+last group, never acknowledged) from damage. Pure: bytes in, values out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENTRY_HEADER_SIZE = ENTRY_HEADER.size
 group u16, kind u8, flags u8, epoch u32, reserved u32, lsn u64, shard u64."""
 
 CHECKED_PART = struct.Struct("<IHBBIIQQ")
-"""The fields behind header_crc, as they are checksummed."""
+"""The fields after header_crc, which it covers."""
 
 _SIZE_AND_CRC = struct.Struct("<II")
 
@@ -29,17 +29,17 @@ GROUP_HEADER = struct.Struct("<4sIQQQQ")
 GROUP_HEADER_SIZE = GROUP_HEADER.size
 GROUP_MAGIC = b"JGRP"
 """magic, header_crc u32 (over 8..40, seeded with the journal file's salt), size u64 of the entries that follow,
-first lsn u64, next lsn u64, continues_in u64 (0 except in a mark: number of the file in which the journal goes on)."""
+first lsn u64, next lsn u64, continues_in u64 (0 except in a mark: number of the file that continues the journal)."""
 
 NODE_GROUP = 0
-"""The one group that a node on its own has."""
+"""The group number of a node that runs alone."""
 
 NODE_EPOCH = 1
 """Leadership epoch of that group."""
 
 
 class Kind(enum.IntEnum):
-    """What an entry says. 0 is never written, so zeroed space is recognised."""
+    """Kinds of entries. 0 is never written, so zeroed space is recognised."""
 
     APPEND = 1
     CREATE_SHARD = 2
@@ -60,12 +60,12 @@ class Kind(enum.IntEnum):
 
 
 class Entry(NamedTuple):
-    """One entry as it was read. A tuple, since a start may read millions of them.
+    """One decoded entry. A tuple, since a start may read millions of them.
 
     Attributes:
         position: Byte position of its header in the journal file.
         payload: View of its payload, without padding.
-        payload_crc: Checksum the payload should have; for a batch that is its body_crc and covers byte 36 on.
+        payload_crc: Expected checksum of the payload; for a batch it is the body_crc, which covers byte 36 on.
     """
 
     position: int
@@ -77,24 +77,24 @@ class Entry(NamedTuple):
 
 
 def encode_entry(kind: Kind, lsn: int, shard_id: int, payload: bytes) -> bytes:
-    """A whole entry, padded to 8; for every kind but APPEND, whose header is written into the received frame."""
+    """A complete entry, padded to 8; for every kind except APPEND, whose header is written into the received frame."""
     checked = CHECKED_PART.pack(crc32c(payload), NODE_GROUP, kind, 0, NODE_EPOCH, 0, lsn, shard_id)
     size = ENTRY_HEADER_SIZE + len(payload)
     return struct.pack("<II", size, crc32c(checked, size)) + checked + payload + bytes(-size % 8)
 
 
 def encode_group_header(salt: int, size_bytes: int, first_lsn: int, next_lsn: int, continues_in: int = 0) -> bytes:
-    """Header of a group of entries that take ``size_bytes`` in all."""
+    """Header of a group whose entries have ``size_bytes`` in all."""
     checked = struct.pack("<QQQQ", size_bytes, first_lsn, next_lsn, continues_in)
     return struct.pack("<4sI", GROUP_MAGIC, crc32c(checked, salt)) + checked
 
 
 @attrs.frozen(slots=True)
 class GroupHeader:
-    """Head of a commit group: ``size_bytes`` of entries with lsns in ``[first_lsn, next_lsn)`` follow.
+    """Header of a commit group: ``size_bytes`` of entries with lsns in ``[first_lsn, next_lsn)`` follow.
 
     A group without entries is a *mark*. It is written after the sync of the group before it, and so proves that this
-    group was durable. One with ``continues_in`` says that the journal goes on in the file of that number.
+    group was durable. With ``continues_in`` it means that the journal continues in the file of that number.
     """
 
     size_bytes: int
@@ -104,7 +104,7 @@ class GroupHeader:
 
 
 def decode_group_header(data: memoryview, at: int, salt: int) -> GroupHeader | None:
-    """The group header at this place, or None when there is none that belongs to this life of the file."""
+    """The group header at this position, or None if there is none with the salt of the file's present use."""
     if len(data) - at < GROUP_HEADER_SIZE:
         return None
     magic, checksum, size_bytes, first_lsn, next_lsn, continues_in = GROUP_HEADER.unpack_from(data, at)
@@ -115,14 +115,14 @@ def decode_group_header(data: memoryview, at: int, salt: int) -> GroupHeader | N
 
 @attrs.frozen(slots=True)
 class BadEntryHeader:
-    """An entry header that cannot be trusted: where it is, and why."""
+    """A damaged entry header: its position, and what is wrong."""
 
     position: int
     problem: str
 
 
 def decode_entry_size(data: memoryview, at: int, end: int) -> int | BadEntryHeader:
-    """Size of the entry that begins here (header and payload, before padding), if its header can be trusted."""
+    """Size of the entry that begins here (header and payload, before padding), if its header is valid."""
     if end - at < ENTRY_HEADER_SIZE:
         return BadEntryHeader(at, f"{end - at} bytes are left for an entry header, which has {ENTRY_HEADER_SIZE}")
     size, header_crc = _SIZE_AND_CRC.unpack_from(data, at)
@@ -135,7 +135,7 @@ def decode_entry_size(data: memoryview, at: int, end: int) -> int | BadEntryHead
 
 
 def decode_entries(data: memoryview, start: int, end: int) -> Iterator[Entry | BadEntryHeader]:
-    """Entries that lie between two positions; stops after a header that cannot be trusted."""
+    """Decode the entries between two positions; stops after a damaged header."""
     at = start
     while at < end:
         size = decode_entry_size(data, at, end)

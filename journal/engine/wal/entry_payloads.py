@@ -1,7 +1,7 @@
-"""Payloads of the entries that are not batches: small attrs values as MessagePack maps.
+"""Payloads of the entries that are not batches: small attrs values, encoded as MessagePack maps.
 
-Field names are part of the journal format. A decision says what the outcome is, never what was asked: folding it
-needs no check and twice is the same as once.
+Field names are part of the journal format. A decision records the result, not the request: folding it needs no check,
+and folding it twice has the same result as once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shards.model import Mode, Retention, ShardConfig
 
 @attrs.frozen(slots=True)
 class ShardCreated:
-    """A shard exists from here on; its id is the lsn of this entry."""
+    """A shard was created; its id is the lsn of this entry."""
 
     name: str
     config: ShardConfig
@@ -26,14 +26,14 @@ class ShardCreated:
 
 @attrs.frozen(slots=True)
 class ShardDeleted:
-    """The shard and all it holds is gone."""
+    """The shard was deleted with all its data."""
 
     name: str
 
 
 @attrs.frozen(slots=True)
 class ShardConfigured:
-    """The shard is kept like this from here on (its mode changes by `Rolled` alone)."""
+    """The shard has this configuration from now on (its mode changes only by `Rolled`)."""
 
     retention: Retention
     segment_bytes: int
@@ -41,7 +41,7 @@ class ShardConfigured:
 
 @attrs.frozen(slots=True)
 class Rolled:
-    """The active segment is sealed at this offset; the next one is of this mode."""
+    """The active segment was closed at this offset; the next one has this mode."""
 
     base_offset: int
     mode: Mode
@@ -50,14 +50,14 @@ class Rolled:
 
 @attrs.frozen(slots=True)
 class Trimmed:
-    """Records below the offset are gone."""
+    """Records below the offset were removed."""
 
     start_offset: int
 
 
 @attrs.frozen(slots=True)
 class Sealed:
-    """The closed log segment of this range is a Parquet file from here on; its log file is no longer needed.
+    """The closed log segment of this range is a Parquet file from now on; its log file is not needed any more.
 
     Attributes:
         base_offset: Offset of its first record.
@@ -82,21 +82,21 @@ class Sealed:
 
 @attrs.frozen(slots=True)
 class OffsetsReserved:
-    """Offsets below this one are taken for ever, even if the memory that holds their records is lost."""
+    """Offsets below this one are never assigned again, even if the memory with their records is lost."""
 
     up_to: int
 
 
 @attrs.frozen(slots=True)
 class LsnsReserved:
-    """The same for lsns that memory-mode batches use."""
+    """The same for lsns of memory-mode batches."""
 
     up_to: int
 
 
 @attrs.frozen(slots=True)
 class CursorCommitted:
-    """The cursor stands at this offset; its version is the entry's lsn."""
+    """The cursor has this offset; its version is the entry's lsn."""
 
     name: str
     offset: int
@@ -104,7 +104,7 @@ class CursorCommitted:
 
 @attrs.frozen(slots=True)
 class CursorDeleted:
-    """The cursor is gone."""
+    """The cursor was deleted."""
 
     name: str
 
@@ -120,14 +120,14 @@ class StatePut:
 
 @attrs.frozen(slots=True)
 class StateDeleted:
-    """The key is gone."""
+    """The key was deleted."""
 
     key: bytes
 
 
 @attrs.frozen(slots=True)
 class ProducerOpened:
-    """The producer of this name has this id and epoch; older epochs are fenced. Read, and no longer written."""
+    """The producer with this name has this id and epoch; older epochs are fenced. Read, but no longer written."""
 
     name: str
     producer_id: int
@@ -136,7 +136,7 @@ class ProducerOpened:
 
 @attrs.frozen(slots=True)
 class ProducerUsed:
-    """The producer of this name has this id and epoch, and was in use at this time; older epochs are fenced."""
+    """The producer with this name has this id and epoch, and was in use at this time; older epochs are fenced."""
 
     name: str
     producer_id: int
@@ -146,7 +146,7 @@ class ProducerUsed:
 
 @attrs.frozen(slots=True)
 class ProducerDeleted:
-    """There is no producer of this name any more; its id is never given out again."""
+    """The producer with this name was deleted; its id is never assigned again."""
 
     name: str
     producer_id: int
@@ -193,15 +193,15 @@ _decoders = {kind: msgspec.msgpack.Decoder(decision) for decision, kind in KINDS
 
 
 def encode_payload(decision: Decision) -> bytes:
-    """Entry payload of a decision."""
+    """Encode a decision as the payload of an entry."""
     return _encoder.encode(decision)
 
 
 def decode_payload(kind: int, payload: memoryview) -> Decision:
-    """The decision in an entry's payload.
+    """Decode the decision in an entry's payload.
 
     Raises:
-        ValueError: Unknown kind (a newer program wrote it) or a payload that does not fit it.
+        ValueError: Unknown kind (a newer program wrote it) or an invalid payload.
     """
     decoder = _decoders.get(Kind(kind))
     if decoder is None:

@@ -1,7 +1,7 @@
-"""Group commit: everything decided while one group is being written becomes the next group.
+"""Group commit: everything decided while one group is being written forms the next group.
 
-A group is one `pwritev` and one `fdatasync` for all shards together. The committer knows nothing of what the entries
-mean; it hands a durable group to its owner, which publishes it.
+A group is one `pwritev` and one `fdatasync` for all shards together. The committer does not interpret the entries; it
+passes each durable group to its owner, which publishes it.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ from shards.views.inverted_index import Words
 MOST_DECISIONS = 2000
 MOST_TOUCHED = 5000
 MOST_WORDS = 10_000
-"""A group is published in one step of the loop, of some microseconds for each decision, each shard and each
-word of an index."""
+"""Bound on a group: it is published in one step of the event loop, which takes some microseconds for each decision,
+each shard and each word of an index."""
 
 
 class AckSink(Protocol):
-    """Where acknowledgements go: a connection, or a caller inside the process.
+    """Receiver of acknowledgements: a connection, or a caller inside the process.
 
     Attributes:
-        number: Number of the connection, later ones higher; 0 inside the process.
-        producers: The names of the producers that it may send for begin so; empty for those of all names.
+        number: Number of the connection, rising; 0 inside the process.
+        producers: Prefix of the names of the producers that it may use; empty for all names.
     """
 
     number: int
     producers: str
 
     def acknowledge(self, acks: bytearray) -> None:
-        """Take packed ``protocol.ACK`` entries; called on the loop, must not block."""
+        """Accept packed ``protocol.ACK`` entries; called on the event loop, must not block."""
 
     def fail(self, error: StorageFailedError) -> None:
-        """The engine failed: nothing outstanding will be acknowledged."""
+        """Note that the engine failed: nothing outstanding will be acknowledged."""
 
 
 class Group:
-    """What is made durable together.
+    """Entries that are made durable together.
 
     Attributes:
         number: Place in the sequence of groups.
-        buffers: Entries in order, ready to be written.
-        touched: Shards with batches or segments in it, once each.
+        buffers: Encoded entries in order.
+        touched: Shards with batches or segments in it, each once.
         decisions: (lsn, shard id, decision) of the entries that are not batches.
-        words: (shard, base offset, words) of batches whose shard keeps an index.
-        word_count: How many these are.
-        acks: Packed acknowledgements per sink, sent after the commit.
-        held: Receive buffers that the entries lie in, given back after the commit.
-        published: What each touched shard may show once the group is durable.
+        words: (shard, base offset, words) of batches whose shard has an index.
+        word_count: Number of these words.
+        acks: Packed acknowledgements by sink, sent after the commit.
+        held: Receive buffers that contain the entries, released after the commit.
+        published: The next offset of each touched shard that becomes visible when the group is durable.
         committed: It is durable and published.
-        taken_at_s: When the oldest of its entries came in, on the clock that only runs forward; 0 before the first.
+        taken_at_s: When the oldest of its entries arrived, on the monotonic clock; 0 before the first.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Group:
             self.touched.append(shard)
 
     def done(self) -> trio.Event:
-        """Set when the group is published, or has failed; that may be before anybody asks."""
+        """Set when the group is published or has failed."""
         if self._done is None:
             self._done = trio.Event()
             if self._is_finished:
@@ -124,7 +124,7 @@ class Group:
         return self._done
 
     def finish(self) -> None:
-        """Wake whoever waits for the group and give its buffers back."""
+        """Wake the tasks that wait for the group, and release its buffers."""
         for give_back in self.held:
             give_back()
         self.held.clear()
@@ -137,28 +137,28 @@ class Committer:
     """Collects a group while the one before it is being written.
 
     Args:
-        writer: Writes to the journal, on the disk's thread.
-        disk: Where the writing happens.
+        writer: Writes the journal, in the disk thread.
+        disk: Runs the writes.
         next_lsn: lsn of the next entry.
-        journal_next_lsn: First lsn of the next group, where the journal's last one ends.
-        publish: Called on the loop with each durable group, in order.
+        journal_next_lsn: First lsn of the next group, after the journal's last one.
+        publish: Called on the event loop with each durable group, in order.
         committed: Called on the loop when `committed_lsn` has moved.
-        failed: Called once on the loop when the disk failed.
+        failed: Called once on the event loop when the disk failed.
 
     Attributes:
         next_lsn: lsn that the next batch or entry gets.
         group: The group that is being collected.
-        failure: Set for ever once a write failed.
+        failure: Set, permanently, when a write failed.
         has_failed: Set at that moment.
         disk_full: Why the group in flight could not be written yet; it stays in flight until `retry` writes it.
-        on_disk_full: Called when that has changed.
+        on_disk_full: Called when ``disk_full`` has changed.
         groups_committed: Groups made durable since the start.
         committed_lsn: Every entry up to this lsn is durable and published, and so is every memory-mode batch.
-        journal_lsn: The newest lsn that the journal's groups cover; memory-mode batches may have later ones.
-        chunk_taken_at_s: When the received chunk that is being worked on came in; 0 between chunks.
-        acknowledge_s: How long the oldest entry of each group waited until the group was durable and acknowledged.
+        journal_lsn: The newest lsn in the journal's groups; memory-mode batches may have later ones.
+        chunk_taken_at_s: When the received chunk that is being processed arrived; 0 between chunks.
+        acknowledge_s: Seconds from the arrival of each group's oldest entry to the acknowledgement of the group.
         group_bytes: Bytes of each group.
-        group_appends: Appends of each group that were acknowledged with it.
+        group_appends: Number of appends acknowledged with each group.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Committer:
         self.group_appends = Histogram(COUNT_BOUNDS)
 
     def decide(self, decision: Decision, shard_id: int, *, is_creation: bool = False) -> int:
-        """Put a decision into the collecting group; returns its lsn. The caller kicks or waits."""
+        """Add a decision to the collecting group and return its lsn. The caller calls `kick` or waits."""
         lsn = self.next_lsn
         entry = encode_entry(KINDS[type(decision)], lsn, lsn if is_creation else shard_id, encode_payload(decision))
         self.add(entry, len(entry))
@@ -209,10 +209,10 @@ class Committer:
         return lsn
 
     def add(self, entries: Readable, size_bytes: int) -> None:
-        """Put bytes of whole entries into the collecting group, or into a new one when it would get too large.
+        """Add the bytes of complete entries to the collecting group, or to a new one if it would get too large.
 
         Raises:
-            LimitExceededError: They would not fit into a journal file.
+            LimitExceededError: They do not fit into a journal file.
         """
         self.make_room(size_bytes)
         group = self.group
@@ -222,38 +222,38 @@ class Committer:
         group.size_bytes += size_bytes
 
     def room(self, size_bytes: int) -> bool:
-        """Whether the collecting group can take this many more bytes."""
+        """Whether the collecting group has room for this many more bytes."""
         return self.group.size_bytes + size_bytes <= self.largest_group_bytes
 
     def make_room(self, size_bytes: int) -> None:
-        """Begin a new group if the collecting one cannot take this many more bytes.
+        """Begin a new group if the collecting one has no room for this many more bytes.
 
         Raises:
-            LimitExceededError: No group can.
+            LimitExceededError: They do not fit into any group.
         """
         if self.room(size_bytes):
             return
         if size_bytes > self.largest_group_bytes:
             raise LimitExceededError(
-                f"{size_bytes} bytes do not fit into a journal file, which takes {self.largest_group_bytes}; "
+                f"{size_bytes} bytes do not fit into a journal file, which has room for {self.largest_group_bytes}; "
                 f"send less at once or raise storage.journal_file_bytes"
             )
         self._close_group()
 
     def close_if_long(self) -> None:
-        """Begin a new group if the collecting one has so many changes that to publish it would hold up the loop.
+        """Begin a new group if the collecting one has so many changes that publishing it would block the loop for long.
 
-        REQUIRES: what has to be in one group with what is there already was put into it.
+        REQUIRES: all entries that must be in one group with its present entries have been added.
         """
         if len(self.group.decisions) >= MOST_DECISIONS or len(self.group.touched) >= MOST_TOUCHED:
             self._close_group()
 
     def has_room_for_words(self, count: int) -> bool:
-        """Whether the collecting group can take so many more words of indexes."""
+        """Whether the collecting group has room for this many more words of indexes."""
         return not self.group.word_count or self.group.word_count + count <= MOST_WORDS
 
     def make_room_for_words(self, count: int) -> None:
-        """Begin a new group if the collecting one cannot."""
+        """Begin a new group if the collecting one has no room for this many more words."""
         if not self.has_room_for_words(count):
             self._close_group()
 
@@ -266,7 +266,7 @@ class Committer:
         self._groups_started += 1
 
     def kick(self) -> None:
-        """Start writing if nothing is being written; costs nothing otherwise."""
+        """Start writing if nothing is being written; otherwise it costs nothing."""
         if self._in_flight is not None or self.failure is not None or (self._is_held and not self._is_closing):
             return
         while True:
@@ -277,11 +277,11 @@ class Committer:
             group = self._waiting.pop(0)
             if group.buffers:
                 break
-            # Nothing to write: memory-mode batches that had to stay behind an entry which is durable by now.
+            # Nothing to write: memory-mode batches that had to wait for an entry that is durable by now.
             if not self._settle(group):
                 return
         self._in_flight = group
-        # Groups in the journal follow on one another, whatever lsns memory-mode batches took in between.
+        # The lsn ranges of groups in the journal are contiguous, even if memory-mode batches took lsns in between.
         group.first_lsn = self._journal_next_lsn
         self._journal_next_lsn = group.next_lsn
         self._write(group)
@@ -294,16 +294,16 @@ class Committer:
         )
 
     def retry(self) -> None:
-        """Write the group in flight again if it found no space before."""
+        """Write the group in flight again if there was no disk space for it before."""
         if self.disk_full is not None and self._in_flight is not None and not self._is_writing:
             self._write(self._in_flight)
 
     def hold(self) -> None:
-        """Write no more groups until `release`: what they change cannot be taken in as fast."""
+        """Write no more groups until `release`: the store of the views cannot accept their changes as fast."""
         self._is_held = True
 
     def release(self) -> None:
-        """Write groups again."""
+        """Write groups again after `hold`."""
         if self._is_held:
             self._is_held = False
             self.kick()
@@ -311,12 +311,12 @@ class Committer:
     def _written(self, result: outcome.Outcome[None]) -> None:
         group = self._in_flight
         if group is None:
-            # The engine was stopped meanwhile; the group is recovered or cut off at the next start.
+            # The engine was stopped in the meantime; the next start recovers the group or cuts it off.
             return
         self._is_writing = False
         error = result.error if isinstance(result, outcome.Error) else None
         if error is not None and isinstance(error, DiskFullError) and not self._is_closing:
-            # Nothing of it counts yet, so nothing is lost. Acknowledgements and later groups wait for it.
+            # Nothing of it is durable yet, so nothing is lost. Acknowledgements and later groups wait for it.
             self.disk_full = error
             self.on_disk_full()
             return
@@ -352,9 +352,9 @@ class Committer:
         return True
 
     def look_for_rest(self) -> None:
-        """Count memory-mode batches that are published already as committed, if nothing with a lower lsn is pending.
+        """Count published memory-mode batches as committed if nothing with a lower lsn is pending.
 
-        REQUIRES: nothing that was given an lsn is still on its way to the group or to its readers.
+        REQUIRES: every batch or entry with an lsn has been added to a group or published.
         """
         newest = self.next_lsn - 1
         if (
@@ -368,7 +368,7 @@ class Committer:
             self._committed()
 
     def fail(self, error: Exception) -> None:
-        """Stop for ever because of an error outside the journal: a log file or the views."""
+        """Stop permanently because of an error outside the journal: in a log file or the views."""
         if self.failure is None:
             group, self._in_flight = self._in_flight or self.group, None
             self._fail(group, error)
@@ -396,7 +396,7 @@ class Committer:
         """Wait until a group is durable and published.
 
         Raises:
-            StorageFailedError: It will never be.
+            StorageFailedError: It never will be.
         """
         self.kick()
         if self.failure is None:
@@ -416,9 +416,9 @@ class Committer:
             await self.wait(newest)
 
     async def drain(self) -> None:
-        """Wait until everything decided so far is durable and published, or until it never will be.
+        """Wait until everything decided so far is durable and published, or until the engine has failed.
 
-        Nothing is retried any more: a group that finds no space now, or found none before, never will be.
+        No write is retried any more: a group without disk space now counts as failed.
         """
         self._is_closing = True
         try:

@@ -1,14 +1,14 @@
-"""Journal files on disk: pre-zeroed once, written in place, recycled after a checkpoint.
+"""Journal files on disk: zeroed once, written in place, recycled after a checkpoint.
 
-Writing into space that is allocated already makes an fsync several times cheaper than growing a file, so a file is
-zeroed when it is made and never changes its size. Every life of a file has a new random salt, which the group headers
-are checksummed with: what an earlier life left behind is never taken for an entry.
+Writing into allocated space makes an fsync several times cheaper than growing a file, so a file is zeroed when it is
+created and never changes its size. Each use of a file has a new random salt, which seeds the checksums of the group
+headers: so the content of an earlier use is never taken for an entry.
 
-A process trusts only what it wrote and synced itself. What it finds at its start may lie in the page cache alone, and
-after a failed sync the kernel may never write it. So it goes on in a new file (`JournalWriter.begin`), and removes the
-files of the processes before it rather than recycling them.
+A process trusts only what it wrote and synced itself. What it finds at its start may be in the page cache only, and
+after a failed sync the kernel may never write it. So it continues in a new file (`JournalWriter.begin`), and removes
+the files of earlier processes rather than recycling them.
 
-Runs on the disk thread, through the `FileSystem` seam; not on the event loop.
+Runs in the disk thread, through the `FileSystem` interface; never on the event loop.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from shards.segments.chunks import Readable
 MAGIC = b"JRNL"
 VERSION = 2
 FIRST_GROUP_POSITION = 4096
-"""The file header has a block of its own."""
+"""The file header occupies the first block."""
 
 _HEADER = struct.Struct("<4sIHHIQQQQ")
 _ZEROES = bytes(1 << 20)
 _LEAST_ROOM_BYTES = 64 << 10
-"""What a file that is made on a full disk has room for: trims and deletions, which free space."""
+"""Room in a file that is created on a full disk: for trims and deletions, which free space."""
 
 _USED = re.compile(r"journal-(\d{16})\.jnl")
 _FREE = re.compile(r"free-(\d{16})\.jnl")
@@ -51,8 +51,8 @@ class JournalFileHeader:
 
     Attributes:
         number: Place in the sequence of journal files, from 1.
-        salt: Random; seeds the checksum of this life's group headers (its low 32 bits).
-        first_lsn: No entry in it has a lower lsn. From this lsn on it takes the place of what earlier files hold.
+        salt: Random; seeds the checksums of the group headers of this use of the file (its low 32 bits).
+        first_lsn: No entry in it has a lower lsn. From this lsn on it replaces the content of earlier files.
     """
 
     number: int
@@ -61,21 +61,21 @@ class JournalFileHeader:
     first_lsn: int
 
     def encode(self) -> bytes:
-        """One block."""
+        """Encode the header as one block."""
         fields = _HEADER.pack(MAGIC, 0, VERSION, 0, 0, self.number, self.salt, self.size_bytes, self.first_lsn)
         return (fields[:4] + struct.pack("<I", crc32c(fields[8:])) + fields[8:]).ljust(FIRST_GROUP_POSITION, b"\0")
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> JournalFileHeader:
-        """Read a file's first block.
+        """Decode a file's first block.
 
         Raises:
-            CorruptionError: Not a journal file, or a damaged one.
-            FormatVersionError: Written by a newer program.
+            CorruptionError: It is not a journal file, or it is damaged.
+            FormatVersionError: A newer program wrote it.
         """
         if len(data) < _HEADER.size:
             raise CorruptionError(
-                path, 0, f"a journal file begins with {FIRST_GROUP_POSITION} bytes, found {len(data)}"
+                path, 0, f"a journal file has a header of {FIRST_GROUP_POSITION} bytes, found {len(data)}"
             )
         magic, checksum, version, _, _, number, salt, size_bytes, first_lsn = _HEADER.unpack_from(data)
         if magic != MAGIC:
@@ -96,8 +96,8 @@ class UsedFile:
 
     Attributes:
         last_lsn: Highest lsn in it so far.
-        keep: It holds damage that an operator may want to look at: it is set aside instead of being recycled.
-        made_here: This process made it; a file of an earlier one is removed instead of being recycled.
+        keep: It contains damage that an operator may want to inspect: it is renamed instead of being recycled.
+        made_here: This process created it; a file of an earlier process is removed instead of being recycled.
     """
 
     path: str
@@ -112,7 +112,7 @@ class WrittenFile:
     """How far a journal file is written.
 
     Attributes:
-        end: Position behind its last durable group; for a file that is not the newest, its size.
+        end: Position after its last durable group; for a file that is not the newest, its size.
         last_lsn: Highest lsn in it.
     """
 
@@ -123,12 +123,12 @@ class WrittenFile:
 
 
 def journal_path(directory: str, number: int) -> str:
-    """Name of the journal file of this number."""
+    """Path of the journal file with this number."""
     return f"{directory}/journal-{number:016}.jnl"
 
 
 def list_journal_files(files: FileSystem, directory: str) -> list[tuple[int, str]]:
-    """(number, path) of the files in use, in order."""
+    """(number, path) of the files in use, sorted by number."""
     found = [
         (int(match[1]), f"{directory}/{match[0]}")
         for name in files.listdir(directory)
@@ -138,21 +138,21 @@ def list_journal_files(files: FileSystem, directory: str) -> list[tuple[int, str
 
 
 class JournalWriter:
-    """Writes commit groups, each durable when `write_group` returns. `begin` comes first.
+    """Writes commit groups, each durable when `write_group` returns. Call `begin` first.
 
-    An error from the file system is final: the writer's owner must stop acknowledging and open the journal anew,
-    because after a failed fsync the kernel may hold pages that it will never write.
+    An error of the file system is final: the owner must stop acknowledging and open the journal again, because after a
+    failed fsync the kernel may hold pages that it will never write.
 
     Args:
         files: The file system.
         directory: The journal's directory, which exists.
         file_bytes: Size of each file.
-        new_salt: Gives 64 random bits for each life of a file.
-        used: The files that a recovery found, oldest first.
-        spares: Highest number of the zeroed files that an orderly stop left; all others that are found are removed.
+        new_salt: Returns 64 random bits for each use of a file.
+        used: The files that the recovery found, oldest first.
+        spares: Highest number of the zeroed files that an orderly stop left; all other zeroed files are removed.
 
     Attributes:
-        sync_s: How long the fdatasync of each group took.
+        sync_s: Seconds that the fdatasync of each group took.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class JournalWriter:
         self._free = [
             path for number, name in found if self._is_usable(path := f"{directory}/{name}", is_whole=number <= spares)
         ]
-        # Spares are made in the background while the disk thread may need one: each gets a number of its own.
+        # Spares are made in another thread while the disk thread may need one: each gets its own number.
         self._free_numbers = itertools.count(max((number for number, _ in found), default=0) + 1)
         self._next_number = used[-1].header.number + 1 if used else 1
         self._current: File | None = None
@@ -186,7 +186,7 @@ class JournalWriter:
         self.sync_s = Histogram(DURATION_BOUNDS_S)
 
     def _is_usable(self, path: str, *, is_whole: bool) -> bool:
-        """Whether a spare is known to be whole and has the size that files have now; one that is not goes."""
+        """Whether a spare is known to be complete and has the present file size; removes it otherwise."""
         file = self._files.open(path)
         try:
             size = file.size()
@@ -199,42 +199,42 @@ class JournalWriter:
 
     @property
     def largest_group_bytes(self) -> int:
-        """Entries of one group must fit into a file together with its header and the mark at the file's end."""
+        """Largest size of a group's entries, so that they fit into a file with their header and the mark at its end."""
         return self._file_bytes - FIRST_GROUP_POSITION - 2 * GROUP_HEADER_SIZE
 
     @property
     def spare_count(self) -> int:
-        """Zeroed files that are ready to be used."""
+        """Number of zeroed files that are ready for use."""
         return len(self._free)
 
     @property
     def newest_spare(self) -> int:
-        """The highest number among them, 0 if there are none."""
+        """The highest number among the spares, 0 if there are none."""
         numbers = (_FREE.fullmatch(path.rpartition("/")[2]) for path in self._free)
         return max((int(match[1]) for match in numbers if match), default=0)
 
     @property
     def newest_number(self) -> int:
-        """Number of the file that is written now."""
+        """Number of the file that is being written."""
         return self._used[-1].header.number
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all files that hold entries since the last checkpoint."""
+        """Bytes of all files that contain entries since the last checkpoint."""
         return sum(file.header.size_bytes for file in self._used)
 
     @property
     def used_count(self) -> int:
-        """Files in use."""
+        """Number of files in use."""
         return len(self._used)
 
     @property
     def is_marked(self) -> bool:
-        """Whether something durable behind the last group proves that it was whole, or there is no group."""
+        """Whether something durable after the last group proves that it was complete, or there is no group."""
         return self._is_marked
 
     def written(self) -> list[WrittenFile]:
-        """How far each file in use is written, oldest first. What lies before these ends does not change any more.
+        """How far each file in use is written, oldest first. The bytes before these ends do not change any more.
 
         Call it where `write_group` is called: between two groups.
         """
@@ -250,13 +250,13 @@ class JournalWriter:
         ]
 
     def begin(self, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None) -> None:
-        """Go on in a new file; call it once, before anything else.
+        """Continue in a new file. Call it once, before any other method.
 
-        What a recovery found may lie in the page cache alone, so its last group, which no later one proves to be
-        synced, is written again here. The new file takes the place of what earlier files hold from ``first_lsn`` on:
-        a torn group, or the group that is copied.
+        What the recovery found may be in the page cache only. No later group proves that its last group was synced, so
+        that group is written again here. The new file replaces the content of earlier files from ``first_lsn`` on: a
+        torn group, or the group that is copied.
 
-        Must not return until the file, its name and the group will survive power loss.
+        Must not return before the file, its name and the group will survive power loss.
 
         Args:
             first_lsn: lsn of the first entry that is copied, or else of the next entry.
@@ -264,12 +264,12 @@ class JournalWriter:
             next_lsn: lsn after the last group.
 
         Raises:
-            OSError: The disk failed. Nothing that the recovery found in the last group may be relied on.
+            OSError: The disk failed. The content of the last recovered group must not be used.
         """
         with self._final_failure():
             self._open_next(first_lsn, entries, first_lsn if next_lsn is None else next_lsn)
             self._is_marked = not len(entries)
-            # A start that was killed before anything was written left a file that is replaced as a whole.
+            # A start that was killed before it wrote anything left such a file; it is replaced completely.
             replaced = [file for file in self._used[:-1] if file.header.first_lsn >= first_lsn and not file.keep]
             for file in replaced:
                 self._files.remove(file.path)
@@ -278,10 +278,10 @@ class JournalWriter:
     def write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
         """Make the entries durable.
 
-        Must not return until they will survive power loss.
+        Must not return before they will survive power loss.
 
         Raises:
-            DiskFullError: There is no space for another file. Nothing of the group counts; write it again later.
+            DiskFullError: There is no space for another file. Nothing of the group is valid; write it again later.
             OSError: The disk failed; nothing of the group may be acknowledged, now or later.
         """
         if self._failure is not None:
@@ -293,10 +293,10 @@ class JournalWriter:
             raise
 
     def write_mark(self) -> None:
-        """Prove durably that the last group was whole, so that damage to it is never taken for a torn write.
+        """Prove durably that the last group was complete, so that damage to it is never taken for a torn write.
 
         Raises:
-            DiskFullError: There is no space for it; try again later.
+            DiskFullError: There is no space for the mark; try again later.
             OSError: The disk failed, now or before; nothing more may be written.
         """
         with self._final_failure():
@@ -310,7 +310,7 @@ class JournalWriter:
 
     @contextmanager
     def _final_failure(self) -> Iterator[None]:
-        """Let nothing be written after a failure: the owner hears of it later than the next write is due."""
+        """Refuse all writes after a failure: the owner may start another write before it is notified."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -326,7 +326,8 @@ class JournalWriter:
         used = self._used[-1]
         header = encode_group_header(used.header.salt & 0xFFFFFFFF, size_bytes, first_lsn, next_lsn)
         with self._retriable_when_full:
-            # On a file system that writes in place there is space. All of it is written again before it is synced.
+            # On a file system that writes in place there is space. On others the whole group is written again before
+            # its sync.
             self._current.pwritev([header, *entries], self._position)
         began_s = perf_counter()
         self._current.fdatasync()
@@ -341,7 +342,7 @@ class JournalWriter:
         lsn = self._next_lsn
         salt = self._used[-1].header.salt & 0xFFFFFFFF
         with self._retriable_when_full:
-            # As for a group: nothing of it counts before the sync, and all of it is written again.
+            # As for a group: nothing of it is valid before the sync, and all of it is written again.
             self._current.pwritev([encode_group_header(salt, 0, lsn, lsn, continues_in)], self._position)
         self._current.fdatasync()
         self._position += GROUP_HEADER_SIZE
@@ -350,18 +351,18 @@ class JournalWriter:
         before, position, used = self._current, self._position, self._used[-1]
         self._open_next(first_lsn, b"", first_lsn)
         assert before is not None, "begin opened it"
-        # Durable before the first group of the new file is: without that file the journal is not whole.
+        # Durable before the first group of the new file: without that file the journal would be incomplete.
         header = encode_group_header(used.header.salt & 0xFFFFFFFF, 0, first_lsn, first_lsn, self.newest_number)
         before.pwritev([header], position)
         before.fdatasync()
         before.close()
 
     def _open_next(self, first_lsn: int, entries: Readable, next_lsn: int) -> None:
-        """Make the next file, durably, with its first group if there are entries for one; write to it from now on."""
+        """Create the next file, durably, with its first group if it has entries; write to it from now on."""
         size_bytes = len(entries)
-        # The configuration may have been changed to smaller files than the group was written under.
+        # The group may have been written under a setting with larger files.
         needed_bytes = FIRST_GROUP_POSITION + size_bytes + 2 * GROUP_HEADER_SIZE
-        # Nothing has been written of what this file is for: without space for it that may be tried again.
+        # Nothing of the new file's content is written yet: without space for it the caller may try again.
         with self._retriable_when_full if self._current is not None else nullcontext():
             source, file_bytes = self._zeroed(needed_bytes)
         header = JournalFileHeader(self._next_number, self._new_salt(), file_bytes, first_lsn)
@@ -382,14 +383,14 @@ class JournalWriter:
             raise
         self._current = file
         self._position = FIRST_GROUP_POSITION + (GROUP_HEADER_SIZE + size_bytes if size_bytes else 0)
-        # There is always room for the mark that says in which file the journal goes on.
+        # There is always room for the mark with the number of the next file.
         self._end = file_bytes - GROUP_HEADER_SIZE
         self._next_number += 1
         self._next_lsn = next_lsn
         self._used.append(UsedFile(path, header, next_lsn - 1, made_here=True))
 
     def _zeroed(self, needed_bytes: int) -> tuple[str, int]:
-        """Take a zeroed file that has room; (path, size)."""
+        """Take a zeroed file that is large enough; (path, size)."""
         if needed_bytes > self._file_bytes:
             return self._make_zeroed(needed_bytes), needed_bytes
         if self._free:
@@ -399,12 +400,12 @@ class JournalWriter:
         except OSError as error:
             if self._current is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            # A start on a full disk: what was acknowledged can still be read, and freed.
+            # A start on a full disk: acknowledged data can still be read, and space can be freed.
             small_bytes = needed_bytes + _LEAST_ROOM_BYTES
             return self._make_zeroed(small_bytes), small_bytes
 
     def add_spare(self) -> None:
-        """Make one more zeroed file, so that going on to the next one does not wait for it."""
+        """Create one more zeroed file, so that the change to the next file does not wait for it."""
         self._free.append(self._make_zeroed(self._file_bytes))
 
     def _make_zeroed(self, size_bytes: int) -> str:
@@ -416,7 +417,7 @@ class JournalWriter:
                 file.pwritev([memoryview(_ZEROES)[:size]], position)
             file.fsync()
         except OSError:
-            # On a full disk half a spare would only take what is left.
+            # On a full disk an unfinished spare would only take the remaining space.
             self._files.remove(path)
             raise
         finally:
@@ -452,11 +453,11 @@ class JournalWriter:
             else:
                 self._files.remove(file.path)
         self._files.sync_directory(self._directory)
-        # Only now: entries must not go into a file whose old name may come back.
+        # Only now: entries must not be written to a file whose old name may return after a crash.
         self._free.extend(spares)
 
     def close(self) -> None:
-        """Close the file; everything written is durable already."""
+        """Close the file; everything that was written is durable already."""
         if self._current is not None:
             self._current.close()
             self._current = None

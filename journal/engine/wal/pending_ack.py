@@ -10,7 +10,7 @@ from shards.model import AckLevel, Appended
 
 
 class PendingAck:
-    """An ack sink for one append."""
+    """An `AckSink` for one append."""
 
     number = 0
     producers = ""
@@ -29,13 +29,13 @@ class PendingAck:
         self._done.set()
 
     async def wait(self) -> Appended:
-        """What was acknowledged.
+        """Wait for the acknowledgement and return it.
 
         Raises:
-            StorageFailedError: The engine failed; whether it is stored is known after a restart.
+            StorageFailedError: The engine failed; only after a restart it is known whether the batch is stored.
         """
         await self._done.wait()
         if isinstance(self._result, Appended):
             return self._result
-        assert self._result is not None  # set before the event
+        assert self._result is not None  # it is set before the event
         raise afresh(self._result)

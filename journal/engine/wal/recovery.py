@@ -1,12 +1,11 @@
-"""Reading the journal back after a stop or a crash, and the table that decides what each damage means.
+"""Reading the journal after a stop or a crash, and the table that decides what each kind of damage means.
 
-A commit group is written only after the one before it is durable, so at most the last group can be torn by a crash:
-it was never acknowledged and is cut off. Damage anywhere else is damage to acknowledged data and is never cut.
-
-For the same reason all groups but the last are known to be durable. The last one may lie in the page cache alone (the
-process was killed before its sync) or may never reach the disk (its sync failed): it is marked as unproven, and has to
-be written again before anything relies on it. Each start begins a new file for that, so a file takes the place of what
-the files before it hold from its first lsn on.
+A commit group is written only after the one before it is durable, so a crash can tear at most the last group: it was
+never acknowledged and is cut off. Damage anywhere else affects acknowledged data and is never cut off.
+For the same reason all groups but the last are known to be durable. The last one may be in the page cache only (the
+process was killed before its sync) or may never reach the disk (its sync failed): it is returned as unproven, and has
+to be written again before it is used. Each start begins a new file for that, so a file replaces the content of the
+files before it from its first lsn on.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _KINDS = frozenset(Kind)
 
 
 class Verdict(enum.Enum):
-    """What to do with a group."""
+    """The action for a group."""
 
     KEEP = "keep"
     TRUNCATE = "truncate"
@@ -59,11 +58,11 @@ def judge(*, group_header_ok: bool, entry_headers_ok: bool, payloads_ok: bool, i
     """The recovery table.
 
     Args:
-        group_header_ok: The group's header is whole and of this file's present life.
-        entry_headers_ok: Every entry header in it is whole (False when the group header is not and the entries could
+        group_header_ok: The group's header is valid and belongs to the present use of the file.
+        entry_headers_ok: Every entry header in it is valid (False if the group header is not and the entries could
             not be followed up to the next group).
         payloads_ok: Every payload matches its checksum.
-        is_tail: No later group exists: a crash may have torn this one.
+        is_tail: There is no later group: a crash may have torn this one.
     """
     table = {
         # group header, entry headers, payloads, tail
@@ -75,7 +74,7 @@ def judge(*, group_header_ok: bool, entry_headers_ok: bool, payloads_ok: bool, i
         (True, False, True, False): Verdict.REFUSE,
         (True, False, False, True): Verdict.TRUNCATE,
         (True, False, False, False): Verdict.REFUSE,
-        # Without its header a group at the tail cannot be told from what an earlier life of the file left there.
+        # Without its header a group at the tail cannot be told from the content of an earlier use of the file.
         (False, True, True, True): Verdict.END,
         (False, True, True, False): Verdict.KEEP,
         (False, True, False, True): Verdict.END,
@@ -90,7 +89,7 @@ def judge(*, group_header_ok: bool, entry_headers_ok: bool, payloads_ok: bool, i
 
 @attrs.frozen(slots=True)
 class Damage:
-    """An entry of acknowledged data that cannot be read any more; its shard is known."""
+    """A damaged entry of acknowledged data whose shard is known."""
 
     path: str
     position: int
@@ -104,10 +103,10 @@ class Damage:
 
 @attrs.frozen(slots=True)
 class RecoveredGroup:
-    """One group, ready to be folded: its whole entries and what is damaged in it.
+    """One group, ready for replay: its valid entries and the damaged ones.
 
     Attributes:
-        unproven: The bytes of its entries, if nothing proves that they are durable: write them again before folding.
+        unproven: The bytes of its entries, if nothing proves that they are durable: write them again before the replay.
     """
 
     entries: list[Entry]
@@ -119,7 +118,7 @@ class RecoveredGroup:
 
 @attrs.define(slots=True)
 class Recovered:
-    """What reading the journal found; complete when the iteration is over.
+    """Result of reading the journal; complete when the iteration has ended.
 
     Attributes:
         used: The journal files, oldest first.
@@ -136,12 +135,12 @@ class Recovered:
 
 @attrs.frozen(slots=True)
 class Expected:
-    """What the views prove about the journal, so that a missing part of it is noticed.
+    """What the views prove about the journal, so that a missing part of the journal is noticed.
 
     Attributes:
-        checkpoint: The views hold everything up to this lsn, so files before it may be gone, but no others.
-        folded_lsn: The views have seen an entry with this lsn, so the journal reaches at least that far.
-        newest_number: A journal file with this number or a higher one exists; 0 if the views do not say.
+        checkpoint: The views contain everything up to this lsn, so only files before it may be missing.
+        folded_lsn: The views contain an entry with this lsn, so the journal reaches at least that far.
+        newest_number: A journal file with this number or a higher one exists; 0 if it is not known.
         is_unused: The views have never been used, so nothing was ever written to the journal.
     """
 
@@ -151,7 +150,7 @@ class Expected:
     is_unused: bool = False
 
     def check_files(self, directory: str, numbers: list[int]) -> None:
-        """Refuse a directory without the newest file that the views know of.
+        """Refuse a directory without the newest file that the views know.
 
         Raises:
             CorruptionError: It is missing.
@@ -175,7 +174,7 @@ class Expected:
             )
 
     def check_end(self, directory: str, next_lsn: int) -> None:
-        """Refuse a journal that ends before what the views hold.
+        """Refuse a journal that ends before the last entry in the views.
 
         Raises:
             CorruptionError: Its end is missing.
@@ -186,21 +185,21 @@ class Expected:
                 directory,
                 0,
                 f"the journal ends with lsn {next_lsn - 1}, but the views hold lsn {known}: its newest part is "
-                f"missing. Restore journal and views from one copy",
+                f"missing. Restore journal and views from the same backup",
             )
 
     def check_use(self, path: str) -> None:
-        """Refuse a journal that was in use while its views are new: the ones that belong to it are missing.
+        """Refuse a journal that was in use together with new views: its own views are missing.
 
         Raises:
-            CorruptionError: They are.
+            CorruptionError: Its views are missing.
         """
         if self.is_unused:
             raise CorruptionError(
                 path,
                 0,
                 "the journal was in use, but the store of the views (state/) is empty. Is its file system mounted? If "
-                "it is lost, restore journal and views from one copy",
+                "it is lost, restore journal and views from the same backup",
             )
 
 
@@ -209,7 +208,7 @@ def _found(numbers: list[int]) -> str:
 
 
 def check_payload(entry: Entry) -> str:
-    """What is wrong with an entry's payload, or an empty string."""
+    """The problem of an entry's payload, or an empty string."""
     if entry.kind == Kind.APPEND:
         batch = entry.payload
         if len(batch) >= HEADER_SIZE:
@@ -236,10 +235,10 @@ def check_payload(entry: Entry) -> str:
 
 @attrs.frozen(slots=True)
 class _Source:
-    """A journal file that is about to be read.
+    """A journal file that will be read.
 
     Attributes:
-        replaced_from: The next file takes its place from this lsn on; None for the last file.
+        replaced_from: The next file replaces its content from this lsn on; None for the last file.
     """
 
     path: str
@@ -250,25 +249,26 @@ class _Source:
 def read_journal(
     files: FileSystem, directory: str, found: Recovered, expected: Expected = Expected()
 ) -> Iterator[RecoveredGroup]:
-    """All groups in order, as far as they may be folded; fills ``found`` on the way.
+    """All groups in order, as far as they may be replayed; fills ``found`` during the iteration.
 
     Args:
         files: The file system.
         directory: The journal's directory.
-        found: Is filled.
-        expected: What the views prove.
+        found: Filled with the result.
+        expected: What the views prove about the journal.
 
     Raises:
-        CorruptionError: Acknowledged data is damaged and it cannot be told whose, or a part of the journal is missing.
+        CorruptionError: Acknowledged data is damaged, and it is not known which shard it belongs to, or a part of the
+            journal is missing.
         FormatVersionError: A newer program wrote the journal.
     """
     checkpoint = expected.checkpoint
-    # One buffer for all files, as allocating memory is slow: what a group gives is folded before the next is read.
+    # One buffer for all files, as allocating memory is slow: a group is replayed before the next one is read.
     buffer = bytearray()
     for source in _sources(files, directory, expected):
         path, header = source.path, source.header
-        # Files are recycled together, but a crash may have undone that for some and not for others; the views hold
-        # everything that files missing in between had.
+        # Files are recycled together, but a crash may have undone that for some of them; the views contain everything
+        # that missing files in between had.
         if (
             found.used
             and header.first_lsn != found.next_lsn
@@ -285,7 +285,7 @@ def read_journal(
             )
         file = files.open(path, write=False)
         try:
-            # Before memory is allocated for what the header says.
+            # Checked before memory of the size in the header is allocated.
             size_bytes = file.size()
             if size_bytes < header.size_bytes:
                 raise CorruptionError(
@@ -335,7 +335,7 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
         header = decode_group_header(data, position, salt)
         later = None if header is not None else find_group(data, position, salt, found.next_lsn)
         if header is None and later is None:
-            # The end of what was written here; a file that is not the last one may well end before its size.
+            # The end of the written part; a file that is not the last one may end before its size.
             return
         start = position + GROUP_HEADER_SIZE
         end = start + header.size_bytes if header is not None else later[0] if later is not None else start
@@ -355,10 +355,10 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
                 f"a copy",
             )
         if replaced_from is not None and header is not None and header.size_bytes and header.first_lsn >= replaced_from:
-            # The next file has a copy of it, or it was torn.
+            # The next file has a copy of the group, or it was torn.
             return
         if header is not None and header.next_lsn <= checkpoint + 1:
-            # The views hold all of it safely: a start does not read it, 'journal check' does.
+            # The views contain all of it durably: a start skips it, 'journal check' reads it.
             found.next_lsn = header.next_lsn
             position = end
             yield RecoveredGroup([], [], header.first_lsn, header.next_lsn)
@@ -381,7 +381,7 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
             return
         _refuse_damage_of_no_shard(damages)
         first_lsn, found.next_lsn = found.next_lsn, bounds[1]
-        # Nothing is behind it, so it is whole (a damaged one would have been cut off).
+        # Nothing follows it, so it is complete (a damaged one would have been cut off).
         is_proven = later is not None or not is_last_file or start == end
         yield RecoveredGroup(entries, damages, first_lsn, bounds[1], None if is_proven else data[start:end])
         position = end
@@ -390,19 +390,19 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
 def _read_entries(
     path: str, data: memoryview, start: int, end: int, least_lsn: int, next_lsn: int
 ) -> tuple[list[Entry], list[Damage], BadEntryHeader | None]:
-    """The whole entries of a group, the damaged ones, and the header that cannot be trusted, if there is one."""
+    """The valid entries of a group, the damaged ones, and a damaged header if there is one."""
     entries: list[Entry] = []
     damages: list[Damage] = []
     for entry in decode_entries(data, start, end):
         if isinstance(entry, BadEntryHeader):
             return entries, damages, entry
         if not least_lsn <= entry.lsn < next_lsn:
-            # A whole entry, but of an earlier life of the file: the sector that took its place was never written.
+            # A complete entry, but of an earlier use of the file: the sector that replaces it was never written.
             problem = f"entry with lsn {entry.lsn}, expected {least_lsn} to {next_lsn - 1}"
             return entries, damages, BadEntryHeader(entry.position, problem)
         least_lsn = entry.lsn + 1
         if entry.kind not in _KINDS:
-            # Its header is whole, so this is no damage, and nothing of it may be cut off or skipped.
+            # Its header is valid, so this is not damage, and nothing of it may be cut off or skipped.
             raise FormatVersionError(
                 f"{path} at byte {entry.position}: entry kind {entry.kind} was written by a newer program; "
                 f"start that version of the server"
@@ -419,8 +419,8 @@ def _refusal(path: str, position: int, bad_header: BadEntryHeader | None) -> Cor
     return CorruptionError(
         path,
         position if bad_header is None else bad_header.position,
-        f"{problem}, in acknowledged data; whose entry it was cannot be told. Restore the file from a copy; "
-        f"'journal check' shows what else is hit",
+        f"{problem}, in acknowledged data; it is not known which shard the entry belongs to. Restore the file "
+        f"from a backup; 'journal check' shows what else is damaged",
     )
 
 
@@ -432,9 +432,9 @@ def _refuse_damage_of_no_shard(damages: list[Damage]) -> None:
 
 
 def find_group(data: memoryview, start: int, salt: int, least_lsn: int) -> tuple[int, GroupHeader] | None:
-    """The first group header of this life of the file at or after a position, by its magic."""
+    """The first group header of this use of the file at or after a position, found by its magic."""
     raw = data.obj
-    assert isinstance(raw, bytes | bytearray)  # it was read from a file
+    assert isinstance(raw, bytes | bytearray)  # the data was read from a file
     at = raw.find(GROUP_MAGIC, start)
     while at >= 0:
         header = decode_group_header(data, at, salt)

@@ -1,3 +1,3 @@
-"""Commands that change shards, cursors and state: appends, transactions, settings."""
+"""Changes of shards, cursors, state and producers: appends, other commands, transactions."""
 
 __all__: list[str] = []

@@ -1,8 +1,8 @@
-"""The append path, from a received frame to the commit group: what is done once for every append lies here.
+"""The append path, from a received frame to the commit group: everything that is done once for each append.
 
-A received APPEND frame has a head of 40 bytes in front of its batch, the size of a journal entry's header. So the head
-is overwritten with that header, the batch is stamped in place, and a run of frames in a receive buffer becomes a run of
-journal entries that one buffer of a `pwritev` covers: the bytes never change hands.
+A received APPEND frame has a head of 40 bytes in front of its batch, which is the size of a journal entry's header. So
+the head is overwritten with that header, the batch is stamped in place, and a run of frames in a receive buffer becomes
+a run of journal entries that is one buffer of a `pwritev`: the bytes are never copied.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from shards.segments.segment import Segment
 from shards.segments.shard import Shard
 from shards.views.inverted_index import Words
 
-# A whole APPEND frame up to its batch's body: length, op, correlation, handle, expected offset; then the producer's
-# part of the batch header, from body_crc on.
+# A whole APPEND frame up to the body of its batch: length, op, correlation, handle, expected offset; then the producer
+# fields of the batch header, from body_crc on.
 _FRAME = struct.Struct("<IH2xII4xq12x32xIIIIHBBIQIIQQ")
-# Entry header and batch prefix, which lie next to each other.
+# Entry header and batch prefix, which are adjacent.
 _STAMPED = struct.Struct("<IIIHBBIIQQ4sIQQQ")
 _ENTRY = struct.Struct("<II32s")
 _PLACE_PACK = struct.Struct("<QQQ").pack
 _CHECKED_PACK = CHECKED_PART.pack
 _ACK_PACK = ACK.pack
 _APPEND = int(Kind.APPEND)
-# Plain numbers: an enum member costs more to compare and to pack than everything around it.
+# Plain numbers: comparing and packing an enum member takes longer than everything around it.
 _MEMORY = int(AckLevel.MEMORY)
 _DURABLE = int(AckLevel.DURABLE)
 _OP_APPEND = int(Op.APPEND)
@@ -63,11 +63,11 @@ assert APPEND_HEAD.size == ENTRY_HEADER_SIZE, "frames are turned into entries in
 class Appender:
     """Decides appends: one object for all connections of an engine.
 
-    A caller brings the frames of one receive buffer with `append_run`, and with `append` where that stops, without
-    awaiting in between, and then calls `finish`.
+    A caller passes the frames of one receive buffer to `append_run`, the frames at which that stops to `append`,
+    without an ``await`` in between, and then calls `finish`.
 
     Attributes:
-        append_time_us: Time that batches are stamped with; the engine sets it once per received chunk.
+        append_time_us: Append time of the batches; the engine sets it once for each received chunk.
         refuse_files: Set while file-mode appends are refused (disk nearly full).
         refuse_memory: Set while memory-mode appends are refused (memory budget used up).
     """
@@ -115,13 +115,13 @@ class Appender:
         self.refuse_memory: StorageError | None = None
 
     def append_run(self, view: memoryview, start: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> int:
-        """Take the plain appends among the frames in ``view[start:end]``, as far as they follow each other.
+        """Append the plain batches among the frames in ``view[start:end]``, up to the first other frame.
 
-        Plain is what needs no thought: a whole, sound batch for the open log segment of a shard without an index, from
-        no producer or one that sends what is expected. Everything else is left to `append`, and so are refusals.
+        A plain batch needs no special handling: it is complete and valid, for the open log segment of a shard without
+        an index, from no producer or with the expected sequence. All other batches, and refusals, are left to `append`.
 
         Returns:
-            Where the first frame that was not taken begins.
+            Position of the first frame that was not appended.
         """
         if self.refuse_files is not None:
             return start
@@ -223,7 +223,7 @@ class Appender:
                 )
                 if shard.group_number != group_number:
                     group.touch(shard)
-                # What Segment.append does, without its calls.
+                # Inlined from Segment.append.
                 position = chunks.end
                 if position >= segment.indexed_end:
                     segment.add_to_index(lsn)
@@ -239,8 +239,8 @@ class Appender:
                 shard.last_lsn = segment.last_lsn = lsn
                 segment.newest_append_us = time_us
                 segment.newest_us = max(segment.newest_us, newest_us)
-                # Level memory may have been asked for: an acknowledgement before the fsync would name an offset that a
-                # crash gives to another record.
+                # Even if level memory was requested: an acknowledgement before the fsync would name an offset that is
+                # assigned to another record after a crash.
                 acks += _ACK_PACK(correlation, _DURABLE, 0, 0, base_offset)
                 lsn += 1
                 room -= length
@@ -253,17 +253,17 @@ class Appender:
         return start
 
     def append(self, view: memoryview, at: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> None:
-        """Take the one APPEND frame that is ``view[at:end]``, whatever it takes.
+        """Append the one APPEND frame that is ``view[at:end]``.
 
-        The acknowledgement goes to ``sink`` when the level that was asked for is reached. The buffer must stay
-        untouched until the group that is being collected at `finish` is committed.
+        ``sink`` gets the acknowledgement when the requested level is reached. The buffer must not be changed until the
+        group that is collecting at `finish` is committed.
 
         Raises:
-            StorageError: The batch is refused, nothing of it was kept.
+            StorageError: The batch was refused; no part of it is stored.
         """
         _, _, _, correlation, handle, ack_level, expected_offset = APPEND_HEAD.unpack_from(view, at)
         shard = handles[handle]
-        assert shard is not None  # the caller has looked
+        assert shard is not None  # the caller has checked
         batch = view[at + ENTRY_HEADER_SIZE : end]
         self._check(batch)
         header = BatchHeader.unpack(batch)
@@ -271,7 +271,7 @@ class Appender:
             shard.check_usable()
         producer: ProducerState | None = None
         if header.producer_id:
-            # What is stored already is acknowledged again, whatever else the batch asks for.
+            # A batch that is stored already is acknowledged again, whatever else it requests.
             producer = self._producer(shard, header, sink)
             if header.sequence != producer.next_sequence and self._is_answered(
                 shard, producer, header, correlation, sink
@@ -322,7 +322,7 @@ class Appender:
         sink: AckSink,
     ) -> None:
         committer = self._committer
-        # Room is made after a segment was opened: that may have put a decision into the group.
+        # Room is made after a segment was opened, since that may have added a decision to the group.
         if not committer.room(self._run_end - self._run_start + end - at):
             self.flush_run()
             committer.make_room(end - at)
@@ -340,7 +340,7 @@ class Appender:
     def _append_in_memory(
         self, shard: Shard, batch: memoryview, header: BatchHeader, correlation: int, sink: AckSink
     ) -> bool:
-        """Take a batch in memory mode; True if its acknowledgement waits for the group all the same."""
+        """Append a batch in memory mode; True if its acknowledgement nevertheless waits for the group."""
         base_offset = shard.next_offset
         next_offset = base_offset + header.record_count
         committer = self._committer
@@ -350,7 +350,7 @@ class Appender:
         ):
             self._reserve(shard, next_offset)
         group, lsn = committer.group, committer.next_lsn
-        # A memory batch needs no disk, but it must not overtake a file batch of its shard that is not durable yet.
+        # A memory-mode batch needs no disk, but must not overtake a file-mode batch of its shard that is not durable.
         waits = shard.pending_groups > 0 or next_offset > shard.reserved_offset or lsn >= self.lsns_reserved
         if waits:
             if shard.group_number != group.number:
@@ -365,7 +365,7 @@ class Appender:
         return waits
 
     def _stamp(self, shard: Shard, batch: memoryview, header: BatchHeader, lsn: int) -> None:
-        """Give a batch its place and copy it behind the others of its segment."""
+        """Set offset, lsn and time of a batch and copy it to the end of its segment."""
         next_offset = shard.next_offset + header.record_count
         stamp(batch, 0, shard.next_offset, lsn, self.append_time_us)
         self._committer.next_lsn = lsn + 1
@@ -374,10 +374,10 @@ class Appender:
         shard.last_lsn = lsn
 
     def append_all(self, view: memoryview, handles: Sequence[Shard | None], sink: AckSink) -> None:
-        """Take a buffer of nothing but whole APPEND frames.
+        """Append a buffer that contains only complete APPEND frames.
 
         Raises:
-            StorageError: One was refused; those before it were taken, those behind it were not.
+            StorageError: One was refused; those before it were appended, those after it were not.
         """
         start, end = 0, len(view)
         while start < end:
@@ -388,7 +388,7 @@ class Appender:
             start = taken
 
     def flush_run(self) -> None:
-        """Hand the entries that lie next to each other in the receive buffer to the group, as one buffer."""
+        """Add the adjacent entries in the receive buffer to the group, as one buffer."""
         if self._run_view is not None:
             size = self._run_end - self._run_start
             if size:
@@ -397,7 +397,7 @@ class Appender:
             self._run_start = self._run_end = 0
 
     def finish(self) -> None:
-        """End a run of `append` calls: publish what needs no disk, acknowledge it, start the commit."""
+        """End a run of `append` calls: publish and acknowledge batches that need no disk, and start the commit."""
         self.flush_run()
         self._publish_now()
         self._chunk_number += 1
@@ -422,7 +422,7 @@ class Appender:
         self._chunk_number += 1
 
     def check_acceptable(self, shard: Shard, size_bytes: int) -> None:
-        """Raise what `append` would raise now, whatever is in the batch."""
+        """Raise the error that `append` would raise now for a batch of this size, whatever its content."""
         shard.check_usable()
         self._check_size(size_bytes)
         refused = self.refuse_memory if shard.in_memory_mode else self.refuse_files
@@ -437,24 +437,24 @@ class Appender:
             )
 
     def _check(self, batch: memoryview) -> None:
-        """Refuse what is no sound batch of a producer, or too large."""
+        """Refuse a batch that is damaged or too large."""
         header = verify_body(batch)
         self._check_size(len(batch))
         if header.size_bytes != len(batch):
             raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
 
     def _producer(self, shard: Shard, header: BatchHeader, sink: AckSink) -> ProducerState:
-        """Sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
+        """The sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         if sink.producers and self._owners.get(producer_id) != sink.number:
-            # Before anything is said of it: a stranger learns nothing, and takes it from nobody.
+            # Before any other answer: a client without the right gets no information and cannot fence anybody.
             self._check_producer(producer_id, sink.producers)
         newest = self._producer_epoch(producer_id)
-        # First, so that a fenced holder takes nothing from the rightful one.
+        # First, so that a fenced client does not change the state of the present one.
         if epoch != newest:
             raise StaleEpochError(
-                f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another has "
-                f"opened the producer since; open it again to take it back"
+                f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another client "
+                f"has opened the producer since; open it again to use it here"
             )
         self._use.take(producer_id, epoch, sink.number)
         producers = shard.producers
@@ -464,9 +464,9 @@ class Appender:
         if producer is None or producer.epoch != epoch:
             if producer is None and header.sequence and shard.has_forgotten_producers:
                 raise SequenceLostError(
-                    f"producer {producer_id} sent sequence {header.sequence} to shard {shard.name!r}, which has "
-                    f"forgotten producers that sent nothing for long: the batch may be stored already. Read the shard, "
-                    f"and append as new, from sequence 0, what it lacks",
+                    f"producer {producer_id} sent sequence {header.sequence} to shard {shard.name!r}, which has no "
+                    f"state of it, as it sent nothing for long: the batch may be stored already. Read the shard, and "
+                    f"append the records that it lacks as new ones, from sequence 0",
                     0,
                 )
             producer = producers[producer_id] = ProducerState(epoch, header.sequence)
@@ -475,7 +475,7 @@ class Appender:
     def _is_answered(
         self, shard: Shard, producer: ProducerState, header: BatchHeader, correlation: int, sink: AckSink
     ) -> bool:
-        """Answer a batch that is not the expected one; False if it is to be stored all the same."""
+        """Acknowledge or refuse a batch that is not the expected one; False if it is to be stored nevertheless."""
         producer_id, sequence = header.producer_id, header.sequence
         answer, offset = answer_to(producer, sequence, header.record_count, shard.places_of)
         if answer is Answer.STORE:
@@ -485,26 +485,27 @@ class Appender:
         if answer is Answer.GAP:
             raise SequenceGapError(
                 f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which expects "
-                f"{producer.next_sequence}: a batch before it was refused or is missing; send again from there",
+                f"{producer.next_sequence}: a batch before it was refused or is missing; send again from that sequence "
+                f"on",
                 producer.next_sequence,
             )
         if answer is Answer.LOST:
             raise SequenceLostError(
                 f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which has later ones up to "
-                f"{producer.next_sequence} and not this: it was in memory when the server stopped, or is too old to be "
-                f"known. Append its records as new ones if they are still wanted",
+                f"{producer.next_sequence} but not this one: it was in memory when the server stopped, or is too old "
+                f"to be known. Append its records as new ones if they are still needed",
                 producer.next_sequence,
             )
         level = _DURABLE if answer is Answer.DURABLE_DUPLICATE else _MEMORY
-        # Its first sending may still be on its way to the disk: then this acknowledgement waits too. So it does when
-        # it is no longer known which sending that was.
+        # Its first copy may still be on its way to the disk: then this acknowledgement waits for it too, also when it
+        # is not known any more which append that was.
         is_published = offset < shard.published_offset if offset >= 0 else not shard.pending_groups
         acks = self._immediate if is_published else self._committer.group.acks
         _acks_for(acks, sink).extend(_ACK_PACK(correlation, level, ACK_DUPLICATE, 0, offset))
         return True
 
     def _reserve(self, shard: Shard, next_offset: int) -> None:
-        """Take offsets and lsns ahead of use, so that a crash never gives out again what a reader may have seen."""
+        """Reserve offsets and lsns ahead of use, so that a crash never assigns again what a reader may have seen."""
         self.flush_run()
         committer = self._committer
         if next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2:

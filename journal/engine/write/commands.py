@@ -1,7 +1,7 @@
-"""Decisions that are not appends: shards created, switched, trimmed; cursors and state set; producers opened.
+"""Changes that are not appends: creating, switching and trimming shards; setting cursors and state; opening producers.
 
-Each is decided once, against the views and what is still pending, becomes an entry, and is answered when that entry is
-durable. What is decided before something else is also committed before it.
+Each is decided once, against the views and all pending decisions, becomes an entry, and is answered when that entry is
+durable. Decisions are committed in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from shards.segments.shard import BEING_DELETED, Shard
 from shards.topics.names import validate_name, validate_shard_name
 from shards.views.compare_and_set import check
 
-# What frees space, or needs next to none, is done on a full disk as well.
+# Changes that free space, or need nearly none, are also made on a full disk.
 _FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, StateDeleted, ProducerDeleted)
 
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
 LARGEST_SCAN_BYTES = 8 << 20
-"""A page of a scan ends with about so many bytes unless the caller wants fewer."""
+"""A page of a scan ends at about this many bytes unless the caller requests fewer."""
 
 _EXPIRED_AT_ONCE = 500
 
 
 class Commands:
-    """Everything a client can change apart from appending records.
+    """All changes that a client can make apart from appends.
 
-    All methods that change something return when it is durable and published, and raise StorageFailedError when it
-    never will be. A caller that is cancelled while waiting has made its decision all the same.
+    Methods that change something return when the change is durable and published, and raise StorageFailedError if the
+    engine fails before. Cancelling one ends the wait, not the change: it was decided already.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class Commands:
         is_creation: bool = False,
         pending: Callable[[int], Callable[[], None]] | None = None,
     ) -> int:
-        """Decide and wait until it is durable; gives the lsn.
+        """Make a decision, wait until it is durable, and return its lsn.
 
         Args:
-            decision: What is decided.
+            decision: The decision.
             shard_id: Its shard, or 0.
             is_creation: The entry's lsn is the shard's id.
-            pending: Called with the lsn; notes what later decisions have to see before this one is in the views, and
-                gives the call that takes the note back. That happens when the entry is published, not when the caller
-                goes away: a cancelled caller's decision stands.
+            pending: Called with the lsn; records what later decisions must take into account before this one is in the
+                views, and returns the function that removes this record. It is called when the entry is published, not
+                when the caller is cancelled: the decision remains valid.
         """
         self.check_may_change(is_freeing=isinstance(decision, _FREEING))
         self._committer.close_if_long()
@@ -108,7 +108,7 @@ class Commands:
         return lsn
 
     def check_may_change(self, *, is_freeing: bool = False) -> None:
-        """Raise what stands against any change now: the disk failed, or is full and the change frees nothing."""
+        """Raise the error for any change now: the disk failed, or it is full and the change frees no space."""
         if self._committer.failure is not None:
             raise afresh(self._committer.failure)
         if self.refuse is not None and not is_freeing:
@@ -130,16 +130,16 @@ class Commands:
     # Shards
 
     async def create_shard(self, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
-        """Create a shard; with ``exist_ok`` one that is there is returned as it is.
+        """Create a shard; with ``exist_ok`` an existing one is returned unchanged.
 
         Raises:
-            ShardExistsError: It is there, and ``exist_ok`` was not given.
+            ShardExistsError: It exists, and ``exist_ok`` was not given.
             InvalidNameError: The name breaks the rules of topic names.
-            LimitExceededError: The node has as many shards as it may.
+            LimitExceededError: The node has as many shards as it may have (shards.max_shards).
         """
         validate_shard_name(name)
         while (creating := self._pending_names.get(name)) is not None:
-            # Somebody is creating it right now: what is true of it is known when that is durable.
+            # Another caller is creating it: the answer depends on that, once it is durable.
             await self._committer.wait(creating)
         if self._table.catalogue.id_of(name) is not None:
             shard = self._table.by_name(name)
@@ -171,7 +171,7 @@ class Commands:
         """Delete a shard with its records, cursors and files."""
         shard = self._table.by_name(name)
         if shard.deleted:
-            # Somebody is deleting it right now: it is deleted when that is durable.
+            # Another caller is deleting it: it is deleted when that is durable.
             await self._committer.wait_for_all()
             return
 
@@ -185,7 +185,7 @@ class Commands:
     async def configure_shard(
         self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
     ) -> ShardInfo:
-        """Change how a shard is kept from now on."""
+        """Change the retention or segment size of a shard; None leaves a setting unchanged."""
         shard = self._usable(name)
         kept = shard.config.retention if retention is None else retention
         size = shard.config.segment_bytes if segment_bytes is None else segment_bytes
@@ -195,17 +195,17 @@ class Commands:
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
         """Switch a shard to memory or file mode while it is in use.
 
-        Seals the active segment and opens the next one in the other mode: no record moves, offsets go on.
+        Closes the active segment and opens the next one in the other mode: no record moves, offsets continue.
         """
         shard = self._usable(name)
         if shard.in_memory_mode != (mode is Mode.MEMORY):
             self._roll(shard, mode)
-        # Also if somebody else has just switched it: the answer promises that it is durable.
+        # Also if another caller has just switched it: the answer promises durability.
         await self._committer.wait_for_all()
         return shard.info(with_segments=False)
 
     async def seal(self, name: str) -> ShardInfo:
-        """Close the active segment; the next record begins a new one. An empty segment stays as it is."""
+        """Close the active segment; the next record begins a new one. An empty segment is not closed."""
         shard = self._usable(name)
         active = shard.active()
         if active is not None and active.next_offset > active.base_offset:
@@ -214,15 +214,15 @@ class Commands:
         return shard.info(with_segments=True)
 
     async def record_seal(self, shard: Shard, sealed: Sealed) -> None:
-        """Let a Parquet file that is durably in its place stand for a closed log segment of the shard.
+        """Record that a Parquet file, which is durably in its place, replaces a closed log segment of the shard.
 
         Raises:
-            StorageFailedError: Whether it stands for it is known after a restart.
+            StorageFailedError: Only after a restart it is known whether the file is valid.
         """
         await self._commit(sealed, shard.shard_id)
 
     def roll_nowait(self, shard: Shard) -> None:
-        """Close the active segment and go on in a new one of the same mode, in the group that is being collected."""
+        """Close the active segment and open a new one of the same mode, with an entry in the collecting group."""
         self._roll(shard, Mode.MEMORY if shard.in_memory_mode else Mode.FILE)
 
     def _roll(self, shard: Shard, mode: Mode) -> None:
@@ -237,7 +237,7 @@ class Commands:
         """Drop all records below an offset.
 
         Raises:
-            OffsetOutOfRangeError: The shard has not got that far.
+            OffsetOutOfRangeError: The offset is after the shard's next offset.
         """
         shard = self._usable(name)
         if before_offset > shard.published_offset:
@@ -247,7 +247,7 @@ class Commands:
         return shard.info(with_segments=False)
 
     def trim_nowait(self, shard: Shard, before_offset: int) -> None:
-        """The same for retention, in the group that is being collected."""
+        """The same for retention, with an entry in the collecting group."""
         self._committer.decide(Trimmed(before_offset), shard.shard_id)
 
     def _usable(self, name: str) -> Shard:
@@ -258,10 +258,10 @@ class Commands:
     # Cursors
 
     async def commit_cursor(self, shard_name: str, name: str, offset: int, expected_version: int | None) -> Cursor:
-        """Set a cursor, if its version is the expected one (None: whatever it is; 0: it must not exist).
+        """Set a cursor if its version is the expected one (None: any version; 0: the cursor must not exist).
 
         Raises:
-            VersionConflictError: It is not.
+            VersionConflictError: The cursor has another version.
         """
         validate_name("cursor name", name)
         shard = self._usable(shard_name)
@@ -282,10 +282,10 @@ class Commands:
         return Cursor(name, offset, lsn)
 
     def commit_cursor_nowait(self, shard: Shard, name: str, offset: int) -> Group:
-        """Set a cursor, whatever it is, in the group that is being collected, which is given back to be waited for.
+        """Set a cursor with any version in the collecting group, and return the group, for which the caller can wait.
 
         Raises:
-            StorageError: It is refused; nothing was decided.
+            StorageError: It was refused; nothing was decided.
         """
         shard.check_usable()
         self.check_may_change()
@@ -298,17 +298,17 @@ class Commands:
         """Wait until a group of decisions is durable and published.
 
         Raises:
-            StorageFailedError: It never will be.
+            StorageFailedError: The engine failed before that.
         """
         await self._committer.wait(group)
 
     @property
     def has_failed(self) -> bool:
-        """Whether the engine makes nothing durable any more."""
+        """Whether the engine has failed and makes nothing durable any more."""
         return self._committer.failure is not None
 
     async def delete_cursor(self, shard_name: str, name: str, expected_version: int | None) -> None:
-        """Remove a cursor, under the same condition."""
+        """Delete a cursor, under the same condition."""
         shard = self._usable(shard_name)
         await self._compare_and_set(
             ("cursor", shard.shard_id, name),
@@ -324,11 +324,11 @@ class Commands:
         return cursor.version if cursor is not None else 0
 
     def get_cursor(self, shard_name: str, name: str) -> Cursor | None:
-        """A cursor as it is committed."""
+        """The committed value of a cursor, None if it does not exist."""
         return self._views.cursors.get(self._usable(shard_name).shard_id, name)
 
     def list_cursors(self, shard_name: str, after: str = "", limit: int | None = None) -> list[Cursor]:
-        """Cursors of a shard, by name, behind ``after``: at most ``limit``. The shard is not opened for that."""
+        """Up to ``limit`` cursors of a shard, sorted by name, after ``after``. The shard is not opened."""
         shard = self._table.peek_by_name(shard_name)
         shard.check_usable()
         return self._views.cursors.list(shard.shard_id, after, limit)
@@ -336,10 +336,10 @@ class Commands:
     # State
 
     async def put_state(self, key: bytes, value: bytes, expected_version: int | None, expires_at_us: int) -> StateValue:
-        """Set a key of the state store, if its version is the expected one.
+        """Set a key of the state store if its version is the expected one.
 
         Raises:
-            VersionConflictError: It is not.
+            VersionConflictError: The key has another version.
             LimitExceededError: Key or value is too large.
         """
         check_state_size(key, value)
@@ -350,20 +350,20 @@ class Commands:
         return StateValue(key, value, lsn, expires_at_us)
 
     async def delete_state(self, key: bytes, expected_version: int | None) -> None:
-        """Remove a key, under the same condition; one that is not there is no error unless a version was expected."""
+        """Delete a key, under the same condition. A missing key is an error only if a version was expected."""
         await self._compare_and_set(
             ("state", key), f"state key {key!r}", expected_version, self._state_version(key), StateDeleted(key), 0
         )
 
     def check_state_version(self, key: bytes, expected_version: int | None) -> None:
-        """Raise what stands against changing a key of this version, as `put_state` does, and change nothing."""
+        """Raise the error that `put_state` would raise for a key and this expected version, and change nothing."""
         if expected_version is not None:
             self._check_version(("state", key), f"state key {key!r}", expected_version, self._state_version(key))
 
     def change_state_nowait(self, decision: StatePut | StateDeleted) -> int:
-        """Change a key in the group that is being collected; gives the lsn.
+        """Change a key in the collecting group, and return the lsn.
 
-        REQUIRES: `check_state_size` and `check_state_version` refuse nothing.
+        REQUIRES: `check_state_size` and `check_state_version` accept the change.
         """
         return self._decide(decision, 0, pending=self._version_note(("state", decision.key), decision))
 
@@ -372,19 +372,19 @@ class Commands:
         return found.version if found is not None else 0
 
     def get_state(self, key: bytes) -> StateValue | None:
-        """A committed value that has not expired."""
+        """A committed value that has not expired; None if there is none."""
         return self._views.state.get(key, self._expiry_us())
 
     async def scan_state(
         self, prefix: bytes, after: bytes | None, limit: int, size_bytes: int = LARGEST_SCAN_BYTES
     ) -> tuple[list[StateValue], bool]:
-        """A page of committed values whose keys have a prefix, by key, behind ``after``.
+        """A page of committed values whose keys have a prefix, sorted by key, after ``after``.
 
         Args:
-            prefix: Of the keys.
+            prefix: Prefix of the keys.
             after: Key of the last value of the page before.
-            limit: Most values.
-            size_bytes: With about so many bytes of keys and values the page ends.
+            limit: Largest number of values.
+            size_bytes: The page ends at about this many bytes of keys and values.
 
         Returns:
             Values, and whether others may follow.
@@ -402,12 +402,12 @@ class Commands:
         return found, False
 
     async def expire_state(self) -> None:
-        """Remove the values that have expired, and return when that is durable.
+        """Delete the expired values, and return when that is durable.
 
         REQUIRES: one call at a time.
 
         Raises:
-            StorageFailedError: It never will be.
+            StorageFailedError: The engine failed before that.
         """
         is_more = True
         while is_more:
@@ -421,8 +421,8 @@ class Commands:
                         break
                 if step.is_over:
                     await step.rest()
-            # A put gives a key a new life and must not be removed behind it: one that was decided since the key was
-            # found, or that is on its way.
+            # A put makes the key live again, and its value must not be deleted: neither one decided since the key was
+            # found, nor one that is pending.
             expired = [
                 key
                 for key in keys
@@ -444,7 +444,7 @@ class Commands:
         check(what, expected, self._pending_versions.get(key, found))
 
     def _version_note(self, key: Hashable, decision: Decision) -> Callable[[int], Callable[[], None]]:
-        """What `_decide` notes so that later decisions see this version before it is in the views."""
+        """The ``pending`` argument of `_decide` that makes this version visible to later decisions."""
         removes = isinstance(decision, CursorDeleted | StateDeleted)
 
         def pending(lsn: int) -> Callable[[], None]:
@@ -455,20 +455,20 @@ class Commands:
         return pending
 
     def _forget_version(self, key: Hashable, version: int) -> None:
-        # A later decision about the same key may be pending by now.
+        # A later decision about the same key may be pending now.
         if self._pending_versions.get(key) == version:
             del self._pending_versions[key]
 
     # Producers
 
     async def open_producer(self, name: str) -> ProducerIdentity:
-        """Register a producer, or take it over: its epoch rises and older holders are fenced."""
+        """Register a producer or take it over: its epoch is raised, and clients with an older epoch are fenced."""
         validate_name("producer name", name)
         known = self._pending_epochs.get(name) or self._views.producers.get(name)
         if known is None:
             identity = ProducerIdentity(self._committer.next_lsn, 1)
         else:
-            # After a restore the next epoch may have been given out already, to a holder that is not in the backup.
+            # After a restore the next epoch may belong to a client that opened the producer after the backup.
             identity = ProducerIdentity(known.producer_id, max(known.epoch + 1, self._first_epoch))
 
         def pending(lsn: int) -> Callable[[], None]:
@@ -480,9 +480,9 @@ class Commands:
         return identity
 
     def new_producers(self, name: str, beginning: str) -> tuple[int, int] | None:
-        """How many producers there are under a beginning and in all, or None if there is one of the name already.
+        """Count the producers whose names begin so, and all producers; None if a producer with this name exists.
 
-        Those whose opening is on its way to the disk are counted as well.
+        Producers whose opening is not durable yet are counted, too.
         """
         if name in self._pending_epochs or self._views.producers.get(name) is not None:
             return None
@@ -492,13 +492,13 @@ class Commands:
         return producers.count(beginning) + alike, producers.count("") + len(pending)
 
     def note_producer_nowait(self, name: str, identity: ProducerIdentity) -> None:
-        """Note that a producer is in use, in the group that is being collected."""
+        """Record that a producer is in use, in the collecting group."""
         if name not in self._pending_epochs:
             noted = ProducerUsed(name, identity.producer_id, identity.epoch, self._expiry_us())
             self._committer.decide(noted, 0)
 
     def delete_producer_nowait(self, name: str, producer_id: int, deleted: Callable[[], None]) -> None:
-        """Delete a producer that is not in use, in the group that is being collected; call back when that is done."""
+        """Delete a producer that is not in use, in the collecting group; call back when that is published."""
         if name not in self._pending_epochs:
             self._committer.decide(ProducerDeleted(name, producer_id), 0)
             self._committer.group.held.append(deleted)
@@ -509,7 +509,7 @@ class Commands:
 
 
 def check_state_size(key: bytes, value: bytes) -> None:
-    """Raise LimitExceededError for a key or value of the state store that is too large."""
+    """Raise LimitExceededError if a key or value of the state store is too large."""
     if not 0 < len(key) <= LARGEST_KEY_BYTES or len(value) > LARGEST_STATE_BYTES:
         raise LimitExceededError(
             f"state key of {len(key)} bytes with a value of {len(value)} bytes: a key has 1 to {LARGEST_KEY_BYTES} "

@@ -1,7 +1,7 @@
-"""Producers that were not used for a long time are deleted: otherwise every name that was ever opened would stay.
+"""Deletion of producers that were not used for a long time: otherwise every name that was ever opened would stay.
 
-The journal says to the day when a producer was used last. Its deletion is a decision there, so that a recovery agrees.
-What shards remember of deleted producers means nothing any more and is removed as it is found.
+The journal records when a producer was last used, to the day. Its deletion is a decision in the journal, so that a
+recovery has the same result. The states that shards have of deleted producers have no use and are removed when found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shards.views import producer_records
 from shards.views.producers import RegisteredProducer, count_of
 
 UNUSED_PRODUCERS_KEPT_US: Final = 7 * 86_400 * 1_000_000
-"""How long a producer stays that is not opened, and whose name sends nothing, over any connection."""
+"""A producer is deleted after this time if it was not opened and no connection sent batches for it."""
 
 _NOTED_AFTER_US: Final = 86_400 * 1_000_000
 _INTERVAL_S: Final = 3600.0
@@ -30,10 +30,10 @@ _DECIDED_AT_ONCE: Final = 1000
 
 
 class ProducerExpiry:
-    """Looks through the producers of one engine now and then.
+    """Checks the producers of one engine from time to time.
 
     Args:
-        fail: Stops the engine because of an error.
+        fail: Called with an error that stops the engine.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class ProducerExpiry:
         self._fail = fail
 
     async def run(self) -> None:
-        """Look through them once an hour, and once at the start, which counts them, until cancelled."""
+        """Check them once an hour, and once at the start, which also counts them, until cancelled."""
         try:
             while self._committer.failure is None:
                 await self.apply()
                 await trio.sleep(_INTERVAL_S)
-        except Exception as error:  # noqa: BLE001 as in `Maintenance.run`
+        except Exception as error:  # noqa: BLE001 as in `Checkpointer.run`
             self._fail(error)
 
     async def apply(self) -> None:
-        """Note which producers are in use, delete those that were not for long, and what is left of deleted ones."""
+        """Record which producers are in use; delete those unused for long, and the states of deleted ones."""
         counts: dict[str, int] = {}
         step = TimeSlice()
         for found in self._views.producers.registered():
@@ -85,14 +85,14 @@ class ProducerExpiry:
     def _look_at(self, listed: RegisteredProducer) -> None:
         if self._now_us() - listed.used_us <= _NOTED_AFTER_US:
             return
-        # It may have been read before a pause, and opened anew since.
+        # It may have been read before a pause, and opened again since.
         found = self._views.producers.find(listed.name)
         if found is None:
             return
         producer_id = found.identity.producer_id
         age_us = self._now_us() - found.used_us
         if self._use.is_used(producer_id) or found.used_us == 0:
-            # Versions before did not note it.
+            # Older versions did not record it.
             if age_us > _NOTED_AFTER_US and self._commands.refuse is None:
                 self._commands.note_producer_nowait(found.name, found.identity)
         elif age_us > UNUSED_PRODUCERS_KEPT_US and not self._use.may_return(producer_id):

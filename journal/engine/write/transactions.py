@@ -1,7 +1,7 @@
-"""Appends and state changes made in one step: all of them or none, and after a crash all of them or none.
+"""Transactions: appends and state changes made atomically, also after a crash.
 
-Everything that could refuse one of them is looked at first. Then all are decided without waiting in between, so that
-they lie in the group that is being collected; a group is written, and recovered, as a whole.
+First everything that could refuse one of the changes is checked. Then all are decided without waiting in between, so
+that they are in one commit group; a group is written, and recovered, as a whole.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from shards.views.compare_and_set import check_cursor
 from shards.views.inverted_index import Words
 
 MOST_CHANGES = 2500
-"""A commit is prepared and published in one step of the loop, of some microseconds for each change."""
+"""Bound on a transaction: it is decided and published in one step of the event loop, some microseconds a change."""
 
 _BESIDES_BYTES = 512
-"""What an append can bring into the group beside its batch: a segment that is closed, offsets that are reserved."""
+"""Bytes that an append can add to the group besides its batch: for a closed segment and for reserved offsets."""
 
 
 @attrs.frozen(slots=True)
@@ -54,7 +54,7 @@ class Delete:
 
 @attrs.frozen(slots=True)
 class CursorCheck:
-    """Only if this cursor lies at ``max_offset`` or before it, or is not there; see `check_cursor`."""
+    """Require that this cursor is at ``max_offset`` or before it, or does not exist; see `check_cursor`."""
 
     shard: str
     name: str
@@ -63,12 +63,12 @@ class CursorCheck:
 
 @attrs.define(slots=True)
 class _Prepared:
-    """What is ready to be decided.
+    """Checked changes that are ready to be decided.
 
     Attributes:
         appends: Shards, and the frames that append to them.
-        size_bytes: What all of it takes in the journal at most.
-        word_count: Words that the batches bring into indexes.
+        size_bytes: Upper bound of the bytes that all changes take in the journal.
+        word_count: Number of words that the batches add to indexes.
     """
 
     appends: list[tuple[Shard, memoryview]] = attrs.Factory(list)
@@ -77,12 +77,12 @@ class _Prepared:
 
 
 class Transactions:
-    """Carries them out.
+    """Commits transactions.
 
     Args:
-        wait_for_room: Returns when the engine takes in more appends.
-        begin_chunk: Sets time and refusals of the appender, as before any run of appends.
-        words: Tells what an indexed shard has to index of a batch.
+        wait_for_room: Returns when the engine accepts more appends.
+        begin_chunk: Sets the append time, and which appends are refused, as before any run of appends.
+        words: Returns the words of a batch for the shard's index.
     """
 
     def __init__(
@@ -111,22 +111,22 @@ class Transactions:
         deletes: Sequence[Delete],
         cursors: Sequence[CursorCheck] = (),
     ) -> tuple[list[Appended], list[StateValue]]:
-        """Carry out all of it, and return when it is durable and shown. Cancelling gives up waiting, not the changes.
+        """Make all changes, and return when they are durable and published. Cancelling ends the wait, not the changes.
 
         Args:
             appends: Shard name and encoded batch without a producer.
             puts: Keys to set.
-            deletes: Keys to delete. No key may be there twice.
-            cursors: What must hold at the moment at which the changes are decided.
+            deletes: Keys to delete. No key may be changed twice.
+            cursors: Conditions that must hold when the changes are decided.
 
         Raises:
-            InvalidRequestError: There is nothing to do, a key is there twice, or a batch has a producer.
+            InvalidRequestError: There is no change, a key is changed twice, or a batch has a producer.
             VersionConflictError: A key has another version than expected.
-            CursorConflictError: A cursor lies further on than it may.
-            LimitExceededError: It is more than one group of the journal, has too many changes or words for indexes,
-                or a part of it is too large.
-            StorageError: A part of it is refused; nothing was changed.
-            StorageFailedError: The disk failed; whether it was done is known after a restart.
+            CursorConflictError: A cursor is after its ``max_offset``.
+            LimitExceededError: It does not fit into one group of the journal, has too many changes or words for
+                indexes, or one of the changes is too large.
+            StorageError: One of the changes was refused; nothing was changed.
+            StorageFailedError: The disk failed; only after a restart it is known whether the changes are stored.
         """
         prepared = await self._prepare(appends, puts, deletes, cursors)
         await self._wait_for_room()
@@ -134,7 +134,7 @@ class Transactions:
         self._check(prepared, puts, deletes, cursors)
         waiters = [PendingAck() for _ in prepared.appends]
         for (shard, frame), waiter in zip(prepared.appends, waiters, strict=True):
-            # Memory-mode batches too are shown with the group, not ahead of it.
+            # Memory-mode batches too become visible with the group, not before it.
             self._committer.group.touch(shard)
             self._appender.append(frame, 0, len(frame), (shard,), waiter)
         self._appender.flush_run()
@@ -154,7 +154,7 @@ class Transactions:
         deletes: Sequence[Delete],
         cursors: Sequence[CursorCheck],
     ) -> _Prepared:
-        """Do all that depends on nothing that others change, in short steps."""
+        """Do the checks that do not depend on other clients' changes, in short steps."""
         if not (appends or puts or deletes):
             raise InvalidRequestError("there is nothing to commit: name at least one append, put or delete")
         count = len(appends) + len(puts) + len(deletes) + len(cursors)
@@ -174,7 +174,7 @@ class Transactions:
         for one in changed:
             value = one.value if isinstance(one, Put) else b""
             check_state_size(one.key, value)
-            # Again in `_check`: a version that is right now may not be right then.
+            # Repeated in `_check`: the version may have changed by then.
             self._commands.check_state_version(one.key, one.expected_version)
             prepared.size_bytes += len(one.key) + len(value) + _BESIDES_BYTES
             if step.is_over:
@@ -191,8 +191,8 @@ class Transactions:
         largest_bytes = self._committer.largest_group_bytes
         if prepared.size_bytes > largest_bytes:
             raise LimitExceededError(
-                f"a commit of {prepared.size_bytes} bytes does not fit into one write of the journal, which takes "
-                f"{largest_bytes}; commit less at once or raise storage.journal_file_bytes"
+                f"a commit of {prepared.size_bytes} bytes does not fit into one write of the journal, which has room "
+                f"for {largest_bytes}; commit less at once or raise storage.journal_file_bytes"
             )
         if prepared.word_count > MOST_WORDS:
             raise LimitExceededError(
@@ -227,7 +227,7 @@ class Transactions:
         deletes: Sequence[Delete],
         cursors: Sequence[CursorCheck],
     ) -> None:
-        """Look at all that could refuse a part now, and make room in the collecting group for the whole."""
+        """Check everything that could refuse a change now, and make room in the collecting group for all changes."""
         self._commands.check_may_change(is_freeing=not (prepared.appends or puts))
         changed: list[Put | Delete] = [*puts, *deletes]
         for one in changed:

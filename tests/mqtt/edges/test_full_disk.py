@@ -50,5 +50,5 @@ async def test_what_can_wait_waits_and_the_rest_is_refused(tmp_path: Path) -> No
             assert await client.publish("plant/new", b"after", 2) < ReasonCode.UNSPECIFIED_ERROR
         log = server.log.read_text()
         assert "appends are refused: the disk of" in log
-        assert "appends are taken again: " in log
+        assert "appends are accepted again: " in log
         assert server.stop() == 0
