@@ -209,10 +209,19 @@ class Serving:
 
     async def client(self, client_id: str = "client", version: Version = Version.V5, **options: Any) -> Client:
         """A client that was let in."""
-        client = self.dial(version)
-        answer = await client.connect(client_id, **options)
-        assert answer.reason_code == ReasonCode.SUCCESS
-        return client
+        while True:
+            began_s = trio.current_time()
+            client = self.dial(version)
+            answer = await client.connect(client_id, **options)
+            if answer.reason_code == ReasonCode.SERVER_UNAVAILABLE and self._was_paused_since(began_s - 5):
+                # A busy machine paused this process: the broker refuses clients for a moment, so they connect again.
+                continue
+            assert answer.reason_code == ReasonCode.SUCCESS
+            return client
+
+    def _was_paused_since(self, start_s: float) -> bool:
+        services = self.broker._services
+        return services is not None and services.standstill.has_ended_since(start_s)
 
 
 @asynccontextmanager
