@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
-from journal.access.back_off import BackOff
+from journal.access.failed_attempts import FailedAttempts
 from journal.access.users import Users
 
 _AT_ONCE: Final = 2
@@ -52,8 +52,8 @@ class Authentication:
         self._turns = trio.CapacityLimiter(_AT_ONCE)
         self._threads = trio.CapacityLimiter(_AT_ONCE)
         # Of one user from one host, and of a host whatever names it tries: nobody can lock out a user from elsewhere.
-        self._by_user = BackOff(free_failures=3, first_s=1, longest_s=60)
-        self._by_host = BackOff(free_failures=30, first_s=1, longest_s=60)
+        self._by_user = FailedAttempts(free_failures=3, first_s=1, longest_s=60)
+        self._by_host = FailedAttempts(free_failures=30, first_s=1, longest_s=60)
         self._proofs: OrderedDict[bytes, None] = OrderedDict()
         # Who got in from where, the latest ones. What others try from there is nothing to them: one device with an old
         # password would otherwise lock out everybody behind the same gateway.

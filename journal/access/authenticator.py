@@ -15,7 +15,7 @@ import trio
 
 from journal.access.authentication import Authentication, network_of
 from journal.access.authorization import Action
-from journal.access.back_off import BackOff
+from journal.access.failed_attempts import FailedAttempts
 from journal.access.rules import AccessRules, Permissions, User
 from journal.access.tokens import TokenHash, Tokens
 from journal.access.users import PasswordHash, Users, check_name
@@ -95,7 +95,7 @@ class Authenticator:
         self._passwords = Authentication(known.users, clock)
         # Nobody guesses one of 2^256 tokens, so a right one is let in whatever was tried before it. Who goes on trying
         # is told to stop.
-        self._by_network = BackOff(free_failures=30, first_s=1, longest_s=60)
+        self._by_network = FailedAttempts(free_failures=30, first_s=1, longest_s=60)
 
     @property
     def known(self) -> Known:

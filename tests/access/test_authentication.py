@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.access.authentication import Authentication
-from journal.access.back_off import BackOff
+from journal.access.failed_attempts import FailedAttempts
 from journal.access.users import Cost, PasswordHash, Users
 from tests.patience import PATIENCE_S
 
@@ -177,36 +177,36 @@ async def test_guesses_that_waited_together_do_not_all_count_as_free() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_waits_double_up_to_a_bound(count: int) -> None:
-    back_off = BackOff(free_failures=2, first_s=1, longest_s=8)
+    attempts = FailedAttempts(free_failures=2, first_s=1, longest_s=8)
     now = 100.0
     waits = []
     for _ in range(count + 2):
-        back_off.failed("x", now)
-        wait = next(wait for wait in (0, 1, 2, 4, 8) if not back_off.must_wait("x", now + wait))
+        attempts.failed("x", now)
+        wait = next(wait for wait in (0, 1, 2, 4, 8) if not attempts.must_wait("x", now + wait))
         waits.append(wait)
         now += wait
     assert waits == [0, 0, 1, 2, 4, 8, 8, 8, 8, 8, 8, 8][: count + 2]
 
 
 def test_who_kept_still_for_long_begins_anew() -> None:
-    back_off = BackOff(free_failures=0, first_s=1, longest_s=8)
+    attempts = FailedAttempts(free_failures=0, first_s=1, longest_s=8)
     for now in (0.0, 1.0, 3.0):
-        back_off.failed("x", now)
-    assert back_off.must_wait("x", 6.9)
-    back_off.failed("x", 15.1)
-    assert not back_off.must_wait("x", 16.1)
+        attempts.failed("x", now)
+    assert attempts.must_wait("x", 6.9)
+    attempts.failed("x", 15.1)
+    assert not attempts.must_wait("x", 16.1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.booleans())))
 def test_memory_is_bounded_and_the_latest_are_remembered(tries: list[tuple[int, bool]]) -> None:
-    back_off = BackOff(free_failures=0, first_s=1, longest_s=8, max_entries=5)
+    attempts = FailedAttempts(free_failures=0, first_s=1, longest_s=8, max_entries=5)
     latest: list[int] = []
     for who, failed in tries:
         latest = [each for each in latest if each != who]
         if failed:
-            back_off.failed(who, 0.0)
+            attempts.failed(who, 0.0)
             latest = [*latest, who][-5:]
         else:
-            back_off.succeeded(who)
-        assert len(back_off) == len(latest)
-        assert {each for each in range(31) if back_off.must_wait(each, 0.5)} == set(latest)
+            attempts.succeeded(who)
+        assert len(attempts) == len(latest)
+        assert {each for each in range(31) if attempts.must_wait(each, 0.5)} == set(latest)

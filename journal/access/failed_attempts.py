@@ -14,7 +14,7 @@ class _Failures:
     until: float = 0.0
 
 
-class BackOff:
+class FailedAttempts:
     """Remembers who failed, the most recent ones.
 
     Args:
