@@ -8,12 +8,14 @@ attempt.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from broker_adapter.bridge.batcher import Letter, Prepared
 from broker_adapter.sinks import Batch, BatchRefusedError, Row, RowsRefusedError, Sink
+from shards.back_off import BackOff
 from shards.format.record import StoredRecord
 
 _ONE_LINE = 300
@@ -33,7 +35,7 @@ class BatchWriter:
     ) -> None:
         self._sink = sink
         self._max_refusals = max_refusals
-        self._pause_s = pause_s
+        self._pauses = BackOff(pause_s, math.inf, jitter=0.0)
         self._give_up = give_up
 
     async def settle(self, prepared: Prepared, *, is_alone: bool) -> list[Letter]:
@@ -80,10 +82,8 @@ class BatchWriter:
 
     async def _insist(self, batch: Batch, record: StoredRecord, reason: str) -> list[Letter]:
         """Retry a refused row, with growing pauses."""
-        pause_s = self._pause_s
-        for _ in range(self._max_refusals - 1):
-            await trio.sleep(pause_s)
-            pause_s *= 2
+        for attempt in range(self._max_refusals - 1):
+            await trio.sleep(self._pauses.delay_s(attempt))
             try:
                 await self._sink.write(batch)
             except (BatchRefusedError, RowsRefusedError) as error:

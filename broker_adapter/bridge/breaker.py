@@ -12,6 +12,8 @@ import random
 
 import attrs
 
+from shards.back_off import BackOff
+
 
 class BreakerState(enum.StrEnum):
     """Whether a sink is sent records."""
@@ -36,7 +38,6 @@ class BreakerSettings:
     max_backoff_s: float = 30.0
 
 
-_MAX_DOUBLINGS = 30
 _LONGEST_ASKED = 10
 
 
@@ -45,12 +46,12 @@ class Breaker:
 
     Args:
         settings: Its limits.
-        spread: Source of the jitter: a wait is multiplied by a random factor from 0.5 to 1, so that many bridges of one
-            sink do not retry at the same moment.
+        spread: Source of the jitter of the back-off.
     """
 
     def __init__(self, settings: BreakerSettings, spread: random.Random | None = None) -> None:
         self._settings = settings
+        self._back_off = BackOff(settings.min_backoff_s, settings.max_backoff_s)
         self._random = spread or random.Random()
         self.state = BreakerState.CLOSED
         self.failure_count = 0
@@ -71,9 +72,7 @@ class Breaker:
         self.reason = reason
         if self.state is not BreakerState.CLOSED or self.failure_count >= settings.failures_to_open:
             self.state = BreakerState.OPEN
-        doublings = min(self.failure_count - 1, _MAX_DOUBLINGS)
-        longest_s = min(settings.max_backoff_s, settings.min_backoff_s * 2.0**doublings)
-        wait_s = longest_s * self._random.uniform(0.5, 1.0)
+        wait_s = self._back_off.delay_s(self.failure_count - 1, self._random)
         if retry_after_s is not None:
             wait_s = max(wait_s, min(retry_after_s, _LONGEST_ASKED * settings.max_backoff_s))
         return wait_s

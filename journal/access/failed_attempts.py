@@ -7,6 +7,8 @@ from collections.abc import Hashable
 
 import attrs
 
+from shards.back_off import BackOff
+
 
 @attrs.define(slots=True)
 class _Failures:
@@ -26,8 +28,7 @@ class FailedAttempts:
 
     def __init__(self, *, free_failures: int, first_s: float, longest_s: float, max_entries: int = 10_000) -> None:
         self._free_failures = free_failures
-        self._first_s = first_s
-        self._longest_s = longest_s
+        self._delays = BackOff(first_s, longest_s, jitter=0.0)
         self._max_entries = max_entries
         self._entries: OrderedDict[Hashable, _Failures] = OrderedDict()
 
@@ -42,13 +43,11 @@ class FailedAttempts:
     def failed(self, who: Hashable, now: float) -> None:
         """Take note of a failure."""
         failures = self._entries.pop(who, None)
-        if failures is None or now > failures.until + self._longest_s:
+        if failures is None or now > failures.until + self._delays.longest_s:
             failures = _Failures()
         failures.count += 1
         waits = failures.count - self._free_failures
-        # The exponent is bounded, for somebody who tries for years.
-        wait_s = 0.0 if waits <= 0 else min(self._longest_s, self._first_s * 2.0 ** min(waits - 1, 64))
-        failures.until = now + wait_s
+        failures.until = now + (self._delays.delay_s(waits - 1) if waits > 0 else 0.0)
         self._entries[who] = failures
         if len(self._entries) > self._max_entries:
             self._entries.popitem(last=False)

@@ -16,12 +16,12 @@ from journal.client.append_future import NOT_JOINED, AppendFuture
 from journal.client.batching import ENCODING_FAULTS, AppendQueue, BatchEncoder
 from journal.client.connection import Connection
 from journal.client.producer_window import Action, Entry, ProducerWindow
-from journal.client.session_keeper import Backoff
 from journal.client.shard_appends import ShardAppends
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
 from journal.protocol.errors import ConnectionLostError, is_retriable
 from journal.protocol.frames import APPEND_HEAD
 from journal.protocol.messages import OpenShardRequest, ProducerOpenRequest
+from shards.back_off import BackOff
 from shards.errors import OverloadedError, ShardNotFoundError, StorageError, UnknownProducerError, afresh
 from shards.model import Appended, ProducerIdentity
 
@@ -53,7 +53,7 @@ class Appends:
         *,
         after: Callable[[float, Callable[[], None]], None],
         encoder: BatchEncoder,
-        backoff: Backoff,
+        backoff: BackOff,
         window_bytes: int = 32 << 20,
         max_batch_bytes: int = 128 << 10,
         max_batch_records: int = 8192,

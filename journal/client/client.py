@@ -27,7 +27,7 @@ from journal.client.operations import Operations
 from journal.client.receiver import Receiver
 from journal.client.reconnection import Reconnection
 from journal.client.restored import ServerRestored, lost_history
-from journal.client.session_keeper import Backoff, keep_session
+from journal.client.session_keeper import keep_session
 from journal.client.subscription import Subscription
 from journal.client.transport import Transport, open_transport
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode, frames
@@ -46,6 +46,7 @@ from journal.protocol.messages import (
     ShardEvent,
     UnsubscribeRequest,
 )
+from shards.back_off import BackOff
 from shards.errors import InvalidRequestError, StorageError, afresh
 from shards.format.compression import Codec
 from shards.format.record import Record
@@ -127,7 +128,7 @@ async def open_client(
     """
     place = Address.parse(address)
     identity = name or unique_name("client")
-    backoff = Backoff(backoff_min_s, backoff_max_s)
+    backoff = BackOff(backoff_min_s, backoff_max_s)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         scope = nursery.cancel_scope
@@ -203,7 +204,7 @@ class Client(Operations):
         appends: Appends,
         *,
         after: Callable[[float, Callable[[], None]], None],
-        backoff: Backoff,
+        backoff: BackOff,
         join_appends: bool,
         ends_at_restore: bool,
         on_restored: Callable[[ServerRestored], None] | None,

@@ -6,37 +6,20 @@ What is done with a session is its owner's business (`journal.client.client`); h
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-import attrs
 import trio
 
 from journal.client.connection import HEARTBEAT_S, Connection, Listener
 from journal.client.transport import Transport
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, ServerRestoredError
 from journal.protocol.messages import HelloReply
+from shards.back_off import BackOff
 from shards.errors import FormatVersionError, InvalidRequestError, StorageError
 
 # Trying again does not change the answer.
 _FINAL_ERRORS: Final = (AuthenticationError, FormatVersionError, InvalidRequestError, ServerRestoredError)
-
-
-@attrs.frozen(slots=True)
-class Backoff:
-    """Delays between attempts: doubling from ``min_s`` to ``max_s``, each shortened at random by up to a half."""
-
-    min_s: float = 0.05
-    max_s: float = 2.0
-
-    def delay_s(self, attempt: int) -> float:
-        """Seconds to wait before attempt ``attempt`` (from 0)."""
-        return self.longest_s(attempt) * random.uniform(0.5, 1.0)
-
-    def longest_s(self, attempt: int) -> float:
-        """Most seconds that `delay_s` gives."""
-        return min(self.max_s, self.min_s * 2.0 ** min(attempt, 30))
 
 
 class Owner(Listener, Protocol):
@@ -67,7 +50,7 @@ async def keep_session(
     *,
     name: str,
     credentials: Callable[[], dict[str, str] | None] = lambda: None,
-    backoff: Backoff,
+    backoff: BackOff,
     connect_timeout_s: float = 10.0,
     give_up_after_s: float | None = None,
     first_within_s: float | None = None,
@@ -116,7 +99,7 @@ async def keep_session(
                     await ended.wait()
                     reason = connection.reason or reason
                     last_seen = trio.current_time()
-                    is_short = last_seen - began_at <= backoff.longest_s(short_count)
+                    is_short = last_seen - began_at <= backoff.longest_delay_s(short_count)
                     attempt = short_count = short_count + 1 if is_short else 0
             except StorageError as error:
                 # A call only knows that the connection ended; the connection knows why.

@@ -10,13 +10,14 @@ import trio
 from trio.testing import MockClock
 
 from journal.client.connection import Connection
-from journal.client.session_keeper import Backoff, keep_session
+from journal.client.session_keeper import keep_session
 from journal.protocol import Frame, FrameParser, Op, encode, frames, messages
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import HelloReply
+from shards.back_off import BackOff
 from shards.errors import StorageError
 
-BACKOFF = Backoff(0.05, 2.0)
+BACK_OFF = BackOff(0.05, 2.0)
 DOWN = -1.0
 
 
@@ -111,7 +112,7 @@ async def delays_of(script: Sequence[float]) -> list[float]:
         return ScriptedTransport(lasts_s)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: keep_session(owner, connect, name="c", backoff=BACKOFF, ping_interval_s=1000.0))
+        nursery.start_soon(lambda: keep_session(owner, connect, name="c", backoff=BACK_OFF, ping_interval_s=1000.0))
         await is_over.wait()
         nursery.cancel_scope.cancel()
     ends = sorted([*failed_s, *owner.ended_s])
@@ -123,20 +124,20 @@ async def test_the_first_delay_after_a_session_is_short_however_long_the_outage_
 ) -> None:
     """A broker whose connection was ended by END_CLIENT soon after an outage held its publishers up for up to 5 s."""
     delays = await delays_of([DOWN] * 12 + [1.0, 1.0, 1.0])
-    assert delays[11] >= BACKOFF.max_s / 2
-    assert max(delays[12:]) <= BACKOFF.min_s
+    assert delays[11] >= BACK_OFF.longest_s / 2
+    assert max(delays[12:]) <= BACK_OFF.first_s
 
 
 async def test_delays_double_while_the_server_is_away(autojump_clock: MockClock) -> None:
     delays = await delays_of([100.0] + [DOWN] * 12)
     for attempt, delay_s in enumerate(delays):
-        assert BACKOFF.longest_s(attempt) / 2 <= delay_s <= BACKOFF.longest_s(attempt)
-    assert delays[-1] <= BACKOFF.max_s
+        assert BACK_OFF.longest_delay_s(attempt) / 2 <= delay_s <= BACK_OFF.longest_delay_s(attempt)
+    assert delays[-1] <= BACK_OFF.longest_s
 
 
 @pytest.mark.parametrize("before", [[], [DOWN] * 12])
 async def test_sessions_that_end_at_once_are_failures(autojump_clock: MockClock, before: list[float]) -> None:
     """A server that takes a client and ends its session for some reason is not asked without a pause."""
     delays = (await delays_of([*before, *[0.001] * 10]))[len(before) :]
-    assert delays[0] <= 2 * BACKOFF.min_s
-    assert delays[-1] >= BACKOFF.max_s / 2
+    assert delays[0] <= 2 * BACK_OFF.first_s
+    assert delays[-1] >= BACK_OFF.longest_s / 2

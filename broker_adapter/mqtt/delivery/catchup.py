@@ -21,10 +21,10 @@ from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
 from broker_adapter.mqtt.delivery.outgoing_message import size_bytes
 from broker_adapter.mqtt.delivery.record_group import Arrivals, Run, runs_of
-from broker_adapter.mqtt.delivery.retrying import pause
 from broker_adapter.mqtt.delivery.shared_tails import SharedTails
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.targets import covering
+from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
@@ -130,7 +130,7 @@ class Catchup:
                 log = _log.debug if attempt else _log.warning
                 log("catching up of client %r broke off and goes on: %s", inbox.client_id, error)
                 inbox.give_up_joining()
-                await pause(attempt)
+                await trio.sleep(STORE_BACK_OFF.delay_s(attempt))
                 attempt += 1
                 continue
             attempt = 0

@@ -15,7 +15,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.outgoing_message import Arrival, size_bytes
-from broker_adapter.mqtt.delivery.retrying import pause
+from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.subscription import Delivery
 from shards.errors import ShardNotFoundError, StorageError
@@ -96,7 +96,7 @@ class PrivateFeed(abc.ABC):
                 )
             else:
                 return
-            await pause(self._failed_count)
+            await trio.sleep(STORE_BACK_OFF.delay_s(self._failed_count))
             self._failed_count += 1
 
     def _began(self, task_status: trio.TaskStatus[None]) -> None:

@@ -9,7 +9,7 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.feed import Progress
-from broker_adapter.mqtt.delivery.retrying import pause
+from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.subscription import Delivery
 from shards.errors import StorageError
@@ -110,7 +110,7 @@ class Tail:
                     return  # the adapter is being closed
                 if self._resumes:
                     after_lsn = self.reached_lsn
-                await pause(attempt)
+                await trio.sleep(STORE_BACK_OFF.delay_s(attempt))
                 attempt += 1
 
     def _hand_out(self, item: Delivery | Progress) -> None:

@@ -1,8 +1,15 @@
-"""What one client may make the broker hold, and what CONNACK tells it of that."""
+"""What one client may make the broker hold, what CONNACK tells it of that, and how soon the store is asked again."""
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
+
+from shards.back_off import BackOff
+
+STORE_BACK_OFF: Final = BackOff(0.05, 2.0)
+"""Between calls to a store that does not answer."""
 
 
 @attrs.frozen(slots=True, kw_only=True)

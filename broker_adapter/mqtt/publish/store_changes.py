@@ -17,6 +17,7 @@ from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.cache_queue.errors import QueueFullError
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.model.delayed import DelayedPublish
+from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.message import Message, record_of
 from broker_adapter.mqtt.model.storage_rules import Placement, Placements
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
@@ -34,8 +35,6 @@ from shards.model import ShardConfig
 
 _CREATED_AT_ONCE: Final = 64
 _KNOWN_SHARDS: Final = 200_000
-_BACKOFF_MIN_S: Final = 0.05
-_BACKOFF_MAX_S: Final = 2.0
 
 UNREACHABLE: Final = (ConnectionLostError, ShuttingDownError, OverloadedError)
 """The store does not answer, or not now: what was asked is asked again, and nobody is told of a failure."""
@@ -206,10 +205,10 @@ async def until_reached(
         also_after: Refusals after which it is made again, too.
     """
     passing: tuple[type[StorageError], ...] = UNREACHABLE + also_after
-    delay_s = _BACKOFF_MIN_S
+    attempt = 0
     while True:
         try:
             return await call()
         except passing:
-            await trio.sleep(delay_s)
-            delay_s = min(_BACKOFF_MAX_S, delay_s * 2)
+            await trio.sleep(STORE_BACK_OFF.delay_s(attempt))
+            attempt += 1

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 import attrs
 import structlog
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.rules.errors import MappingChangedError
 from broker_adapter.mqtt.rules.store import put_follower, read_rules
 from broker_adapter.mqtt.rules.stored import RULES_SHARD, RULES_SHARD_CONFIG, StoredFollower, StoredRules
 from broker_adapter.mqtt.session.store_retry import may_pass
 from shards.errors import ShardNotFoundError, StorageError
-
-_MIN_BACKOFF_S: Final = 0.1
-_MAX_BACKOFF_S: Final = 2.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -95,7 +92,7 @@ class RulesFollower:
                     raise
             else:
                 return  # the adapter is being closed
-            await trio.sleep(min(_MAX_BACKOFF_S, _MIN_BACKOFF_S * 2.0 ** min(attempt, 10)))
+            await trio.sleep(STORE_BACK_OFF.delay_s(attempt))
             attempt += 1
 
     async def _look(self) -> None:

@@ -25,13 +25,13 @@ from broker_adapter.mqtt.rules.stored import (
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.store_retry import may_pass
 from broker_adapter.state_forms import decode, encode
+from shards.back_off import BackOff
 from shards.errors import ShardNotFoundError, StorageError, VersionConflictError
 from shards.format.record import Record, StoredRecord
 from shards.model import StateValue
 from shards.seams.clock import Clock
 
-_MIN_LOOK_S: Final = 0.02
-_MAX_LOOK_S: Final = 0.5
+_LOOKS: Final = BackOff(0.02, 0.5, jitter=0.0)
 
 
 @attrs.frozen
@@ -191,15 +191,16 @@ async def apply_rules(
     """
     change = RulesChange(adapter, rules, source=source, by=by, clock=clock, expected_version=expected_version)
     deadline_s = trio.current_time() + within_s
-    pause_s = _MIN_LOOK_S
+    attempt = 0
     while True:
+        pause_s = _LOOKS.delay_s(attempt)
         try:
             return await change.make()
         except StorageError as error:
             if not may_pass(error) or trio.current_time() + pause_s >= deadline_s:
                 raise
         await trio.sleep(pause_s)
-        pause_s = min(_MAX_LOOK_S, 2 * pause_s)
+        attempt += 1
 
 
 async def put_follower(adapter: StorageAdapter, broker_id: str, told: StoredFollower) -> None:
@@ -245,7 +246,7 @@ async def wait_followed(
         StorageError: The store does not answer.
     """
     deadline_s = trio.current_time() + timeout_s
-    pause_s = _MIN_LOOK_S
+    attempt = 0
     while True:
         behind = {
             broker_id: told
@@ -254,8 +255,8 @@ async def wait_followed(
         }
         if not behind or trio.current_time() >= deadline_s:
             return behind
-        await trio.sleep(pause_s)
-        pause_s = min(_MAX_LOOK_S, 2 * pause_s)
+        await trio.sleep(_LOOKS.delay_s(attempt))
+        attempt += 1
 
 
 async def running_brokers(adapter: StorageAdapter) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -13,6 +12,7 @@ from broker_adapter.changes import Changes, Committed
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from journal.protocol.errors import is_retriable
+from shards.back_off import BackOff
 from shards.errors import StorageError, StorageFailedError, VersionConflictError
 from shards.model import StateValue
 
@@ -36,19 +36,17 @@ class StoreRetry:
 
     def __init__(self, adapter: StorageAdapter, settings: SessionSettings, statistics: SessionStatistics) -> None:
         self.adapter = adapter
-        self._min_backoff_s = settings.min_backoff_s
-        self._max_backoff_s = settings.max_backoff_s
+        self._back_off = BackOff(settings.min_backoff_s, settings.max_backoff_s)
         self._statistics = statistics
 
     async def pause(self, attempt: int) -> None:
-        """Wait before a call is made again: doubling, shortened at random by up to a half, so that nobody keeps step.
+        """Wait before a call is made again.
 
         Args:
             attempt: How often it was made already, from 0.
         """
         self._statistics.retry_count += 1
-        longest_s = min(self._max_backoff_s, self._min_backoff_s * 2.0 ** min(attempt, 30))
-        await trio.sleep(longest_s * random.uniform(0.5, 1.0))
+        await trio.sleep(self._back_off.delay_s(attempt))
 
     async def pause_after_conflict(self, attempt: int) -> None:
         """Wait for a moment after somebody else was quicker; not at all the first time."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from typing import Final
 
 import attrs
 import trio
@@ -22,6 +23,7 @@ from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry_payloads import Decision, Rolled, Sealed, ShardDeleted, Trimmed
 from journal.engine.write.commands import Commands
 from journal.settings.server import SealingConfig
+from shards.back_off import BackOff
 from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, StorageError, StorageFailedError
 from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.segments.log_segment import LogSegment
@@ -29,8 +31,7 @@ from shards.segments.shard import Shard
 
 _log = logging.getLogger("journal.sealing")
 
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 300.0
+_FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
 _IDLE_S = 30.0
 
 
@@ -231,7 +232,7 @@ class ParquetScheduler:
             return float("inf")
         if self._refuse() is not None:
             # There is no event for free disk space.
-            return trio.current_time() + _FIRST_PAUSE_S
+            return trio.current_time() + _FAILED.first_s
         ends = [
             max(trouble.not_before, self._not_before)
             for trouble in self._trouble.values()
@@ -370,10 +371,10 @@ class ParquetScheduler:
     def _note_failure(self, shard: Shard, segment: LogSegment, error: Exception) -> None:
         now = trio.current_time()
         trouble = self._trouble.setdefault((shard.shard_id, segment.base_offset), _Trouble())
+        trouble.not_before = now + _FAILED.delay_s(trouble.attempts)
         trouble.attempts += 1
-        trouble.not_before = now + _pause(trouble.attempts)
+        self._not_before = now + _FAILED.delay_s(self._failures_in_a_row)
         self._failures_in_a_row += 1
-        self._not_before = now + _pause(self._failures_in_a_row)
         self._tell(shard, segment, error if isinstance(error, StorageError) else SealFailedError(str(error)))
 
     def _tell(self, shard: Shard, segment: LogSegment, error: StorageError) -> None:
@@ -440,7 +441,3 @@ def _decision(segment: LogSegment, written: SealedFile) -> Sealed:
         last_lsn=segment.last_lsn,
         newest_us=segment.newest_us,
     )
-
-
-def _pause(failures: int) -> float:
-    return min(_FIRST_PAUSE_S * 2.0 ** min(failures - 1, 20), _LONGEST_PAUSE_S)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import abc
 import logging
 from itertools import islice
+from typing import Final
 
 import trio
 
 from journal.engine.write.commands import Commands
+from shards.back_off import BackOff
 from shards.errors import StorageError
 from shards.segments.shard import Shard
 
 _log = logging.getLogger("journal.groups")
 
 _STORED_AT_ONCE = 200
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 30.0
+_REFUSED: Final = BackOff(1.0, 30.0, jitter=0.0)
 
 
 class Position(abc.ABC):
@@ -58,7 +59,7 @@ class GroupPositions:
         self._moved: dict[Position, None] = {}
         self._wake = trio.Event()
         self._finishing = trio.Event()
-        self._pause_s = 0.0
+        self._refusals = 0
 
     def __len__(self) -> int:
         """Return the number of positions that are not stored yet."""
@@ -86,7 +87,7 @@ class GroupPositions:
             if self._moved:
                 refusal = await self._store_some()
                 if refusal is None:
-                    self._pause_s = 0.0
+                    self._refusals = 0
                 elif self._finishing.is_set() or self._commands.has_failed:
                     _log.warning(
                         "%d positions of %s are not stored; the records after them will be delivered again: %s",
@@ -134,8 +135,9 @@ class GroupPositions:
         return refusal
 
     async def _rest(self, refusal: StorageError) -> None:
-        if not self._pause_s:
+        if not self._refusals:
             _log.warning("positions of %s wait to be stored: %s", self._cursor_name, refusal)
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2 or _FIRST_PAUSE_S)
-        with trio.move_on_after(self._pause_s):
+        pause_s = _REFUSED.delay_s(self._refusals)
+        self._refusals += 1
+        with trio.move_on_after(pause_s):
             await self._finishing.wait()
