@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -206,7 +207,9 @@ async def test_a_message_of_qos_2_that_comes_again_is_stored_once(version: Versi
         assert await values(served.adapter, "a") == [b"x", b"y"]
 
 
-async def test_a_message_of_qos_2_is_stored_once_over_two_connections() -> None:
+@pytest.mark.parametrize("dup", [True, False])
+async def test_a_message_of_qos_2_is_stored_once_over_two_connections(dup: bool) -> None:
+    """Some clients forget DUP when they send again: paho does after a second attempt to connect that failed."""
     async with serving() as served:
         kept = Properties(session_expiry_interval=100)
         client = await served.client("c", properties=kept)
@@ -215,12 +218,31 @@ async def test_a_message_of_qos_2_is_stored_once_over_two_connections() -> None:
         await client.expect(Pubrec)
         await client.stream.aclose()
         client = await served.client("c", clean_start=False, properties=kept)
-        message.dup = True
+        message.dup = dup
         await client.send(message)
         await client.expect(Pubrec)
         await client.send(Pubrel(5))
         await client.expect(Pubcomp)
         assert await values(served.adapter, "a") == [b"x"]
+
+
+@pytest.mark.parametrize("change", [{"topic": "b"}, {"payload": b"y"}])
+async def test_another_message_of_qos_2_under_an_identifier_that_is_not_released_is_stored(
+    change: dict[str, Any],
+) -> None:
+    """Its client has forgotten the first one. With DUP it would be a repetition of that, whatever it says."""
+    kept = Properties(session_expiry_interval=100)
+    first = Publish("a", b"x", 2, packet_id=5)
+    async with serving() as served:
+        client = await served.client("c", properties=kept)
+        await client.send(first)
+        await client.expect(Pubrec)
+        await client.stream.aclose()
+        client = await served.client("c", clean_start=False, properties=kept)
+        other = attrs.evolve(first, **change)
+        await client.send(attrs.evolve(other, dup=True), other)
+        assert [await client.expect(Pubrec) for _ in range(2)] == [Pubrec(5)] * 2
+        assert await values(served.adapter, other.topic) == ([b"x"] * (other.topic == "a") + [other.payload])
 
 
 @pytest.mark.parametrize(

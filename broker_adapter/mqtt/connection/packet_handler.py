@@ -226,7 +226,7 @@ class PacketHandler:
         services, session = self._services, self.session
         self._inbound = PublishPipeline(
             services.publisher,
-            commit=lambda changes, packet_ids: services.sessions.commit(session, changes, received=packet_ids),
+            commit=lambda changes, received: services.sessions.commit(session, changes, received=received),
             on_outcomes=self._acknowledge,
             start=self._start,
         )
@@ -300,7 +300,7 @@ class PacketHandler:
             self._incoming.released(packet_id)
         # One that is not known was let go before and the answer was lost, or the client is mistaken and nobody is hurt.
         if packet_id in session.inbound:
-            session.inbound.discard(packet_id)
+            del session.inbound[packet_id]
             if session.is_durable:
                 self._saved.send(answer)
                 return

@@ -9,7 +9,7 @@ message and all behind it wait their turn here, and a task sees to them. What mu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -18,7 +18,7 @@ import trio
 from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
 from broker_adapter.mqtt.model.delayed import DelayedPublish
-from broker_adapter.mqtt.model.message import Message, record_of
+from broker_adapter.mqtt.model.message import Message, digest_of, record_of
 from broker_adapter.mqtt.publish.joined_append import JoinedAppend, parts_of
 from broker_adapter.mqtt.publish.store_changes import Publisher, reason_code_of
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
@@ -79,8 +79,8 @@ class PublishPipeline:
 
     Args:
         publisher: Stores them.
-        commit: Carries out changes together with the session's state, once even if an answer is lost; its packet
-            identifiers are those of the QoS 2 messages among them.
+        commit: Carries out changes together with the session's state, once even if an answer is lost; with the packet
+            identifiers of the QoS 2 messages among them go their digests.
         on_outcomes: Told what became of messages, in the order in which they were received.
         start: Starts a task that ends with the connection.
 
@@ -93,7 +93,7 @@ class PublishPipeline:
         self,
         publisher: Publisher,
         *,
-        commit: Callable[[Changes, Collection[int]], Awaitable[None]],
+        commit: Callable[[Changes, Mapping[int, int]], Awaitable[None]],
         on_outcomes: Callable[[list[Received]], None],
         start: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
@@ -344,7 +344,11 @@ class PublishPipeline:
         messages = [(received.message, received.due) for received in run if received.message is not None]
         placements = [self._publisher.placement_of(message) for message, due in messages if due is None]
         shards = {placement.shard: placement.config for placement in placements}
-        packet_ids = [received.packet_id for received in run if received.qos == 2]
+        digests = {
+            received.packet_id: digest_of(received.message.topic, received.message.payload)
+            for received in run
+            if received.qos == 2 and received.message is not None
+        }
         for may_repeat in (True, False):
             refused = await self._publisher.create_shards(shards)
             if refused:
@@ -352,7 +356,7 @@ class PublishPipeline:
             changes = self._publisher.changes(messages)
             try:
                 # The session tells which of its writes were carried out when an answer is lost.
-                await self._commit(changes, packet_ids)
+                await self._commit(changes, digests)
             except ShardNotFoundError as error:
                 if not may_repeat:
                     return error

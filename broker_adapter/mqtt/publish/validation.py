@@ -14,7 +14,7 @@ from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.errors import ConversationError
 from broker_adapter.mqtt.model.limits import Limits
-from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.message import Message, digest_of
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
 from broker_adapter.mqtt.model.topic_aliases import InboundAliases
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
@@ -104,9 +104,11 @@ class PublishValidator:
                 reason_code = ReasonCode.SUCCESS
             return Received(None, packet.packet_id, qos, reason_code=reason_code)
         if qos == 2:
-            # Without DUP it is another message: the client forgot the earlier one, or the store was restored to a time
-            # when that was not released yet.
-            if packet.dup and packet.packet_id in self._session.inbound:
+            # Until PUBREL comes the same message is a repetition, as the standard has it, whether it has DUP or not:
+            # some clients forget to set it. Another one without DUP is new: the client forgot the earlier one, or the
+            # store was restored to a time when that was not released yet.
+            known = self._session.inbound.get(packet.packet_id)
+            if known is not None and (packet.dup or known == digest_of(route.topic, packet.payload)):
                 return Received(None, packet.packet_id, qos, reason_code=ReasonCode.SUCCESS)
             if (earlier := self._storing.get(packet.packet_id)) is not None:
                 return earlier

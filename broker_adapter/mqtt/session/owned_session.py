@@ -8,8 +8,9 @@ writes that follow the same one the store takes only one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final
 
 import attrs
@@ -22,7 +23,7 @@ from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.errors import SessionTakenOverError
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
-from broker_adapter.mqtt.session.progress import progress_of, retained_of, window_of
+from broker_adapter.mqtt.session.progress import inbound_of, progress_of, retained_of, window_of
 from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.store_retry import StoreRetry, concerns, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredSubscription
@@ -34,6 +35,8 @@ from shards.errors import StorageError, StorageFailedError, VersionConflictError
 
 _NOTHING: Final = Changes()
 
+NOTHING_RECEIVED: Final[Mapping[int, int]] = MappingProxyType({})
+
 _CHECK_INTERVAL_S: Final = 0.25
 """Who writes without a pause looks so often whether the session still is its own."""
 
@@ -42,9 +45,12 @@ _PAUSE_S: Final = 0.1
 
 @attrs.frozen(slots=True)
 class _Taken:
-    """Packet identifiers of the messages that are the session's if and only if a write is carried out."""
+    """Packet identifiers of the messages that are the session's if and only if a write is carried out.
 
-    received: Collection[int] = ()
+    Those of received messages have their digests with them, as in `Session.inbound`.
+    """
+
+    received: Mapping[int, int] = NOTHING_RECEIVED
     claiming: Collection[int] = ()
 
 
@@ -133,7 +139,7 @@ class OwnedSession:
     async def commit(
         self,
         changes: Changes,
-        received: Collection[int],
+        received: Mapping[int, int] = NOTHING_RECEIVED,
         *,
         claiming: Collection[int] = (),
         with_record: bool = False,
@@ -141,7 +147,7 @@ class OwnedSession:
         """Carry out changes and store the session in one step.
 
         Args:
-            received: Packet identifiers of the QoS 2 messages of the client among the changes.
+            received: Packet identifiers of the QoS 2 messages of the client among the changes, with their digests.
             claiming: Packet identifiers of the messages to the client that the changes claim.
 
         Raises:
@@ -358,7 +364,7 @@ class OwnedSession:
             return ProgressRecord(self.claim, number)
         return progress_of(
             session.out,
-            session.inbound.union(taken.received),
+            {**session.inbound, **taken.received},
             claim=self.claim,
             write_number=number,
             claiming=taken.claiming,
@@ -405,7 +411,7 @@ def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Sess
             for one in record.memberships
         },
         window,
-        set() if progress is None else set(progress.inbound),
+        {} if progress is None else inbound_of(progress),
         [] if progress is None else retained_of(progress),
     )
 

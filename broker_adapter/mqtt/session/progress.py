@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import zip_longest
 
 from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
@@ -24,7 +25,7 @@ class _Names:
 
 def progress_of(
     window: OutboundWindow,
-    inbound: Iterable[int],
+    inbound: Mapping[int, int],
     *,
     claim: int,
     write_number: int,
@@ -34,6 +35,7 @@ def progress_of(
     """The stored form of the moment. What does not outlive the connection is left out.
 
     Args:
+        inbound: `Session.inbound`.
         claiming: Packet identifiers of the messages that are claimed in the same step.
         retained: What is owed of retained messages.
     """
@@ -52,6 +54,7 @@ def progress_of(
         done=_stored_ranges(window.done, names),
         seen=_stored_ranges(window.seen, names),
         inbound=tuple(inbound),
+        inbound_digests=tuple(inbound.values()),
         retained=tuple(
             StoredRetainedScan(one.topic_filter, one.until.lsn, one.qos, one.subscription_id, one.after)
             for one in retained
@@ -67,6 +70,11 @@ def retained_of(progress: ProgressRecord) -> list[RetainedScan]:
         RetainedScan(one.topic_filter, Position(one.until_lsn), one.qos, one.subscription_id, one.after)
         for one in progress.retained
     ]
+
+
+def inbound_of(progress: ProgressRecord) -> dict[int, int]:
+    """`Session.inbound`, as it was stored."""
+    return dict(zip_longest(progress.inbound, progress.inbound_digests[: len(progress.inbound)], fillvalue=0))
 
 
 def window_of(progress: ProgressRecord) -> OutboundWindow:

@@ -61,7 +61,8 @@ class Session:
         subscriptions: Options by topic filter; shared ones under their whole filter (``$share/...``).
         memberships: Of shared subscriptions, by (group name, topic filter).
         out: Messages on their way to the client.
-        inbound: Packet identifiers of QoS 2 messages from the client that are stored and not released.
+        inbound: Packet identifiers of QoS 2 messages from the client that are stored and not released, each with the
+            digest of its message (`message.digest_of`; 0 if it is not known).
             `Sessions.commit` adds to them; the connection takes out what PUBREL names, and saves that before it sends
             PUBCOMP.
         retained: What is still owed of retained messages, in the order of the subscriptions.
@@ -76,7 +77,7 @@ class Session:
     subscriptions: dict[str, SubscriptionOptions] = attrs.Factory(dict)
     memberships: dict[tuple[str, str], Membership] = attrs.Factory(dict)
     out: OutboundWindow = attrs.Factory(OutboundWindow)
-    inbound: set[int] = attrs.Factory(set)
+    inbound: dict[int, int] = attrs.Factory(dict)
     retained: list[RetainedScan] = attrs.Factory(list)
     is_open: bool = True
     publishes: Publishes | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 import msgspec
@@ -24,7 +24,7 @@ from broker_adapter.mqtt.session.keyed_lock import KeyedLock
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.orphan_cleanup import OrphanCleanup
 from broker_adapter.mqtt.session.outbound_window import InFlight
-from broker_adapter.mqtt.session.owned_session import OwnedSession, session_from
+from broker_adapter.mqtt.session.owned_session import NOTHING_RECEIVED, OwnedSession, session_from
 from broker_adapter.mqtt.session.peer_channel import PeerChannel
 from broker_adapter.mqtt.session.publishes import LeftPublishes
 from broker_adapter.mqtt.session.session import Membership, Session
@@ -367,12 +367,14 @@ class Sessions:
         else:
             await trio.lowlevel.checkpoint()
 
-    async def commit(self, session: Session, changes: Changes, *, received: Collection[int] = ()) -> None:
+    async def commit(
+        self, session: Session, changes: Changes, *, received: Mapping[int, int] = NOTHING_RECEIVED
+    ) -> None:
         """Carry out changes together with the session's progress, exactly once even if the connection is lost.
 
         Args:
-            received: Packet identifiers of the QoS 2 messages among the changes; they are in `Session.inbound` when it
-                returns, and in the store if and only if the messages are.
+            received: Packet identifiers of the QoS 2 messages among the changes, with their digests; they are in
+                `Session.inbound` when it returns, and in the store if and only if the messages are.
 
         Raises:
             SessionTakenOverError: It is somebody else's by now; nothing was carried out.
@@ -402,7 +404,7 @@ class Sessions:
             claiming = [entry.packet_id for entry in rest.values()]
             try:
                 try:
-                    await owned.commit(changes_of(rest.keys(), session.client_id), (), claiming=claiming)
+                    await owned.commit(changes_of(rest.keys(), session.client_id), claiming=claiming)
                 except (VersionConflictError, CursorConflictError):
                     await self._store_retry.pause_after_conflict(attempt)
                     mine = {claim for claim, entry in rest.items() if entry.is_claimed}

@@ -94,7 +94,7 @@ class Shares:
             memberships[group, topic_filter] = Membership(share.store_group, Position(share.start_lsn))
             is_done = False
             try:
-                await owned.commit(Changes(puts=puts), (), with_record=True)
+                await owned.commit(Changes(puts=puts), with_record=True)
                 is_done = True
             except VersionConflictError:
                 await self._store_retry.pause_after_conflict(attempt)
@@ -118,7 +118,7 @@ class Shares:
             session.memberships.pop((group, topic_filter), None)
             is_done = False
             try:
-                await owned.commit(changes, (), with_record=True)
+                await owned.commit(changes, with_record=True)
                 is_done = True
             except VersionConflictError:
                 await self._store_retry.pause_after_conflict(attempt)

@@ -117,6 +117,7 @@ class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
         seen: What is finished at QoS 0 and 1 above the position.
         inbound: Packet identifiers received and not released.
         retained: What is owed of retained messages.
+        inbound_digests: Of the messages behind `inbound`, in its order; a program that knew none has left them out.
     """
 
     claim: int
@@ -130,6 +131,7 @@ class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
     seen: tuple[StoredRange, ...] = ()
     inbound: tuple[int, ...] = ()
     retained: tuple[StoredRetainedScan, ...] = ()
+    inbound_digests: tuple[int, ...] = ()
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True):

@@ -24,7 +24,7 @@ def message(offset: int, *, shard: str = "s", lsn: int | None = None, qos: int =
 
 
 def stored_and_read(window: OutboundWindow) -> OutboundWindow:
-    stored = encode(progress_of(window, (), claim=1, write_number=1))
+    stored = encode(progress_of(window, {}, claim=1, write_number=1))
     return window_of(decode(ProgressRecord, b"k", stored))
 
 
@@ -208,7 +208,7 @@ class DeliveryThroughTheWindow(RuleBasedStateMachine):
     # Steps
 
     def _snapshot(self) -> bytes:
-        return encode(progress_of(self.window, (), claim=1, write_number=1))
+        return encode(progress_of(self.window, {}, claim=1, write_number=1))
 
     def _connect(self) -> None:
         self.window.receive_maximum = self.receive_maximum

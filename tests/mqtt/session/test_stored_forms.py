@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.claims import StoredClaim
+from broker_adapter.mqtt.session.progress import inbound_of
 from broker_adapter.mqtt.session.stored import (
     CleanupRecord,
     Lease,
@@ -32,6 +33,7 @@ from shards.errors import CorruptionError, FormatVersionError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "mqtt_state"
 LATER_GOLDEN = Path(__file__).parents[2] / "golden" / "v2" / "mqtt_state"
+NEWEST_GOLDEN = Path(__file__).parents[2] / "golden" / "v3" / "mqtt_state"
 
 PROPERTIES = Properties(
     payload_format_indicator=1,
@@ -83,6 +85,7 @@ SAMPLES: dict[str, msgspec.Struct] = {
         done=((0, 18, 20, 1002),),
         seen=((0, 20, 21, 1003),),
         inbound=(1, 65_535),
+        inbound_digests=(0, 2**32 - 1),
     ),
     "progress_owing": ProgressRecord(
         claim=5,
@@ -105,25 +108,34 @@ LATER = {
     "session",
     "session_owned",
     "session_taken",
-    "progress",
-    "progress_owing",
     "claim",
     "lease",
     "lease_replacing",
 }
 """Written in a later form, or not known to the first version."""
 
+NEWEST = {"progress", "progress_owing"}
+"""Written in another form since."""
+
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
-    golden = ((LATER_GOLDEN if name in LATER else GOLDEN) / f"{name}.bin").read_bytes()
+    directory = NEWEST_GOLDEN if name in NEWEST else LATER_GOLDEN if name in LATER else GOLDEN
+    golden = (directory / f"{name}.bin").read_bytes()
     assert encode(SAMPLES[name]) == golden
     assert decode(type(SAMPLES[name]), b"key", golden) == SAMPLES[name]
 
 
-def test_progress_of_the_first_version_owes_nothing_of_retained_messages() -> None:
-    golden = (GOLDEN / "progress.bin").read_bytes()
-    assert decode(ProgressRecord, b"key", golden) == SAMPLES["progress"]
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [(GOLDEN, "progress"), (LATER_GOLDEN, "progress"), (LATER_GOLDEN, "progress_owing")],
+    ids=["first", "later", "later, owing"],
+)
+def test_progress_of_earlier_versions_knows_no_digests(directory: Path, name: str) -> None:
+    """Nor does that of the first version owe anything of retained messages."""
+    found = decode(ProgressRecord, b"key", (directory / f"{name}.bin").read_bytes())
+    assert found == msgspec.structs.replace(SAMPLES[name], inbound_digests=())
+    assert inbound_of(found) == dict.fromkeys(found.inbound, 0)
 
 
 @pytest.mark.parametrize("name", ["session", "session_owned"])
