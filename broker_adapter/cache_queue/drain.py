@@ -26,6 +26,7 @@ from broker_adapter.changes import Changes, StatePut
 from broker_adapter.state_forms import decode, encode
 from shards.errors import OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from shards.format.record import Gap, Record, StoredRecord
+from shards.topics.reserved_names import QUEUE_CURSOR
 
 _TRIM_BYTES: Final = 8 << 20
 _LETTERS_BYTES: Final = 256 << 10
@@ -292,7 +293,7 @@ class QueueDrain:
         """Let the shard's cursor follow, which the server's metrics and the console look at."""
         if self.offset > self._shown_offset:
             offset = self.offset
-            await self._adapter.commit_cursor(self._shard, names.CURSOR, offset)
+            await self._adapter.commit_cursor(self._shard, QUEUE_CURSOR, offset)
             self._shown_offset = offset
 
     async def _store(self, step: _Step) -> None:

@@ -6,26 +6,22 @@ import re
 from typing import Final
 
 from shards.errors import InvalidNameError
-
-SHARD_PREFIX: Final = "$queue/"
-"""What the names of all shards of cache queues begin with. MQTT clients can neither publish nor subscribe there."""
-
-CURSOR: Final = "drained"
-"""Cursor of a queue's shard, for people and for the server's metrics: it follows `Progress.offset` within a second."""
-
-DEFINITIONS: Final = b"queue/"
-"""What the state keys of queues begin with, followed by the queue's name."""
+from shards.topics.reserved_names import (
+    DEAD_LETTERS_SUFFIX,
+    QUEUE_DEFINITIONS,
+    QUEUE_LEASES,
+    QUEUE_LETTERS_DONE,
+    QUEUE_PREFIX,
+    QUEUE_PROGRESS,
+    QUEUE_STATUSES,
+)
 
 NO_WRITER: Final = ""
 """In place of a writer's name: what is known of a queue's offsets since its mode was changed last."""
 
-_LEASES: Final = b"queue-lease/"
 _REQUESTS: Final = b"queue-request/"
-_STATUSES: Final = b"queue-status/"
-_PROGRESS: Final = b"queue-progress/"
 _KNOWN_ENDS: Final = b"queue-end/"
 _WRITERS: Final = b"queue-writer/"
-_LETTERS_DONE: Final = b"queue-letters-done/"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -45,27 +41,27 @@ def check_name(name: str) -> str:
 
 def shard_of(queue: str) -> str:
     """The shard that holds what waits."""
-    return f"{SHARD_PREFIX}{queue}"
+    return f"{QUEUE_PREFIX}{queue}"
 
 
 def dead_letters_of(queue: str) -> str:
     """The shard that holds what the sink refused."""
-    return f"{SHARD_PREFIX}{queue}/dead-letters"
+    return f"{shard_of(queue)}{DEAD_LETTERS_SUFFIX}"
 
 
 def definition_key(queue: str) -> bytes:
     """What the queue is; see `stored.Definition`."""
-    return DEFINITIONS + queue.encode()
+    return QUEUE_DEFINITIONS + queue.encode()
 
 
 def queue_of(definition_key: bytes) -> str:
     """The queue that a key made by `definition_key` is of."""
-    return definition_key.removeprefix(DEFINITIONS).decode()
+    return definition_key.removeprefix(QUEUE_DEFINITIONS).decode()
 
 
 def lease_key(queue: str) -> bytes:
     """Who drives the queue; see `stored.Lease`."""
-    return _LEASES + queue.encode()
+    return QUEUE_LEASES + queue.encode()
 
 
 def request_key(queue: str) -> bytes:
@@ -75,12 +71,12 @@ def request_key(queue: str) -> bytes:
 
 def status_key(queue: str) -> bytes:
     """What its driver says of itself; see `stored.Status`."""
-    return _STATUSES + queue.encode()
+    return QUEUE_STATUSES + queue.encode()
 
 
 def progress_key(queue: str) -> bytes:
     """How far it is done with; see `stored.Progress`."""
-    return _PROGRESS + queue.encode()
+    return QUEUE_PROGRESS + queue.encode()
 
 
 def known_ends_prefix(queue: str) -> bytes:
@@ -95,7 +91,7 @@ def known_end_key(queue: str, writer: str) -> bytes:
 
 def letters_done_key(queue: str) -> bytes:
     """Which of its dead letters are done with; see `stored.LettersDone`."""
-    return _LETTERS_DONE + queue.encode()
+    return QUEUE_LETTERS_DONE + queue.encode()
 
 
 def writers_prefix(queue: str) -> bytes:

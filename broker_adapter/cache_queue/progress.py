@@ -19,6 +19,7 @@ from broker_adapter.cache_queue.ranges import Range, covered_count, intersection
 from broker_adapter.cache_queue.stored import Counts, Definition, KnownEnd, Progress, Status
 from broker_adapter.state_forms import decode
 from shards.model import ShardInfo
+from shards.topics.reserved_names import QUEUE_CURSOR
 
 
 def added(first: Counts, second: Counts) -> Counts:
@@ -51,7 +52,7 @@ async def read_progress(adapter: StorageAdapter, queue: str, shard_id: int) -> t
 
 async def _progress_from_cursor(adapter: StorageAdapter, queue: str, shard_id: int) -> Progress:
     """As programs wrote it that had no `Progress`: the offset as a cursor, the counts in the driver's status."""
-    cursor = await adapter.get_cursor(names.shard_of(queue), names.CURSOR)
+    cursor = await adapter.get_cursor(names.shard_of(queue), QUEUE_CURSOR)
     if cursor is None:
         return Progress(shard_id)
     counts, counted_offset, purged_count = Counts(), 0, 0

@@ -29,6 +29,7 @@ from broker_adapter.state_forms import decode, encode
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from shards.format.record import StoredRecord
 from shards.model import Mode, ShardInfo
+from shards.topics.reserved_names import QUEUE_DEFINITIONS
 
 _BACK_TO_MEMORY = 4
 """A hybrid queue goes back to memory when it holds less than this part of what it may hold there."""
@@ -158,7 +159,7 @@ async def stored_settings(adapter: StorageAdapter, name: str, otherwise: QueueSe
 
 async def list_queues(adapter: StorageAdapter) -> list[str]:
     """Names of all queues, sorted."""
-    return [names.queue_of(value.key) async for value in adapter.scan_state(names.DEFINITIONS)]
+    return [names.queue_of(value.key) async for value in adapter.scan_state(QUEUE_DEFINITIONS)]
 
 
 async def change_queue(

@@ -18,7 +18,6 @@ from attrs import field
 from broker_adapter.bridge.config import BridgeTable, problems_of
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.storage_rules import Storage
-from broker_adapter.mqtt.model.topics import OWN_PREFIX
 from broker_adapter.opening import ENGINES
 from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
 from journal.settings.access import is_loopback
@@ -40,6 +39,7 @@ from journal.settings.values import (
 )
 from shards.errors import InvalidNameError
 from shards.topics.names import validate_shard_name
+from shards.topics.reserved_names import BROKER_PREFIX
 from shards.topics.topic_filters import validate_filter
 
 _LIMITS = Limits()
@@ -76,7 +76,7 @@ def _parse_prefix(value: object) -> str:
         prefix = validate_shard_name(parse_text(value))
     except InvalidNameError as error:
         raise ValueError("is no shard name") from error
-    if prefix.startswith(OWN_PREFIX) or prefix.endswith("/"):
+    if prefix.startswith(BROKER_PREFIX) or prefix.endswith("/"):
         raise ValueError("cannot be used")
     return prefix
 
@@ -109,7 +109,7 @@ Filters = Annotated[
     tuple[str, ...],
     Kind(parse_filters, 'a list of topic filters, in which "%u" and "%c" stand for the client\'s names'),
 ]
-Prefix = Annotated[str, Kind(_parse_prefix, f'a topic name that does not begin with "{OWN_PREFIX}" or end with "/"')]
+Prefix = Annotated[str, Kind(_parse_prefix, f'a topic name that does not begin with "{BROKER_PREFIX}" or end with "/"')]
 QosList = Annotated[tuple[int, ...], Kind(_parse_qos, "a list of 0, 1 and 2")]
 Names = Annotated[tuple[str, ...], Kind(_parse_names, "a list of user names, or [] for nobody")]
 Hashed = Annotated[Literal["topic", "publisher"], Kind(_parse_hashed, '"topic" or "publisher"')]

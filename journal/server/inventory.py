@@ -24,21 +24,13 @@ from shards.errors import StorageError
 from shards.format.batch import BatchHeader
 from shards.model import SegmentKind
 from shards.segments.shard import Shard
+from shards.topics.reserved_names import QUEUE_CURSOR, QUEUE_PREFIX, group_of_cursor
 
 OTHERS: Final = "(others)"
 """Stands for all groups or queues that are not named."""
 
 NAMED_GROUPS: Final = 50
 NAMED_QUEUES: Final = 50
-
-GROUP_PREFIX: Final = "group/"
-"""What the names of the cursors of groups begin with."""
-
-QUEUE_PREFIX: Final = "$queue/"
-"""What the shards of cache queues are called; who fills and drains them is not known here."""
-
-QUEUE_CURSOR: Final = "drained"
-"""Cursor of a cache queue's shard: everything below it is done with."""
 
 _GROUPS_KEPT_APART: Final = 10_000
 _QUEUES_LOOKED_AT: Final = 1_000
@@ -206,14 +198,14 @@ class InventoryTaker:
             await pace.step()
             if cursor is None:
                 continue
-            shard_id, name, offset = cursor
+            shard_id, cursor_name, offset = cursor
             count += 1
-            if not name.startswith(GROUP_PREFIX):
+            name = group_of_cursor(cursor_name)
+            if name is None:
                 continue
             if shard_id != known:
                 known = shard_id
                 records_from = self._records_from(shard_id)
-            name = name.removeprefix(GROUP_PREFIX)
             group = groups.get(name)
             if group is None and (len(groups) >= _GROUPS_KEPT_APART or name == OTHERS):
                 # However many names there are, only so many are kept apart while they are counted.

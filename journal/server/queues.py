@@ -16,11 +16,17 @@ from journal.engine.time_slice import TimeSlice
 from journal.server.shard_operations import Asker, ShardOperations
 from shards.model import ShardInfo
 from shards.segments.shard import Shard
+from shards.topics.reserved_names import (
+    DEAD_LETTERS_SUFFIX,
+    QUEUE_CURSOR,
+    QUEUE_DEFINITIONS,
+    QUEUE_LEASES,
+    QUEUE_LETTERS_DONE,
+    QUEUE_PREFIX,
+    QUEUE_PROGRESS,
+    QUEUE_STATUSES,
+)
 
-FILTER: Final = "$queue/#"
-_PREFIX: Final = "$queue/"
-_DEAD_LETTERS: Final = "/dead-letters"
-_CURSOR: Final = "drained"
 _FORMAT: Final = b"\x01"
 _SILENT_AFTER_US: Final = 25_000_000
 """A driver tells something of itself every ten seconds at least, but for one that drains a queue once."""
@@ -140,11 +146,11 @@ class QueueOperations:
         Raises:
             NotAuthorizedError: The principal may not read all queues.
         """
-        page = await self._shards.list_shards(who, FILTER, after, limit)
+        page = await self._shards.list_shards(who, f"{QUEUE_PREFIX}#", after, limit)
         queues: list[QueueInfo] = []
         step = TimeSlice()
         for info in page.shards:
-            if info.name.endswith(_DEAD_LETTERS):
+            if info.name.endswith(DEAD_LETTERS_SUFFIX):
                 continue
             if (shard := self._engine.peek(info.shard_id)) is not None:
                 queues.append(self._look(info, shard))
@@ -153,10 +159,10 @@ class QueueOperations:
         return QueuePage(queues, page.more, page.shards[-1].name if page.shards else after)
 
     def _look(self, info: ShardInfo, shard: Shard) -> QueueInfo:
-        name = info.name.removeprefix(_PREFIX)
-        definition = self._read(_Definition, b"queue/", name)
-        status = self._read(_Status, b"queue-status/", name)
-        lease = self._read(_Lease, b"queue-lease/", name)
+        name = info.name.removeprefix(QUEUE_PREFIX)
+        definition = self._read(_Definition, QUEUE_DEFINITIONS, name)
+        status = self._read(_Status, QUEUE_STATUSES, name)
+        lease = self._read(_Lease, QUEUE_LEASES, name)
         holder = lease.holder if lease is not None else ""
         silent_us = self._silent_us(holder, status)
         is_driven = bool(holder) and not silent_us
@@ -188,7 +194,7 @@ class QueueOperations:
             size_bytes=info.size_bytes,
             in_rate=told.in_rate if told is not None else None,
             out_rate=told.out_rate if told is not None else None,
-            dead_letter_records=self._dead_letters(info.name + _DEAD_LETTERS, name),
+            dead_letter_records=self._dead_letters(info.name + DEAD_LETTERS_SUFFIX, name),
         )
 
     def _silent_us(self, holder: str, status: _Status | None) -> int:
@@ -199,10 +205,10 @@ class QueueOperations:
         return silent_us if silent_us >= _SILENT_AFTER_US else 0
 
     def _done_offset(self, info: ShardInfo, name: str) -> int:
-        progress = self._read(_Progress, b"queue-progress/", name)
+        progress = self._read(_Progress, QUEUE_PROGRESS, name)
         if progress is not None and progress.shard_id == info.shard_id:
             return progress.offset
-        cursor = self._engine.cursor_of(info.shard_id, _CURSOR)
+        cursor = self._engine.cursor_of(info.shard_id, QUEUE_CURSOR)
         return cursor.offset if cursor is not None else 0
 
     def _dead_letters(self, shard_name: str, name: str) -> int:
@@ -210,7 +216,7 @@ class QueueOperations:
         shard = None if shard_id is None else self._engine.peek(shard_id)
         if shard is None:
             return 0
-        done = self._read(_LettersDone, b"queue-letters-done/", name)
+        done = self._read(_LettersDone, QUEUE_LETTERS_DONE, name)
         first = done.next_offset if done is not None and done.shard_id == shard.shard_id else 0
         return shard.record_count_from(first)
 

@@ -18,6 +18,7 @@ from broker_adapter.cache_queue.ranges import contains, covered_count, from_offs
 from broker_adapter.cache_queue.stored import Counts, Definition, KnownEnd, Progress, Status
 from broker_adapter.state_forms import encode
 from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
+from shards.topics.reserved_names import QUEUE_CURSOR
 from tests.cache_queue.queues import NAME, driven, filled, waiting
 
 RESERVED = 1 << 20
@@ -231,7 +232,7 @@ async def test_a_queue_of_a_program_before_goes_on_where_it_was(adapter: Storage
     info = await adapter.describe_shard(names.shard_of(NAME))
     definition = Definition("0123456789abcdef", info.shard_id, {}, purged_count=2)
     await adapter.put_state(names.definition_key(NAME), encode(definition))
-    await adapter.commit_cursor(names.shard_of(NAME), names.CURSOR, 7)
+    await adapter.commit_cursor(names.shard_of(NAME), QUEUE_CURSOR, 7)
     status = Status("driver", "closed", 0, "", 0, Counts(confirmed=3), 3, 0.0, 0.0, 0)
     await adapter.put_state(names.status_key(NAME), encode(status))
     assert (await look(adapter, NAME)).depth.record_count == 3
@@ -247,7 +248,7 @@ async def test_the_cursor_follows_for_those_who_look_at_the_shard(adapter: Stora
     drain = await driven(adapter)
     await drain.confirm(1, Counts(confirmed=1), 0)
     await drain.show_cursor()
-    cursor = await adapter.get_cursor(names.shard_of(NAME), names.CURSOR)
+    cursor = await adapter.get_cursor(names.shard_of(NAME), QUEUE_CURSOR)
     assert cursor is not None
     assert cursor.offset == 1
 

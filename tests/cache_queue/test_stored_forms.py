@@ -27,6 +27,7 @@ from broker_adapter.cache_queue.stored import (
 from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError
 from shards.format.record import Record, StoredRecord
+from shards.topics.reserved_names import QUEUE_CURSOR
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "queue_state"
 
@@ -114,7 +115,7 @@ def test_names_are_where_they_have_always_been() -> None:
     assert {
         "shard": names.shard_of("q-1.A_b"),
         "dead letters": names.dead_letters_of("q"),
-        "cursor": names.CURSOR,
+        "cursor": QUEUE_CURSOR,
         "definition": names.definition_key("q"),
         "lease": names.lease_key("q"),
         "request": names.request_key("q"),

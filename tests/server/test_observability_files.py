@@ -19,8 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.driver import DOINGS
 from broker_adapter.cache_queue.cli.prometheus import queue_metrics
-from broker_adapter.cache_queue.names import CURSOR, shard_of
-from broker_adapter.engines.local_subscriptions import GROUP_CURSOR_PREFIX
 from broker_adapter.mqtt.model.statistics import DropReason, EndReason, RefusalReason
 from broker_adapter.mqtt.rules.follower import Followed
 from broker_adapter.mqtt.telemetry.health import Health, Serving
@@ -29,7 +27,7 @@ from broker_adapter.mqtt.telemetry.store_watch import EVERY_S as STORE_ASKED_EVE
 from broker_adapter.mqtt.telemetry.store_watch import PATIENCE_S as STORE_PATIENCE_S
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import ListenerLimits, Listeners, Peer
-from journal.server.inventory import GROUP_PREFIX, NAMED_GROUPS, NAMED_QUEUES, QUEUE_CURSOR, QUEUE_PREFIX
+from journal.server.inventory import NAMED_GROUPS, NAMED_QUEUES
 from journal.server.readiness import PATIENCE_S
 from journal.server.statistics import CLOSING_REASONS
 from journal.telemetry.exposition import Family
@@ -161,13 +159,6 @@ def test_numbers_in_the_text_are_those_of_the_program() -> None:
     assert STORE_ASKED_EVERY_S == 1
     for reason in (*CLOSING_REASONS, *get_args(DropReason), *get_args(RefusalReason), *get_args(EndReason), *DOINGS):
         assert f"`{reason}`" in text
-
-
-def test_names_of_others_are_what_those_others_say() -> None:
-    """The server knows groups and cache queues by their names alone."""
-    assert GROUP_PREFIX == GROUP_CURSOR_PREFIX
-    assert shard_of("q") == f"{QUEUE_PREFIX}q"
-    assert QUEUE_CURSOR == CURSOR
 
 
 # Alert rules

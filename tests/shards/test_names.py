@@ -10,6 +10,14 @@ from hypothesis import strategies as st
 
 from shards.errors import InvalidNameError
 from shards.topics.names import MAX_DIRECTORY_NAME_BYTES, directory_name, shard_name, validate_name, validate_shard_name
+from shards.topics.reserved_names import (
+    BROKER_PREFIX,
+    DEAD_LETTERS_SUFFIX,
+    QUEUE_CURSOR,
+    QUEUE_PREFIX,
+    group_cursor,
+    group_of_cursor,
+)
 
 names = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="+#"), min_size=1, max_size=100
@@ -98,3 +106,19 @@ def test_any_directory_name_is_a_shards_or_refused(directory: str) -> None:
         except InvalidNameError:
             continue
         assert name is None or directory_name(name) == candidate
+
+
+def test_names_that_lie_in_stores_stay_what_they_are() -> None:
+    assert (BROKER_PREFIX, QUEUE_PREFIX, DEAD_LETTERS_SUFFIX, QUEUE_CURSOR) == (
+        "$mqtt/",
+        "$queue/",
+        "/dead-letters",
+        "drained",
+    )
+    assert group_cursor("billing") == "group/billing"
+
+
+@given(st.text(max_size=20))
+def test_the_cursor_of_a_group_tells_the_group_and_others_tell_none(name: str) -> None:
+    assert group_of_cursor(group_cursor(name)) == name
+    assert group_of_cursor(f"x{name}") is None

@@ -8,13 +8,11 @@ from typing import Final
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.model.message import Message, message_of
-from broker_adapter.mqtt.model.topics import OWN_PREFIX
 from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.session import Retained
+from broker_adapter.mqtt.session.retained import RETAINED_SHARD_PREFIX
 from shards.errors import OffsetOutOfRangeError, ShardNotFoundError
 from shards.format.record import Gap
-
-RETAINED_PREFIX: Final = f"{OWN_PREFIX}retained/"
 
 Place = tuple[str, int, int]
 """Shard, offset and lsn. A shard that was deleted and made again has the same offsets, but other lsns."""
@@ -33,8 +31,8 @@ async def fetch_messages(adapter: StorageAdapter, retained: Retained, places: It
         by_shard.setdefault(shard, []).append(offset)
     found: dict[Place, Message] = {}
     for shard, offsets in by_shard.items():
-        if shard.startswith(RETAINED_PREFIX):
-            message = await until_reached(partial(retained.get, shard.removeprefix(RETAINED_PREFIX)))
+        if shard.startswith(RETAINED_SHARD_PREFIX):
+            message = await until_reached(partial(retained.get, shard.removeprefix(RETAINED_SHARD_PREFIX)))
             # Another message may be the retained one by now.
             if message is not None and (place := (shard, message.offset, message.lsn)) in wanted:
                 found[place] = message

@@ -12,25 +12,25 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.model.topics import OWN_PREFIX
 from broker_adapter.topic_mapping import MappingRule, TopicMapping
 from shards.errors import InvalidNameError
 from shards.format.checksum import crc32c
 from shards.model import Mode, Retention, ShardConfig
 from shards.topics.filter_overlap import covers
 from shards.topics.names import validate_shard_name
+from shards.topics.reserved_names import BROKER_PREFIX
 from shards.topics.topic_filters import is_filter, matches, validate_filter
 
 FOLDED_SHARDS: Final = 16
 
-LIVE_PREFIX: Final = f"{OWN_PREFIX}live"
+LIVE_PREFIX: Final = f"{BROKER_PREFIX}live"
 """Shards of messages that are not kept: only those who are subscribed when they come ever read them."""
 
 LIVE_TARGET: Final = f"{LIVE_PREFIX}/+"
 
 LIVE_CONFIG: Final = ShardConfig(mode=Mode.MEMORY, retention=Retention(max_age_s=60, max_bytes=64 << 20))
 
-_LONG: Final = MappingRule("#", prefix=f"{OWN_PREFIX}long", shards=FOLDED_SHARDS)
+_LONG: Final = MappingRule("#", prefix=f"{BROKER_PREFIX}long", shards=FOLDED_SHARDS)
 
 _CACHED_TOPICS: Final = 100_000
 

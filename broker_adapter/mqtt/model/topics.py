@@ -12,10 +12,8 @@ import attrs
 
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from shards.errors import InvalidNameError
+from shards.topics.reserved_names import BROKER_PREFIX, QUEUE_PREFIX
 from shards.topics.topic_filters import validate_filter
-
-OWN_PREFIX: Final = "$mqtt/"
-"""What the names of the broker's own shards begin with. Clients can neither publish nor subscribe there."""
 
 MAX_DELAY_S: Final = 0xFFFF_FFFF
 
@@ -23,7 +21,7 @@ _SHARE: Final = "$share"
 _REPLAY: Final = "$replay"
 _DELAYED: Final = "$delayed"
 _SYSTEM: Final = "$SYS"
-_OWN: Final = ("$mqtt", "$queue")
+_OWN: Final = (BROKER_PREFIX.removesuffix("/"), QUEUE_PREFIX.removesuffix("/"))
 
 _DELAY: Final = re.compile(r"[0-9]{1,10}")
 

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import msgspec
 
-from broker_adapter.mqtt.model.topics import OWN_PREFIX
 from broker_adapter.mqtt.rules.differences import shown_tables
 from broker_adapter.mqtt.rules.rule_set import RuleSet, parse_rules
 from shards.model import Retention, ShardConfig
+from shards.topics.reserved_names import BROKER_PREFIX
 
 RULES_KEY: Final = b"mqtt/rules"
 """State key of the rules that hold; changed by compare-and-set, in one commit with a record in `RULES_SHARD`."""
 
-RULES_SHARD: Final = f"{OWN_PREFIX}rules"
+RULES_SHARD: Final = f"{BROKER_PREFIX}rules"
 """Shard with a JSON record for each version. Brokers are subscribed to it; it has no secrets."""
 
 RULES_SHARD_CONFIG: Final = ShardConfig(retention=Retention(max_bytes=16 << 20), segment_bytes=1 << 20)

@@ -23,15 +23,11 @@ from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.state_forms import decode, encode
 from shards.errors import ShardNotFoundError, StorageError
+from shards.topics.reserved_names import group_cursor
 
 _log = logging.getLogger(__name__)
 
 _DELETED_TOGETHER = 500
-
-
-def group_cursor(store_group: str) -> str:
-    """Name of the cursor that holds a group's position in each shard."""
-    return f"group/{store_group}"
 
 
 class StoredClaim(msgspec.Struct, array_like=True, frozen=True):

@@ -20,10 +20,11 @@ from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError, ShardNotFoundError, StorageError
 from shards.format.record import Gap
 from shards.model import AckLevel, Mode, Retention, ShardConfig
+from shards.topics.reserved_names import BROKER_PREFIX
 
 _log = logging.getLogger(__name__)
 
-CONTROL_SHARD: Final = "$mqtt/control"
+CONTROL_SHARD: Final = f"{BROKER_PREFIX}control"
 _CONFIG: Final = ShardConfig(
     mode=Mode.MEMORY, retention=Retention(max_age_s=60, max_bytes=4 << 20), segment_bytes=1 << 20
 )

@@ -17,9 +17,10 @@ from broker_adapter.mqtt.session.stored_message import message_from, stored_mess
 from broker_adapter.state_forms import decode, encode
 from shards.model import StateValue
 from shards.seams.clock import Clock
+from shards.topics.reserved_names import BROKER_PREFIX
 from shards.topics.topic_filters import is_filter, literal_prefix, matches
 
-RETAINED_SHARD_PREFIX: Final = "$mqtt/retained/"
+RETAINED_SHARD_PREFIX: Final = f"{BROKER_PREFIX}retained/"
 """With the topic behind it, what stands for the shard of a message that was found here; no shard has such a name."""
 
 

@@ -19,7 +19,7 @@ from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.claims import Claims, group_cursor
+from broker_adapter.mqtt.session.claims import Claims
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.session import Membership
 from broker_adapter.mqtt.session.store_retry import StoreRetry
@@ -30,6 +30,7 @@ from broker_adapter.topic_mapping import TopicMapping
 from shards.errors import ShardNotFoundError, VersionConflictError
 from shards.seams.clock import Clock
 from shards.subscriptions.group_assignment import STICKY_PREFIX
+from shards.topics.reserved_names import group_cursor
 from shards.topics.topic_filters import is_filter
 
 CLEANUP: Final = "cleanup"

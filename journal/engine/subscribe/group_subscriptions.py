@@ -26,6 +26,7 @@ from shards.errors import StorageError
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
 from shards.subscriptions.group_assignment import GroupAssignment, sticky_key
+from shards.topics.reserved_names import group_cursor
 
 _FORGOTTEN_AT_ONCE = 1000
 
@@ -186,7 +187,7 @@ class SharedGroup:
         self._broken: deque[Share] = deque()
         self._waiting_has_turn = False
         self._wake = trio.Event()
-        self.cursor_name = f"group/{name}"
+        self.cursor_name = group_cursor(name)
         self._positions = GroupPositions(commands, self.cursor_name)
         self.topic_filter: str | None = None
 

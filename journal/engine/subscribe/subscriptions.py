@@ -31,6 +31,7 @@ from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
 from shards.topics.filter_index import FilterIndex
 from shards.topics.names import validate_name
+from shards.topics.reserved_names import group_cursor
 from shards.topics.topic_filters import validate_filter
 
 
@@ -246,7 +247,7 @@ class Subscriptions:
             start = Start.offset(min(start.value, changed_offset))
         if group is not None:
             validate_name("group name", group)
-            validate_name("name of the group's cursor", f"group/{group}")
+            validate_name("name of the group's cursor", group_cursor(group))
             return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes)
         if topic_filter is not None:
             self.count += 1
