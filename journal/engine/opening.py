@@ -90,7 +90,7 @@ async def open_engine(
                 try:
                     parts = EngineParts(config, directory, files, disk, store, sealer, start)
                     with trio.CancelScope(shield=True):
-                        # A checkpoint is not given up half way.
+                        # A checkpoint is not cancelled half-way.
                         await start.restoration.finish(parts.checkpointer)
                     # A cancelled start must not return an engine, which would have to be closed in order.
                     await trio.lowlevel.checkpoint_if_cancelled()

@@ -1,8 +1,8 @@
-"""The parts of an engine: how they are put together after a start, what they call back, and how they are closed.
+"""The parts of an engine: how they are created after the recovery, their callbacks, and how they are closed.
 
-What a start does before is in `startup`. What each part does lies in its own module: `write` (appends, commands,
+The recovery is in `startup`. What each part does is described in its own module: `write` (appends, commands,
 transactions), `read`, `subscribe`, `segments` (checkpointer, retention), `parquet`, `wal` (group commit, recovery).
-Users of an engine see `engine.Engine` alone. In which order an engine is started and stopped is in `opening`.
+Callers use `engine.Engine` alone. The order in which an engine is started and stopped is in `opening`.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class EngineParts:
         config: Sizes and limits.
         directory: The open data directory.
         files: The file system that it is in.
-        disk: Where the journal is written.
-        store: Holds the views.
-        sealer: Converts closed segments; None if none are to be converted.
-        start: What the start found.
+        disk: The thread that writes the journal.
+        store: The store of the views.
+        sealer: Converts closed segments; None if conversion is disabled.
+        start: The recovered state.
 
     Attributes:
         appender: Appends of received batches.
@@ -78,7 +78,7 @@ class EngineParts:
         snapshots: Keeps files as they are at one moment, for backups.
         table: The shards.
         views: The state folded from the journal.
-        recovery: What the start found, for people.
+        recovery: What the start read from the journal, for operators.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class EngineParts:
         self._take_over_shards()
 
     def _take_over_shards(self) -> None:
-        """Go on with what recovery left to do: files to remove, shards to save, segments to convert."""
+        """Continue work that the recovery found: files to remove, shards to save, segments to convert."""
         shards = self.table.open_shards()
         for shard in shards:
             self.views.look_at_start(shard)

@@ -1,7 +1,7 @@
-"""What a start does before there is an engine: it folds the journal, and makes durable what it will answer for.
+"""What a start does before there is an engine: it folds the journal, and makes durable recovers.
 
 `journal.engine.wal.recovery` tells damage from a torn tail and decides what damage means; `journal.engine.state.views`
-in `journal.engine.state.views`. The parts that are put together on top of it are in `journal.engine.parts`.
+folds the entries; `journal.engine.parts` creates the parts of the engine on top of the result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RecoveryReport:
     """What a start read from the journal.
 
     Attributes:
-        entries: Entries read.
+        entries: Number of entries read.
         truncated_bytes: Bytes of an unfinished last write that were cut off; nothing of it had been acknowledged.
         damages: Damaged entries; their shards are stopped.
     """
@@ -49,20 +49,20 @@ class RecoveryReport:
 
 @attrs.frozen
 class RecoveredState:
-    """What a start found and made durable: the parts of an engine are put together on top of it.
+    """The recovered state, which is durable; the parts of an engine are created on top of it.
 
     Attributes:
         table: The shards.
-        views: Everything folded from the journal.
+        views: The state folded from the journal.
         time: The node's time, no earlier than the newest append that was found.
-        writer: Writes to a journal file that this start began.
-        restores: When the directory was restored from backups.
-        restoration: To be finished before anything is served.
-        report: What was found, for people.
-        checkpoint_lsn: The views held everything up to this lsn without the journal.
-        journal_next_lsn: First lsn of the next group, where the journal's last one ends.
-        next_lsn: The first lsn that was never given out. Batches in memory mode may have used lsns that the journal
-            does not hold.
+        writer: Writes to the journal file that this start began.
+        restores: The restores of the node from backups.
+        restoration: Its `finish` must be called before any client is served.
+        report: What was read, for operators.
+        checkpoint_lsn: Everything up to this lsn was durable in the views without the journal.
+        journal_next_lsn: First lsn of the next group, after the journal's last one.
+        next_lsn: The first lsn that was never assigned. Memory-mode batches may have used lsns that are not in the
+            journal.
     """
 
     table: ShardTable
@@ -82,11 +82,11 @@ async def recover(
 ) -> RecoveredState:
     """Fold the journal of a data directory into its views.
 
-    When this returns, all that an engine will answer for is durable, whatever the process before it left unsynced.
+    On return everything that was recovered is durable, even if the process before left it unsynced.
 
     Raises:
         CorruptionError: Acknowledged data is damaged or missing.
-        StorageFailedError: What was recovered cannot be made durable again.
+        StorageFailedError: The recovered state could not be made durable again.
     """
     table = ShardTable(
         store,
@@ -110,7 +110,7 @@ async def recover(
 
     async def prove(group: RecoveredGroup) -> None:
         nonlocal writer
-        assert group.unproven is not None, "_replay asks for others only"
+        assert group.unproven is not None, "_replay calls this for unproven groups only"
         writer = await _begin_journal(
             storage, directory, files, store, found, record, group.first_lsn, group.unproven, group.next_lsn
         )
@@ -162,7 +162,7 @@ async def _begin_journal(
     entries: Readable = b"",
     next_lsn: int | None = None,
 ) -> JournalWriter:
-    """Go on in a new journal file, and record in the views that it exists before anything is acknowledged in it."""
+    """Continue in a new journal file, which is recorded in the views before anything in it is acknowledged."""
     stopped_orderly = bool(found.used) and found.used[-1].header.number == record.stopped_in
     spares = record.spares if stopped_orderly else 0
     writer = JournalWriter(files, directory.journal, storage.journal_file_bytes, _new_salt, found.used, spares)
@@ -182,7 +182,7 @@ async def _begin_journal(
     except OSError as error:
         raise StorageFailedError(
             f"the journal in {directory.journal} cannot go on in a new file ({error}); nothing was lost. "
-            f"Free space or mend the disk, then start again"
+            f"Free space or repair the disk, then start again"
         ) from error
     return writer
 

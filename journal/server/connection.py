@@ -1,7 +1,7 @@
-"""One client's connection: frames in, replies, acknowledgements and pushes out.
+"""One client's connection: frames in; replies, acknowledgements and pushes out.
 
-`take_frames` is the hot loop: it works on everything that one receive brought. How bytes come and go (TCP, WebSocket)
-is the business of `tcp` and `websocket`; what the operations do, of `operations`.
+`take_frames` is the hot loop: it processes everything that one receive returned. `tcp` and `websocket` move the bytes;
+`operations` carries out the requests.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 class BrokenFrameError(RemoteProtocolError):
-    """A frame whose fixed body has the wrong size: sender and receiver no longer mean the same, so this ends it."""
+    """A frame whose fixed body has the wrong size: the two sides disagree about the format, so the connection ends."""
 
 
 class Operations(Protocol):
-    """What a connection does with every frame that is not an append."""
+    """Handles every frame of a connection that is not an append."""
 
     def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
-        """Carry a request out at once, or give what has to be awaited for it."""
+        """Carry out a request at once, or return what has to be awaited for it."""
 
 
 RequestHandler: TypeAlias = Callable[["Connection", int, bytes], Awaitable[None] | None]
@@ -58,27 +58,28 @@ class Connection:
 
     Attributes:
         number: Its number on this server.
-        peer: Where the client is, ``HOST:PORT``.
-        certificate_name: Common name of the certificate that it showed; empty for none.
-        is_greeting: HELLO is being looked at.
+        peer: Address of the client, ``HOST:PORT``.
+        certificate_name: Common name of the client's certificate; empty without one.
+        is_greeting: HELLO is being processed.
         greeted: HELLO was accepted.
-        refusal: Why it was not, if that was found out later.
-        client: Name that the client gave itself.
-        principal: Who the client is, once it is greeted.
-        producers: How the names of its producers begin for the engine; see `Admission.producers_of`.
-        meter: What its traffic is counted on; None if nothing bounds it.
+        refusal: Why HELLO was refused, if that was found after the wait for a password check.
+        client: Name that the client chose.
+        principal: The authenticated principal, after HELLO.
+        producers: Prefix of the names of its producers in the engine; see `Login.producers_of`.
+        meter: Its quotas; None if it has none.
         shards: Shard of each handle; None where one was closed.
-        handles: The same without those to which the client may append nothing now.
+        handles: The same without those to which the client may not append now.
         readable: The same without those that the client may not read.
         handle_of: Handle of each open shard, by shard id.
         places: Where the last fetch of a shard ended, by shard id.
-        output: What goes out.
+        output: The outgoing frames.
         pushing: Its subscriptions.
         inflight_bytes: Appended bytes that wait for their commit.
-        is_paused: `take_frames` stopped before a whole frame: there is no room for its reply, or it is others' turn.
-        polls: Waits that end when the server stops: of fetches for records, of seals for files.
-        receiving: Ends the receiving when it is cancelled.
-        silence: Whether the peer still sends something.
+        is_paused: `take_frames` stopped before a complete frame: there is no room for its reply, or other tasks must
+            run.
+        polls: Waits that end when the server stops: fetches that wait for records, requests that wait for conversion.
+        receiving: Cancelling it ends the receiving.
+        silence: Measures how long the client has sent nothing.
     """
 
     def __init__(
@@ -131,15 +132,15 @@ class Connection:
         self._limit = engine.config.limits.max_inflight_bytes_per_connection
 
     def expect_heartbeats(self, heartbeat_ms: int) -> None:
-        """The client has promised to say something now and then."""
+        """Note that the client has promised to send heartbeats."""
         if heartbeat_ms:
             silence_s = promised_s(heartbeat_ms)
-            # A client that takes nothing keeps the server from listening, and is gone as well.
+            # A client that reads nothing blocks the server from reading, and is treated as gone, too.
             self.output.expect_progress(silence_s)
             self._watch_silence(silence_s, lambda: True, is_promise=True)
 
     def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
-        """HELLO was accepted: the real limits hold from here on."""
+        """Note that HELLO was accepted: from now on the configured limits apply."""
         self.is_greeting = False
         self.greeted = True
         self.client = client
@@ -149,18 +150,18 @@ class Connection:
         self._max_frame_bytes = self.engine.config.limits.max_frame_bytes
 
     def revoke(self, error: StorageError) -> None:
-        """The client may stay no longer: tell it why, and end the connection."""
+        """Refuse the client any further use: send it the reason and end the connection."""
         if self.refusal is not None:
             return
         self.refusal = error
-        # The connection ends when it has been told; until then it gets nothing of what comes.
+        # The connection ends after the error was sent; until then the client has no rights.
         self.renew(SentAway(self.principal.name))
         self.pushing.close()
         self.tell(error)
         self.receiving.cancel()
 
     def watch_members(self) -> None:
-        """Close the connection if it has members of groups and the peer sends nothing any more."""
+        """Close the connection if it has members of groups and the client sends nothing any more."""
         self._watch_silence(MEMBER_PATIENCE_S, lambda: self.pushing.has_members, is_promise=False)
 
     def _watch_silence(self, silence_s: float, counts: Callable[[], bool], *, is_promise: bool) -> None:
@@ -180,7 +181,7 @@ class Connection:
     # Handles
 
     def add_handle(self, shard: Shard) -> int:
-        """Give the shard the next handle."""
+        """Assign the next handle to the shard."""
         handle = self.handle_of[shard.shard_id] = len(self.shards)
         self.shards.append(shard)
         self.handles.append(None)
@@ -189,10 +190,10 @@ class Connection:
         return handle
 
     def close_handle(self, handle: int) -> None:
-        """Take a handle back.
+        """Close a handle.
 
         Raises:
-            UnknownHandleError: It was not given, or was closed.
+            UnknownHandleError: It does not exist, or was closed.
         """
         shard = self.shards[handle] if handle < len(self.shards) else None
         if shard is None:
@@ -202,26 +203,26 @@ class Connection:
         self.places.pop(shard.shard_id, None)
 
     def _grant(self, handle: int) -> None:
-        """Find out once what may be done with a handle, and not for every batch."""
+        """Check the client's rights to a handle once, rather than for every batch."""
         shard = self.shards[handle]
-        assert shard is not None  # closed ones are nobody's
+        assert shard is not None  # the handle is open
         may_append = self.principal.may(Action.APPEND, shard.name)
         has_room = self.meter is None or self.meter.has_room(shard.name)
         self.handles[handle] = shard if may_append and has_room else None
         self.readable[handle] = shard if self.principal.may(Action.READ, shard.name) else None
 
     def grant_again(self) -> None:
-        """What the client may do, or what is left of its quotas, has changed."""
+        """Check the rights to all handles again: the rights, or the quotas, have changed."""
         for handle in self.handle_of.values():
             self._grant(handle)
 
     def renew(self, principal: Principal) -> None:
-        """Go on as the same principal with other rights."""
+        """Continue as the same principal with other rights."""
         self.principal = principal
         self.grant_again()
 
     def refused_handle(self, handle: int, action: Action) -> StorageError:
-        """Why something cannot be done with a handle."""
+        """The error for an action that a handle does not permit."""
         shard = self.shards[handle] if handle < len(self.shards) else None
         if shard is None or shard.deleted:
             return unknown_handle(handle)
@@ -231,8 +232,8 @@ class Connection:
                 self.meter.check_room(shard.name)
         except StorageError as error:
             return error
-        # There is room again, which the handles will be told of in a moment.
-        return OverloadedError(f"shard {shard.name!r} may be appended to again in a moment")
+        # There is room again; the handles are updated in a moment.
+        return OverloadedError(f"shard {shard.name!r} can be appended to again in a moment")
 
     # Acknowledgements (the connection is an AckSink)
 
@@ -245,28 +246,28 @@ class Connection:
         self.output.send((APPENDED_HEAD.pack(size, Op.APPENDED, 0, 0) + acks,), size)
 
     def fail(self, error: StorageFailedError) -> None:
-        """Outstanding appends will never be acknowledged: end the connection, so that the client asks again."""
+        """End the connection: outstanding appends will never be acknowledged, so the client has to send them again."""
         self.output.abandon()
 
     def tell(self, error: StorageError) -> None:
-        """Say why the connection ends, unless a refused HELLO has said it."""
+        """Send the reason for the end of the connection, unless the reply to a refused HELLO was it."""
         if not self._was_refused:
             self.reply(encode_error(0, 0, error))
 
     def reply(self, frame: bytes) -> None:
-        """Send one whole frame."""
+        """Send one complete frame."""
         self.output.send((frame,), len(frame))
 
     # Receiving
 
     def take_frames(self, buffer: ReceiveBuffer, start: int, end: int) -> int:
-        """Carry out the complete frames in ``buffer.view[start:end]``; gives where the first one left begins.
+        """Carry out the complete frames in ``buffer.view[start:end]``; returns the position of the first remaining one.
 
-        That is the first incomplete one, or, when `is_paused` is set, the one to go on with once there is room and
-        others have had their turn.
+        That is the first incomplete frame or, with `is_paused`, the next frame to process once there is room and other
+        tasks have run.
 
         Raises:
-            RemoteProtocolError: The bytes are not frames. Nothing behind them is looked at.
+            RemoteProtocolError: The bytes are not frames. The bytes after them are not processed.
         """
         view = buffer.view
         engine = self.engine
@@ -275,7 +276,7 @@ class Connection:
         appended = 0
         first = start
         turn_ends = time.perf_counter() + _TURN_S
-        # Plain appends are taken many at a time; where they stop, one frame is looked at by itself.
+        # Plain appends are processed in runs; other frames one at a time.
         may_run = self.greeted
         self.is_paused = False
         appender = engine.begin_chunk()
@@ -301,7 +302,7 @@ class Connection:
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
                             raise self.refused_handle(handle, Action.APPEND)
-                        # In memory mode every batch is looked at by itself.
+                        # In memory mode every batch is processed alone.
                         may_run = not shard.in_memory_mode
                         appender.append(view, start, stop, handles, self)
                         appended += length
@@ -330,11 +331,11 @@ class Connection:
             return speaks_no_tls("tcp")
         told = f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
         if spoken is SniffedProtocol.HTTP:
-            told += "; HTTP is spoken at listen.http, and WebSocket at listen.websocket"
+            told += "; use listen.http for HTTP and listen.websocket for WebSocket"
         return told
 
     def _hold(self, buffer: ReceiveBuffer, size_bytes: int) -> None:
-        """Keep the buffer until the group that now lies in it is committed."""
+        """Keep the buffer until the group that is partly stored in it is committed."""
         buffer.hold()
         self.inflight_bytes += size_bytes
         self.statistics.append_bytes += size_bytes
@@ -347,10 +348,10 @@ class Connection:
         self.engine.hold_until_committed(committed)
 
     def _may_request(self, op: int) -> bool:
-        """Whether a request may be looked at now.
+        """Whether a request may be carried out now.
 
         Raises:
-            RemoteProtocolError: It comes before HELLO.
+            RemoteProtocolError: It came before HELLO.
         """
         if op != _HELLO and not self.greeted and not self.is_greeting:
             raise RemoteProtocolError(f"the first frame must be HELLO, not operation {op}")
@@ -376,7 +377,7 @@ class Connection:
     async def _finish_request(self, op: int, correlation: int, pending: Awaitable[None]) -> None:
         try:
             await pending
-        except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
+        except Exception as error:  # noqa: BLE001 it ends this request or connection only
             self._refuse(op, correlation, error)
             if self.is_greeting:
                 self._was_refused = True
@@ -388,7 +389,7 @@ class Connection:
 
     def _refuse(self, op: int, correlation: int, error: Exception) -> None:
         if isinstance(error, RemoteProtocolError):
-            # The body made no sense; the frame was whole, so the connection can go on.
+            # The body is invalid; the frame was complete, so the connection can go on.
             self.statistics.count_error(error)
         elif isinstance(error, StorageError):
             self.statistics.count_error(error)
@@ -398,7 +399,7 @@ class Connection:
         self.reply(encode_error(correlation, op, error))
 
     async def wait_for_room(self) -> None:
-        """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
+        """Return when more may be received: the connection's own limits and the engine's budgets allow it."""
         await self.engine.wait_for_room()
         await self.output.wait_for_room()
         if self.meter is not None:
@@ -419,21 +420,21 @@ class Connection:
         )
 
     async def settle(self) -> None:
-        """Nothing more is received: return when every request is answered; fetches wait no longer for records."""
+        """After the last receive: return when every request is answered. Fetches do not wait for records any more."""
         for poll in self.polls:
             poll.cancel()
         while self._requests or self.inflight_bytes:
             await self._progress.park()
 
     def close(self) -> None:
-        """The client is gone: end its subscriptions."""
+        """End the subscriptions: the client has disconnected."""
         self.pushing.close()
         self.output.abandon()
         self.engine.connection_closed(self.number)
 
 
 def unknown_handle(handle: int) -> UnknownHandleError:
-    """The error for a handle that was not given, was closed, or whose shard was deleted."""
+    """The error for a handle that does not exist, was closed, or whose shard was deleted."""
     return UnknownHandleError(
         f"handle {handle} is not open on this connection, or its shard was deleted; open the shard"
     )

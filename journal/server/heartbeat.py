@@ -1,7 +1,7 @@
-"""Signs of life over a WebSocket: a ping now and then, and an end to a connection whose peer answers none.
+"""Heartbeat of a WebSocket: regular pings, and the end of a connection whose peer does not answer them.
 
-A browser that went away together with its machine says no goodbye. TCP has probes of its own for that, but a proxy in
-between answers them for a peer that is gone, and forgets connections over which nothing goes.
+A browser whose machine is lost does not close its connection. TCP has keepalive probes for that, but a proxy in between
+answers them for its lost client, and drops connections without traffic.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ PATIENCE_S = 60.0
 
 
 class Heartbeat:
-    """The heartbeat of one connection, through which its messages are received."""
+    """The heartbeat of one connection; its messages are received through it."""
 
     def __init__(self, websocket: WebSocketConnection) -> None:
         self._websocket = websocket
         self._listening_since: float | None = None
 
     async def get_message(self) -> str | bytes:
-        """The next message.
+        """Return the next message.
 
         Raises:
             ConnectionClosed: The peer closed.
@@ -33,12 +33,12 @@ class Heartbeat:
             self._listening_since = None
 
     async def wait_silent(self) -> None:
-        """Ping, and return once the peer has been silent for too long; never, if it closes the connection."""
+        """Send pings; return when the peer has been silent for too long, but never if it closes the connection."""
         while True:
             await trio.sleep(INTERVAL_S)
             async with trio.open_nursery() as nursery:
                 answered = trio.Event()
-                # Not cancelled when it takes long: a ping that is cut off would spoil what is sent behind it.
+                # Not cancelled when it takes long: a partly sent ping would corrupt what is sent after it.
                 nursery.start_soon(self._ping, answered)
                 while not answered.is_set():
                     with trio.move_on_after(PATIENCE_S):
@@ -55,6 +55,6 @@ class Heartbeat:
         answered.set()
 
     def _is_silent(self) -> bool:
-        # While nobody listens, pongs lie unread behind messages, and the peer's silence says nothing.
+        # While the server does not receive, pongs are unread behind messages, so silence means nothing.
         since = self._listening_since
         return since is not None and trio.current_time() - since >= PATIENCE_S

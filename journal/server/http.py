@@ -1,4 +1,4 @@
-"""Health, metrics and administration over HTTP. What they say is `readiness`, `metrics` and `journal.server.admin`."""
+"""Health, metrics and administration over HTTP. Contents are from `readiness`, `metrics`, `journal.server.admin`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def make_app(
     """The HTTP application of a server.
 
     Args:
-        why_not_ready: Gives the reasons, none if it is ready.
-        metrics_page: Gives the text of the metrics.
+        why_not_ready: Returns the reasons why the server is not ready; an empty list if it is.
+        metrics_page: Returns the text of the metrics.
         pages: The routes of the administration and of the console.
-        observers: Who may see reasons and metrics; None for everybody.
+        observers: Decides which clients may see reasons and metrics; None for all.
     """
 
     async def livez(request: Request) -> Response:
@@ -47,7 +47,7 @@ def make_app(
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
         if reasons and observers is not None and not await observers.may_look(request):
-            reasons = ["who may read the metrics is told why"]
+            reasons = ["the reasons are shown to clients that may read the metrics"]
         return _not_ready(reasons) if reasons else PlainTextResponse("ready\n")
 
     async def metrics(request: Request) -> Response:
@@ -63,13 +63,13 @@ def _not_ready(reasons: list[str]) -> Response:
 
 
 class Front:
-    """What answers from the moment the address is bound: first that the server is recovering, then its application.
+    """The application that answers from the moment the address is bound: first while recovering, then the server's.
 
     Args:
-        is_stopping: Whether the server was told to stop.
+        is_stopping: Whether the server is stopping.
 
     Attributes:
-        app: Who answers now.
+        app: The application that answers now.
     """
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
@@ -91,13 +91,13 @@ class Front:
 
 
 async def serve_http(app: App, sock: socket.socket, stop: trio.Event, encryption: Encryption | None = None) -> None:
-    """Serve on a listening socket until told to stop.
+    """Serve on a listening socket until ``stop`` is set.
 
     Args:
-        app: Answers.
-        sock: Listens.
-        stop: Ends it.
-        encryption: How; None for not at all.
+        app: The application.
+        sock: The listening socket.
+        stop: Ends the listener.
+        encryption: How connections are encrypted; None for no encryption.
     """
     config = Config()
     config.graceful_timeout = 0.5

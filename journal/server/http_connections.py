@@ -1,7 +1,7 @@
-"""The connections of the HTTP listener: how many there are, what they speak, and when one is given up.
+"""The connections of the HTTP listener: their number, protocol and time limits.
 
-Hypercorn says the words of HTTP/1.1 on each. Its own listener would take any number of connections, and send to a peer
-that reads nothing without end, also while the server stops. What is answered is `journal.server.http`.
+Hypercorn implements HTTP/1.1 on each connection. Its own listener would accept any number of connections, and wait
+without end for a peer that reads nothing, even while the server stops. The application is `journal.server.http`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from journal.server.statistics import ServerStatistics
 from journal.server.tls import is_encrypted_alike, shake_hands
 
 MOST_CONNECTIONS: Final = 1000
-"""Those who ask for health and metrics are few, and each connection takes a descriptor that a client cannot have."""
+"""Few clients read health and metrics, and each connection takes a file descriptor from the other clients."""
 
 PATIENCE_S: Final = 30.0
-"""A peer that has taken nothing for so long is given up."""
+"""A connection is closed when its peer has read nothing for this time."""
 
 _SENT_AT_ONCE_BYTES: Final = 64 * 1024
 
@@ -42,9 +42,9 @@ class Encryption:
     """How connections are encrypted.
 
     Attributes:
-        current: Gives the certificates for a new connection; whether there are any does not change.
-        handshake_timeout_s: A peer that has not ended its handshake by then is dropped.
-        statistics: Counts those that come otherwise than this.
+        current: Returns the certificates for a new connection; whether there are any does not change.
+        handshake_timeout_s: A peer that has not finished its handshake in this time is disconnected.
+        statistics: Counts connections that are refused because they are encrypted, or not, unlike the listener.
     """
 
     current: Callable[[], ssl.SSLContext | None] = lambda: None
@@ -53,11 +53,11 @@ class Encryption:
 
 
 class _PatientStream(trio.abc.HalfCloseableStream):
-    """A socket over which no sending waits without end. What sends over it cannot be cancelled.
+    """A socket whose sends have a time limit, since hypercorn's sends cannot be cancelled.
 
     Attributes:
-        socket: The socket. Closing it ends whatever waits for it.
-        raw: The same for who looks at its first bytes.
+        socket: The socket. Closing it ends every wait for it.
+        raw: The same socket, for reading ahead its first bytes.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -66,10 +66,10 @@ class _PatientStream(trio.abc.HalfCloseableStream):
         self.socket = self._stream.socket
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all of it.
+        """Send all bytes.
 
         Raises:
-            BrokenResourceError: The peer is gone, or takes nothing any more.
+            BrokenResourceError: The peer has disconnected, or reads nothing any more.
         """
         with memoryview(data) as view:
             for at in range(0, len(view), _SENT_AT_ONCE_BYTES):
@@ -77,7 +77,7 @@ class _PatientStream(trio.abc.HalfCloseableStream):
                     await self._stream.send_all(view[at : at + _SENT_AT_ONCE_BYTES])
                 if patience.cancelled_caught:
                     self.socket.close()
-                    raise trio.BrokenResourceError("the peer takes nothing any more")
+                    raise trio.BrokenResourceError("the peer reads nothing any more")
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()
@@ -93,7 +93,7 @@ class _PatientStream(trio.abc.HalfCloseableStream):
 
 
 class _Http1(H11Protocol):
-    """HTTP/1.1 alone: an offer to go on in HTTP/2 is not taken."""
+    """HTTP/1.1 only: an upgrade to HTTP/2 is not accepted."""
 
     async def _check_protocol(self, event: h11.Request) -> None:
         pass
@@ -103,7 +103,7 @@ class _Connection(TCPServer):
     """One connection."""
 
     async def _read_data(self) -> None:
-        # What hypercorn made would go over to HTTP/2 when it is asked to.
+        # Hypercorn's own protocol object would accept an upgrade to HTTP/2.
         made = self.protocol
         self.protocol = _Http1(  # type: ignore[assignment]
             made.app,
@@ -122,14 +122,14 @@ class _Connection(TCPServer):
 async def serve_connections(
     app: ASGIFramework, config: Config, sock: socket.socket, stop: trio.Event, encryption: Encryption
 ) -> None:
-    """Accept and serve until told to stop; then give what is under way ``config.graceful_timeout``.
+    """Accept and serve until ``stop`` is set; then requests in progress have ``config.graceful_timeout`` seconds.
 
     Args:
-        app: Answers.
+        app: The application.
         config: Settings of each connection.
-        sock: Listens.
-        stop: Ends it.
-        encryption: How.
+        sock: The listening socket.
+        stop: Ends the listener.
+        encryption: How connections are encrypted.
     """
     context = WorkerContext(None)
     wrapped = wrap_app(app, config.wsgi_max_body_size, "asgi")
@@ -142,10 +142,10 @@ async def serve_connections(
             if carried is not None:
                 await _Connection(wrapped, config, context, ConnectionState({}), carried)  # type: ignore[arg-type]
         except OSError:
-            # It broke before there was anything to say.
+            # The connection broke before the first request.
             pass
         except Exception:
-            # It ends this connection, no other.
+            # It ends this connection only.
             log.exception("unexpected error", peer=peer)
         finally:
             open_streams.discard(stream)
@@ -162,7 +162,7 @@ async def serve_connections(
         return True
 
     async def end() -> None:
-        """Close at the end what would not end by itself."""
+        """Close the remaining connections at the end."""
         try:
             await trio.sleep_forever()
         finally:
@@ -183,10 +183,10 @@ async def serve_connections(
 
 
 async def _encrypted(stream: _PatientStream, encryption: Encryption) -> trio.abc.Stream | None:
-    """The stream to go on with; None if the peer was told that it comes otherwise than it should.
+    """The stream of the connection; None if the peer was refused because it is encrypted, or not, unlike the listener.
 
     Raises:
-        OSError: It sent nothing in time, is gone, or no keys can be agreed on.
+        OSError: It sent nothing in time, has disconnected, or the handshake failed.
     """
     tls, statistics = encryption.current(), encryption.statistics
     if not await is_encrypted_alike(

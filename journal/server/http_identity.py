@@ -1,4 +1,4 @@
-"""Who sends an HTTP request: where it comes from, what it gives to be let in, and which principal that is."""
+"""The sender of an HTTP request: its address, its credentials, and its principal."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from journal.server.login import Login
 
 @attrs.frozen
 class HttpIdentity:
-    """Who sent one request."""
+    """The sender of one request."""
 
     principal: Principal
     meter: Meter | None
 
 
 async def asker_of(request: Request, admission: Login) -> HttpIdentity:
-    """Find out who sent a request, and wait until it may have another one.
+    """Authenticate the sender of a request, and wait until its quota allows the request.
 
     Raises:
-        AuthenticationError: It is nobody.
+        AuthenticationError: The credentials are missing or not valid.
     """
     peer = peer_of(request)
     try:
@@ -42,16 +42,16 @@ async def asker_of(request: Request, admission: Login) -> HttpIdentity:
 
 
 def peer_of(request: Request) -> str:
-    """``HOST:PORT``; empty if that is not known."""
+    """``HOST:PORT`` of the sender; empty if it is not known."""
     client = request.client
     return "" if client is None else f"{client.host}:{client.port}"
 
 
 def _credentials_of(request: Request) -> dict[str, str] | None:
-    """What its Authorization header holds; None without one.
+    """The credentials in the Authorization header; None without one.
 
     Raises:
-        AuthenticationError: It is none that is understood here.
+        AuthenticationError: The header's scheme is not supported.
     """
     header = request.headers.get("authorization")
     if header is None:

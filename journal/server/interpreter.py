@@ -1,9 +1,9 @@
-"""How Python runs in a server: threads, and the search for garbage that refers to itself.
+"""Settings of the Python interpreter in a server: thread switching and garbage collection.
 
-By default Python looks through the young objects whenever there are 700 more, and now and then through all there are.
-With 100,000 open shards a look through all took up to half a second, in which nobody else was served. Records, requests
-and shards make no cycles; what a connection that ended leaves may. So young objects are looked through as always, only
-later, and all of them when many connections have ended, or once a day.
+By default Python collects the youngest generation of objects whenever there are 700 more, and sometimes all
+generations. With 100,000 open shards a full collection took up to half a second, during which no client was served.
+Records, requests and shards have no reference cycles; what a closed connection leaves may have. So the youngest
+generation is collected at a higher threshold, and all of them after many connections have ended, or once a day.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _LONGEST_S: Final = 86_400.0
 
 @attrs.frozen
 class Interpreter:
-    """How it was set up before."""
+    """The former settings."""
 
     switch_interval_s: float
     thresholds: tuple[int, int, int]
 
     def restore(self) -> None:
-        """Set it up like that again: a server may run in a process that goes on without it."""
+        """Restore the former settings: the process of a server may continue without it."""
         sys.setswitchinterval(self.switch_interval_s)
         gc.set_threshold(*self.thresholds)
 
 
 def prepare_interpreter() -> Interpreter:
-    """Set it up at the start of a server.
+    """Change the settings at the start of a server.
 
-    The disk thread gets the interpreter sooner than after the default 5 ms when a commit comes back.
+    The switch interval is shorter than the default 5 ms, so that the disk thread can report a commit sooner.
     """
     before = Interpreter(sys.getswitchinterval(), gc.get_threshold())
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -50,7 +50,7 @@ def prepare_interpreter() -> Interpreter:
 
 
 async def collect_rarely(connections_total: Callable[[], int]) -> None:
-    """Look through all objects when 10,000 connections have come since the last time, or after a day."""
+    """Collect all objects after 10,000 connections since the last time, or after a day."""
     looked_at, came = trio.current_time(), connections_total()
     while True:
         await trio.sleep(_LOOKED_EVERY_S)

@@ -1,11 +1,11 @@
-"""A census: what all shards, cursors and cache queues of a node come to, counted in the background.
+"""The inventory: figures of all shards, cursors and cache queues of a node, counted in the background.
 
-Counting a million shards takes seconds, so it is never done for one who asks: a task walks over them in small steps and
-keeps the outcome of its last round. Shards that nobody uses are counted from their records and stay closed. What is
-counted is not of one instant, and is as old as `Inventory.counted_at` says.
+Counting a million shards takes seconds, so it is never done during a request: a task counts them in small steps and
+keeps the result of its last round. Unused shards are counted from their records and stay closed. The figures are not
+from one instant; they are as old as `Inventory.counted_at` says.
 
-What can be told apart by name is bounded however many names there are: the groups and queues with the most waiting are
-named, the others are one sum.
+The number of names is bounded, whatever the number of groups and queues: those with the most waiting records are named,
+the others are summed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shards.segments.shard import Shard
 from shards.topics.reserved_names import QUEUE_CURSOR, QUEUE_PREFIX, group_of_cursor
 
 OTHERS: Final = "(others)"
-"""Stands for all groups or queues that are not named."""
+"""Name of the sum of all groups or queues that are not named."""
 
 NAMED_GROUPS: Final = 50
 NAMED_QUEUES: Final = 50
@@ -40,7 +40,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 class SegmentState(enum.StrEnum):
-    """What a segment is at present."""
+    """State of a segment."""
 
     MEMORY = "memory"
     OPEN = "open"
@@ -50,25 +50,25 @@ class SegmentState(enum.StrEnum):
 
 @attrs.define(slots=True)
 class Amount:
-    """How many there are, and their bytes."""
+    """A number of objects, and their bytes."""
 
     count: int = 0
     size_bytes: int = 0
 
     def add(self, size_bytes: int) -> None:
-        """One more of this size."""
+        """Add one object of this size."""
         self.count += 1
         self.size_bytes += size_bytes
 
 
 @attrs.define(slots=True)
 class GroupLag:
-    """How far a group is behind.
+    """The lag of a group.
 
     Attributes:
-        shards: Shards that the group has a position in.
-        lag_records: Records behind its positions, of all shards together.
-        most_records: The same of the shard where it is furthest behind.
+        shards: Number of shards in which the group has a position.
+        lag_records: Records after its positions, in all shards together.
+        most_records: The same for the shard with the largest lag.
     """
 
     name: str
@@ -77,13 +77,13 @@ class GroupLag:
     most_records: int = 0
 
     def add(self, lag_records: int) -> None:
-        """Its lag in one more shard."""
+        """Add its lag in one more shard."""
         self.shards += 1
         self.lag_records += lag_records
         self.most_records = max(self.most_records, lag_records)
 
     def take_in(self, other: GroupLag) -> None:
-        """Count another group with this one."""
+        """Add the lag of another group."""
         self.shards += other.shards
         self.lag_records += other.lag_records
         self.most_records = max(self.most_records, other.most_records)
@@ -91,11 +91,11 @@ class GroupLag:
 
 @attrs.define(slots=True)
 class QueueDepth:
-    """What waits in a cache queue.
+    """The waiting records of a cache queue.
 
     Attributes:
-        records: Records that wait.
-        oldest_us: When the oldest of them was appended; 0 if none waits or it cannot be told.
+        records: Number of waiting records.
+        oldest_us: When the oldest of them was appended; 0 if there is none or the time is not known.
     """
 
     name: str
@@ -105,16 +105,16 @@ class QueueDepth:
 
 @attrs.frozen(slots=True)
 class Inventory:
-    """One round.
+    """The result of one round.
 
     Attributes:
-        segments: Of all shards, by state.
+        segments: Segments of all shards, by state.
         damaged_shards: Shards that are stopped because stored data of them is damaged.
-        cursors: Cursors of any name.
-        groups: The named ones, those furthest behind first; then `OTHERS` if there are more.
-        queues: The named ones, the deepest first; then `OTHERS` if there are more.
+        cursors: Number of cursors.
+        groups: The named groups, largest lag first; then `OTHERS` if there are more.
+        queues: The named queues, deepest first; then `OTHERS` if there are more.
         counted_at: When the round ended, by trio's clock.
-        took_s: How long the round took, pauses and all.
+        took_s: Duration of the round in seconds, including pauses.
     """
 
     segments: dict[SegmentState, Amount]
@@ -130,7 +130,7 @@ class InventoryTaker:
     """Counts in the background.
 
     Attributes:
-        latest: What the last whole round found; None before the first has ended.
+        latest: Result of the last complete round; None before the first.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -139,20 +139,20 @@ class InventoryTaker:
         self.latest: Inventory | None = None
 
     async def run(self) -> None:
-        """Count round after round until cancelled, with a pause between them."""
+        """Count in rounds, with a pause between them, until cancelled."""
         while True:
             try:
                 self.latest = await self.count(Pace())
             except StorageError as error:
-                # What is wrong with the store is told by those who use it; here only the figures grow old.
-                log.warning("not counted", reason=str(error))
+                # Requests report the error of the store; here the figures only get older.
+                log.warning("inventory not counted", reason=str(error))
             await trio.sleep(_PAUSE_S)
 
     async def count(self, pace: Pace) -> Inventory:
         """Count once.
 
         Raises:
-            StorageError: The store refuses.
+            StorageError: The store returned an error.
         """
         began = trio.current_time()
         segments = {state: Amount() for state in SegmentState}
@@ -208,7 +208,7 @@ class InventoryTaker:
                 records_from = self._records_from(shard_id)
             group = groups.get(name)
             if group is None and (len(groups) >= _GROUPS_KEPT_APART or name == OTHERS):
-                # However many names there are, only so many are kept apart while they are counted.
+                # Only a bounded number of names is kept apart while they are counted.
                 group = others
             elif group is None:
                 group = groups[name] = GroupLag(name)
@@ -216,7 +216,7 @@ class InventoryTaker:
         return count, _furthest_behind(groups.values(), others)
 
     def _records_from(self, shard_id: int) -> Callable[[int], int]:
-        """What tells how many records a shard has from an offset on."""
+        """A function that returns the number of a shard's records from an offset on."""
         shard = self._engine.opened_shard(shard_id)
         if shard is not None:
             return shard.record_count_from
@@ -231,7 +231,7 @@ class InventoryTaker:
         for name in self._engine.match_names(f"{QUEUE_PREFIX}+", limit=_QUEUES_LOOKED_AT):
             await pace.step()
             if self._engine.shard_id(name) is None:
-                continue  # it was deleted meanwhile
+                continue  # it was deleted in the meantime
             shard = self._engine.shard(name)
             cursor = self._engine.cursor_of(shard.shard_id, QUEUE_CURSOR)
             drained = max(shard.start_offset, 0 if cursor is None else cursor.offset)
@@ -254,8 +254,8 @@ class InventoryTaker:
                     return header.append_time_us
                 offset = extent.next_offset
         except StorageError as error:
-            # Whoever drains the queue meets the same and says so; the other figures are counted all the same.
-            log.debug("age of a queue cannot be told", shard=shard.name, reason=str(error))
+            # The driver of the queue gets the same error and reports it; the other figures are still counted.
+            log.debug("age of a queue is not known", shard=shard.name, reason=str(error))
         return 0
 
 

@@ -1,6 +1,6 @@
-"""From HELLO to a principal with rights and quotas, and what else of an operation depends on who asks for it.
+"""From HELLO to a principal with rights and quotas, and the checks of operations that depend on the principal.
 
-What each operation needs is said where it is carried out, in `operations`.
+The action that an operation needs is named where the operation is implemented, in `operations`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOKED_AT_EVERY_S: Final = 30.0
 
 @attrs.frozen(slots=True)
 class _Named:
-    """What the audit log wants to know of a body."""
+    """The fields of a request body that the audit log needs."""
 
     name: str = ""
     shard: str = ""
@@ -53,11 +53,11 @@ _named: Final = msgspec.msgpack.Decoder(_Named)
 
 
 class Login:
-    """Lets clients in and says on which terms.
+    """Authenticates clients, and applies their rights and quotas.
 
     Args:
-        guard: Who there is.
-        stored: How much their shards hold.
+        guard: The users, rules and quotas.
+        stored: Measures the shards of accounts.
     """
 
     def __init__(self, guard: Security, stored: StoredQuotas) -> None:
@@ -66,47 +66,47 @@ class Login:
 
     @property
     def everybody(self) -> Principal | None:
-        """Who everybody is, where nobody is asked; None elsewhere."""
+        """The principal of all clients if authentication is not configured; None if it is."""
         return self._guard.everybody
 
     @property
     def asks(self) -> bool:
-        """Whether nobody gets in who gives nothing."""
+        """Whether clients must send credentials."""
         known = self._guard.access.known
         return known.has_credentials and not known.anonymous
 
     async def admit(self, connection: Served, client: str, credentials: Mapping[str, str] | None) -> None:
-        """Greet a client as who it is.
+        """Authenticate a client and accept its HELLO.
 
         Args:
-            connection: Where it is.
-            client: The name that it gives itself.
-            credentials: What it gave to be let in.
+            connection: The client's connection.
+            client: The name that the client chose.
+            credentials: The credentials that it sent, None without any.
 
         Raises:
-            AuthenticationError: It is nobody.
-            QuotaExceededError: It has too many connections.
+            AuthenticationError: The credentials are missing or not valid.
+            QuotaExceededError: The principal has too many connections.
         """
         access = self._guard.access
         principal = await self._authenticate(credentials, connection.peer, connection.certificate_name)
         meter = self._guard.quotas.meter_of(principal.name)
         if meter is not None:
             await self._stored.measure(meter.accounts)
-        # A check of a password runs to its end also when the connection is gone, which would never be counted out.
+        # A password check is not cancelled with its connection; a closed one would stay in the count for ever.
         await trio.lowlevel.checkpoint_if_cancelled()
-        # Nothing may come between these: what was found out must still hold.
+        # There is no wait from here to the end: the checked state must still be valid then.
         renewed = access.renewed(principal)
         if renewed is None:
-            raise AuthenticationError("the credentials were taken away at this moment")
+            raise AuthenticationError("the credentials were revoked during the login")
         connection.greet(client, renewed, self._guard.quotas.connect(principal.name))
         if principal.expires_at_s is not None:
             connection.nursery.start_soon(_end_at, connection, principal.expires_at_s)
 
     async def identify(self, credentials: Mapping[str, str] | None, peer: str) -> tuple[Principal, Meter | None]:
-        """Find out who sent a request that belongs to no connection, and what it is counted on.
+        """Authenticate the sender of a request without a connection, and find its quotas.
 
         Raises:
-            AuthenticationError: It is nobody.
+            AuthenticationError: The credentials are missing or not valid.
         """
         if (everybody := self.everybody) is not None:
             return everybody, None
@@ -126,25 +126,25 @@ class Login:
             raise
 
     def refused(self, credentials: Mapping[str, str] | None, peer: str) -> None:
-        """Keep a record of somebody who was not let in."""
+        """Write a refused login into the audit log."""
         name = (credentials or {}).get("user", "")
         users = self._guard.access.known.users
         is_known = users is not None and users.hash_of(name) is not None
         self._guard.refused_logins.write(user=name if is_known else "", peer=peer)
 
     def record(self, *, principal: str, peer: str, act: str, target: str, outcome: str) -> None:
-        """Keep a record of an administrative act."""
+        """Write an administrative act into the audit log."""
         self._guard.audit.write(
             principal=principal, peer=peer, act=act, target=target[:_MAX_TARGET_CHARACTERS], outcome=outcome
         )
 
     def leave(self, connection: Served) -> None:
-        """The connection is closed."""
+        """Remove a closed connection from its quotas."""
         if connection.meter is not None:
             self._guard.quotas.disconnect(connection.meter)
 
     def renew(self, connection: Served) -> None:
-        """Users, tokens or rules have changed: see whether a client may stay, and with which rights."""
+        """After a change of users, tokens or rules: update the client's rights, or disconnect it."""
         if not connection.greeted or connection.refusal is not None:
             return
         principal = connection.principal
@@ -152,26 +152,26 @@ class Login:
         if isinstance(principal, Admitted):
             renewed = self._guard.access.renewed(principal)
         else:
-            # It came in when nobody was asked.
+            # It connected while authentication was not configured.
             renewed = None if self._guard.everybody is None else principal
         if renewed is None:
-            connection.revoke(AuthenticationError("the credentials were taken away; connect again with others"))
+            connection.revoke(AuthenticationError("the credentials were revoked; connect again with others"))
         else:
             connection.renew(renewed)
             for state in connection.pushing.states():
                 if not renewed.may(Action.SUBSCRIBE, state.target):
                     connection.revoke(
-                        NotAuthorizedError(f"{state.target!a} may be subscribed to no longer; connect again")
+                        NotAuthorizedError(f"{state.target!a} may not be subscribed to any more; connect again")
                     )
                     return
 
     def producers_of(self, principal: Principal) -> str:
-        """How the names of a principal's producers begin: nobody can open, or send for, those of another."""
-        # No user has a colon in its name, so the first one ends it.
+        """Prefix of the names of a principal's producers: no other principal can open them or append with them."""
+        # User names contain no colon, so the first one ends the user name.
         return f"{principal.name}:" if self._guard.access.known.has_credentials else ""
 
     async def audited(self, connection: Connection, op: int, body: bytes, pending: Awaitable[None]) -> None:
-        """Wait for an operation, and keep a record of it if it is an administrative act."""
+        """Await an operation, and write it into the audit log if it is an administrative act."""
         audit = self._guard.audit
         if not audit.is_kept or op not in _AUDITED:
             await pending
@@ -200,24 +200,24 @@ def _target_of(body: bytes) -> str:
     try:
         named = _named.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        # It was refused for that.
+        # The operation was refused because of that.
         return ""
     return (named.shard or named.name)[:_MAX_TARGET_CHARACTERS]
 
 
 async def _end_at(connection: Served, time_s: float) -> None:
-    # Now and then, not once: what sleeps does not notice that the machine was suspended or its clock set.
-    while (left_s := time_s - time.time()) > 0:  # noqa: ASYNC110 there is no event for what the clock says
+    # In short sleeps: a sleep does not notice that the machine was suspended or the clock was changed.
+    while (left_s := time_s - time.time()) > 0:  # noqa: ASYNC110 there is no event for a time of day
         await trio.sleep(min(left_s, _LOOKED_AT_EVERY_S))
     connection.revoke(AuthenticationError("the token has expired; connect again with another"))
 
 
 def state_target(key: bytes) -> str:
-    """What stands for a key of the state store where rules are asked."""
+    """The name of a key of the state store in access rules."""
     return _STATE + key.decode(errors="backslashreplace")
 
 
 def scan_target(prefix: bytes) -> str:
-    """What stands for all keys with a prefix: all below its last level."""
+    """The filter of all keys with a prefix in access rules: all below its last level."""
     above, slash, _ = prefix.rpartition(b"/")
     return state_target(above + slash) + "#"

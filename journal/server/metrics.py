@@ -1,7 +1,7 @@
 """The metrics of a server, in the conventions of Prometheus. docs/metrics.md lists them all.
 
-Reading them costs the same with ten shards as with a million: counters are kept where things happen, what has to be
-counted comes from the last census, and no label has a value for each shard, client or topic.
+Reading them costs the same with ten shards as with a million: counters are incremented when something happens, figures
+that have to be counted come from the last inventory, and no label has a value for each shard, client or topic.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Gauge = GaugeMetricFamily
 Counter = CounterMetricFamily
 
-# A series that begins with its first event hides it: a rate needs a value before.
+# A series whose first value comes with its first event hides that event: a rate needs a value before it.
 _NEVER_REFUSED: Final = dict.fromkeys((error.code for error in ERROR_NUMBERS), 0)
 _NEVER_CLOSED: Final = dict.fromkeys(CLOSING_REASONS, 0)
 
 
 class ServerCollector(Collector):
-    """Reads counters when the page is asked for; nothing is counted twice."""
+    """Reads counters when the page is requested; keeps none itself."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class ServerCollector(Collector):
 
 
 def _counted(inventory: Inventory | None, now_us: int) -> Iterator[Metric]:
-    """What the last census found; families without values before the first."""
+    """Figures of the last inventory; metric families without values before the first."""
     segments = Gauge("journal_segments", "Segments by state.", labels=["state"])
     segment_bytes = Gauge("journal_segment_bytes", "Bytes of segments by state.", labels=["state"])
     damaged = Gauge("journal_damaged_shards", "Shards stopped because stored data is damaged.")
@@ -212,7 +212,7 @@ def _histogram(name: str, what: str, histogram: Histogram) -> Metric:
 
 
 class _RecoveringCollector(Collector):
-    """All that is known before there is an engine."""
+    """The metrics before the engine is open."""
 
     def collect(self) -> Iterator[Metric]:
         yield _ready(is_ready=False)
@@ -223,12 +223,12 @@ def _ready(*, is_ready: bool) -> Metric:
 
 
 def page_of(collector: ServerCollector) -> Callable[[], bytes]:
-    """A function that gives the page: what the server counts, and what the system knows of the process."""
+    """A function that returns the page: metrics of the server, and those of the process."""
     return _page_of(collector)
 
 
 def recovering_page() -> Callable[[], bytes]:
-    """The same for a server that has not recovered its journal yet."""
+    """The same for a server that is still recovering its journal."""
     return _page_of(_RecoveringCollector())
 
 

@@ -1,4 +1,4 @@
-"""Who may look at a server over HTTP: at its metrics, and at why it is not ready. Metrics name groups and queues."""
+"""Access to metrics, and to the reasons why the server is not ready, over HTTP. Metrics name groups and queues."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from journal.server.statistics import ServerStatistics
 from shards.errors import StorageError
 
 METRICS: Final = "$metrics"
-"""What stands for the metrics where rules are asked: a program that scrapes them needs no right to read records."""
+"""Name of the metrics in access rules: a program that scrapes them needs no right to read records."""
 
 
 class Observers:
-    """Tells who may look.
+    """Decides which clients may see them.
 
     Args:
-        admission: Who there is.
-        statistics: Counts those who may not.
+        admission: Authenticates clients.
+        statistics: Counts refusals.
     """
 
     def __init__(self, admission: Login, statistics: ServerStatistics) -> None:
@@ -30,7 +30,7 @@ class Observers:
         self._statistics = statistics
 
     async def refusal(self, request: Request) -> StorageError | None:
-        """Why who sent a request may not look; None if it may."""
+        """The error for the sender of a request that may not see them; None if it may."""
         try:
             principal = (await asker_of(request, self._admission)).principal
             if not (
@@ -39,8 +39,8 @@ class Observers:
                 or principal.may(Action.ADMINISTER, "#")
             ):
                 raise NotAuthorizedError(
-                    f"principal {principal.name!a} may not look at the metrics; have it allowed to read {METRICS!a} in "
-                    "the server's access rules"
+                    f"principal {principal.name!a} may not read the metrics; allow it to read {METRICS!a} in the "
+                    f"server's access rules"
                 )
         except StorageError as error:
             self._statistics.count_error(error)
@@ -48,7 +48,7 @@ class Observers:
         return None
 
     async def may_look(self, request: Request) -> bool:
-        """The same for a page that others may see, too, but not all of it: who gives nothing is not refused a login."""
+        """Whether it may see them, for a page that others see in part: a missing login is not counted as refused."""
         if self._admission.asks and "authorization" not in request.headers:
             return False
         return await self.refusal(request) is None

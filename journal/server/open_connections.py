@@ -1,4 +1,4 @@
-"""The connections that are open, and what an administrator may see of them. No network here."""
+"""The open connections, and the information about them for administrators. No network access here."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Served(Protocol):
 
     Attributes:
         number: Its number on this server.
-        peer: ``HOST:PORT`` at the other end.
-        certificate_name: Common name of the certificate that the client showed; empty for none.
-        client: Name that the client gave itself.
-        greeted: The client was let in.
-        principal: As whom.
-        meter: What its traffic is counted on; None if nothing bounds it.
-        refusal: Why it was not let in, or may not stay.
-        output: What goes out.
+        peer: Address of the client, ``HOST:PORT``.
+        certificate_name: Common name of the client's certificate; empty without one.
+        client: Name that the client chose.
+        greeted: The client was authenticated.
+        principal: Its principal.
+        meter: Its quotas; None if it has none.
+        refusal: Why the client was refused or disconnected.
+        output: The outgoing frames or messages.
         pushing: Its subscriptions.
         inflight_bytes: Appended bytes that wait for their commit.
-        receiving: Ends the receiving when it is cancelled.
-        nursery: Of its tasks.
+        receiving: Cancelling it ends the receiving.
+        nursery: Runs its tasks.
     """
 
     number: int
@@ -51,25 +51,25 @@ class Served(Protocol):
     nursery: trio.Nursery
 
     def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
-        """The client was let in."""
+        """Note that the client was authenticated."""
 
     def renew(self, principal: Principal) -> None:
-        """Go on as the same principal with other rights."""
+        """Continue as the same principal with other rights."""
 
     def revoke(self, error: StorageError) -> None:
-        """The client may stay no longer: tell it why, and end the connection."""
+        """Refuse the client any further use: send it the reason and end the connection."""
 
     def grant_again(self) -> None:
-        """What is left of the client's quotas has changed."""
+        """Note that the rest of the client's quotas has changed."""
 
     async def settle(self) -> None:
-        """Nothing more is received: return when every request is answered."""
+        """After the last receive: return when every request is answered."""
 
     def tell(self, error: StorageError) -> None:
-        """Say why the connection ends."""
+        """Send the reason for the end of the connection."""
 
     def close(self) -> None:
-        """The client is gone: end its subscriptions."""
+        """End its subscriptions: the client has disconnected."""
 
 
 @attrs.frozen(slots=True)
@@ -78,9 +78,9 @@ class SubscriptionInfo:
 
     Attributes:
         connection: Number of the connection.
-        number: Its number there.
+        number: Its number on the connection.
         target: The shard or the topic filter.
-        credit_bytes: What the client still takes.
+        credit_bytes: Bytes that may still be pushed before the client grants more.
     """
 
     connection: int
@@ -94,13 +94,13 @@ class ConnectionInfo:
     """One connection.
 
     Attributes:
-        number: Its number since the start.
-        transport: How its bytes come: ``tcp``, ``websocket`` (both the native protocol), ``json``.
-        peer: ``HOST:PORT`` at the other end.
-        client: Name that the client gave itself.
-        principal: Who it is.
-        opened_us: Since when.
-        subscriptions: How many it has.
+        number: Number of the connection since the start of the server.
+        transport: ``tcp`` or ``websocket`` (both with the native protocol), or ``json``.
+        peer: Address of the client, ``HOST:PORT``.
+        client: Name that the client chose.
+        principal: The authenticated principal.
+        opened_us: When it was opened.
+        subscriptions: Number of its subscriptions.
         inflight_bytes: Appended bytes that wait for their commit.
         waiting_bytes: Bytes that wait to be sent.
         sent_bytes: Bytes sent so far.
@@ -120,7 +120,7 @@ class ConnectionInfo:
 
 @attrs.frozen(slots=True, eq=False)
 class OpenConnection:
-    """A connection and how it came."""
+    """A connection and its transport."""
 
     served: Served
     transport: Transport
@@ -134,11 +134,11 @@ class OpenConnections:
         self._open: dict[int, OpenConnection] = {}
 
     def add(self, connection: OpenConnection) -> None:
-        """It was opened."""
+        """Add a connection that was opened."""
         self._open[connection.served.number] = connection
 
     def discard(self, connection: OpenConnection) -> None:
-        """It was closed."""
+        """Remove a connection that was closed."""
         self._open.pop(connection.served.number, None)
 
     def __iter__(self) -> Iterator[Served]:
@@ -150,7 +150,7 @@ class OpenConnections:
         return [_info(self._open[number]) for number in numbers[:limit]], len(numbers) > limit
 
     def subscriptions(self, after: int, limit: int) -> tuple[list[SubscriptionInfo], bool]:
-        """The subscriptions of the connections that `page` would give."""
+        """The subscriptions of the connections that `page` returns."""
         numbers = [number for number in self._open if number > after]
         found = [
             SubscriptionInfo(number, state.number, state.target, state.credit_bytes)

@@ -1,8 +1,8 @@
-"""What each request does: one small function per operation, in a table.
+"""The operations of the native protocol: one small function for each, in a table.
 
 A function that can answer at once returns None; one that has to wait (for the disk, for new records) is a coroutine,
-which the connection runs beside its other requests. Those that read records are in `read_operations`, those about
-cursors, state and producers in `state_operations`.
+which runs concurrently with the connection's other requests. Operations that read records are in `read_operations`,
+those on cursors, state and producers in `state_operations`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shards.position import Start
 
 
 def _told(snapshot: Snapshot) -> messages.SnapshotReply:
-    # Who copies it may stand in another directory than the server.
+    # The client that copies it may have another working directory than the server.
     return messages.SnapshotReply(os.path.abspath(snapshot.path), snapshot.lsn)
 
 
@@ -49,7 +49,7 @@ def server_version() -> str:
 
 
 def server_name() -> str:
-    """What the server calls itself."""
+    """The name and version that the server sends to clients."""
     return f"journal-engine {server_version()}".rstrip()
 
 
@@ -99,13 +99,13 @@ class ServerOperations:
         """Carry out a request.
 
         Raises:
-            UnknownOperationError: Not an operation of this version.
+            UnknownOperationError: This version has no such operation.
             BrokenFrameError: The body does not fit the operation.
         """
         handler = self._handlers.get(op)
         if handler is None:
             raise UnknownOperationError(
-                f"operation {op} is unknown to this server, which speaks version {PROTOCOL_VERSION}"
+                f"operation {op} is unknown to this server, which has protocol version {PROTOCOL_VERSION}"
             )
         try:
             pending = handler(connection, correlation, body)
@@ -118,11 +118,12 @@ class ServerOperations:
     def _hello(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None] | None:
         request: messages.HelloRequest = decode_request(Op.HELLO, body)
         if connection.greeted:
-            raise InvalidRequestError("HELLO was said already on this connection")
+            raise InvalidRequestError("HELLO was already sent on this connection")
         connection.expect_heartbeats(request.heartbeat_ms)
         if request.version < 1:
             raise FormatVersionError(
-                f"protocol version {request.version} does not exist; this server speaks up to {PROTOCOL_VERSION}"
+                f"protocol version {request.version} does not exist; this server supports versions up to "
+                f"{PROTOCOL_VERSION}"
             )
         everybody = self._admission.everybody
         if everybody is None:
@@ -154,9 +155,9 @@ class ServerOperations:
         connection.reply(build(Op.PING, correlation))
 
     async def _end_client(self, connection: Connection, correlation: int, body: bytes) -> None:
-        """End the connections of another client of the same principal; an administrator may end all clients'.
+        """End the connections of another client of the same principal; an administrator may end those of all clients.
 
-        Nothing that came over them is carried out any more when it is answered.
+        When it is answered, no request of these connections will be carried out any more.
         """
         request: messages.EndClientRequest = decode_request(Op.END_CLIENT, body)
         principal = connection.principal
@@ -185,7 +186,7 @@ class ServerOperations:
         connection.reply(build(Op.SNAPSHOT, correlation, encode(_told(held))))
 
     async def _hold_snapshot(self, *, task_status: trio.TaskStatus[Snapshot]) -> None:
-        """Hold it until the connection is gone."""
+        """Hold the snapshot until the connection is closed."""
         async with self._engine.take_snapshot() as snapshot:
             task_status.started(snapshot)
             await trio.sleep_forever()
@@ -218,7 +219,7 @@ class ServerOperations:
             limit = self._engine.config.limits.max_handles_per_connection
             if handle >= limit:
                 raise LimitExceededError(
-                    f"this connection has opened {handle} shards, as many as limits.max_handles_per_connection allows; "
+                    f"this connection has opened {handle} shards, the limit of limits.max_handles_per_connection; "
                     f"use another connection"
                 )
             connection.add_handle(shard)
@@ -233,7 +234,7 @@ class ServerOperations:
     async def _list_shards(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ListShardsRequest = decode_request(Op.LIST_SHARDS, body)
         output = connection.output
-        # As with FETCH: without this, any number of pages would be made while little waits, and all be held at once.
+        # As for FETCH: without this, many pages could be made and held at once while little waits to be sent.
         reserved_bytes = self._shards.page_bytes(request.limit)
         await output.reserve(reserved_bytes)
         try:
@@ -276,9 +277,10 @@ class ServerOperations:
                 connection.polls.discard(waiting)
         if waiting.cancelled_caught:
             raise ShuttingDownError(
-                f"the server is stopping before all of shard {request.name!r} is sealed; it goes on at the next start"
+                f"the server is stopping before all of shard {request.name!r} is sealed; this continues at the next "
+                f"start"
             )
-        # All of them might not fit into a frame.
+        # All segments might not fit into a frame.
         newest = attrs.evolve(info, segments=info.segments[-self._shards.largest_segment_page :])
         self._info(connection, Op.SEAL, correlation, newest)
 
@@ -300,14 +302,14 @@ class ServerOperations:
         pushing = connection.pushing
         if len(pushing) >= limit:
             raise LimitExceededError(
-                f"this connection has {limit} subscriptions, all that limits.max_subscriptions_per_connection allows; "
+                f"this connection has {limit} subscriptions, the limit of limits.max_subscriptions_per_connection; "
                 f"subscribe by filter or use another connection"
             )
         lsn = self._engine.committed_lsn
         if request.start == "committed":
             if request.filter is None or request.group is not None:
                 raise InvalidRequestError(
-                    "only a subscription by filter, and outside a group, can start behind the newest committed lsn"
+                    "only a subscription by filter, and outside a group, can start after the newest committed lsn"
                 )
             start = Start.lsn(lsn + 1)
         else:

@@ -1,7 +1,7 @@
-"""What goes out on one connection: frames in order, one writer, a bound on what may wait.
+"""The outgoing side of a connection: frames in order, one writer, a bound on the bytes that wait.
 
-A frame is sent at once, from whatever called, when nothing waits and the socket takes it; that saves a task switch for
-every acknowledgement and push. Otherwise the connection's writer task goes on.
+If nothing waits and the socket accepts it, a frame is sent at once by the caller: this saves a task switch for every
+acknowledgement and push. Otherwise the connection's writer task sends it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Frame: TypeAlias = Sequence[Readable]
 
 
 class PeerStalledError(Exception):
-    """The peer took nothing for so long that it counts as gone."""
+    """The peer read nothing for so long that it is treated as gone."""
 
 
 class Carrier(Protocol):
-    """Moves bytes of whole frames to the peer.
+    """Sends bytes of complete frames to the peer.
 
     Attributes:
-        keeps_frames_whole: A frame must not be divided over two calls of `send_some`.
+        keeps_frames_whole: A frame must not be split over two calls of `send_some`.
     """
 
     keeps_frames_whole: bool
 
     def send_nowait(self, buffers: list[Readable]) -> int:
-        """Send what goes at once; gives the number of bytes."""
+        """Send as much as possible without waiting; returns the number of bytes."""
 
     async def send_some(self, buffers: list[Readable]) -> int:
-        """Wait until something goes; gives the number of bytes.
+        """Wait until something can be sent, and send it; returns the number of bytes.
 
         Raises:
             OSError: The connection is broken.
@@ -96,12 +96,12 @@ class Output:
         self.sent_bytes = 0
 
     def expect_progress(self, within_s: float) -> None:
-        """Give the peer up sooner that takes nothing, where each piece that it takes is seen."""
+        """Use a shorter time limit for a peer that reads nothing, if the carrier reports each piece that is sent."""
         if not self._carrier.keeps_frames_whole:
             self._stalled_after_s = min(self._stalled_after_s, within_s)
 
     def send(self, frame: Frame, size_bytes: int) -> None:
-        """Send one or more whole frames, or queue them. Never blocks; the sender minds `has_room`."""
+        """Send one or more complete frames, or queue them. Never blocks; the caller has to check `has_room`."""
         if self._broken:
             return
         rest = list(frame)
@@ -124,35 +124,35 @@ class Output:
 
     @property
     def has_room(self) -> bool:
-        """Whether less waits, or is being read in order to wait here, than may wait; what is broken takes anything."""
+        """Whether waiting and reserved bytes are below the limit; always true after the connection broke."""
         return self._broken or self.waiting_bytes + self._reserved_bytes < self._limit_bytes
 
     async def reserve(self, size_bytes: int) -> None:
-        """Wait for room and take it for a reply of about this size that is still to be read; see `unreserve`.
+        """Wait for room and reserve it for a reply of about this size that will be read from a shard; see `unreserve`.
 
-        Without this, any number of reads could begin while little waits, and end all at once.
+        Without this, many reads could begin while little waits, and all replies would be queued at once.
         """
         await self.wait_for_room()
         self._reserved_bytes += size_bytes
 
     def unreserve(self, size_bytes: int) -> None:
-        """The reply was sent or will not be; what of it waits counts by itself."""
+        """Release a reservation: the reply was queued, which counts by itself, or there is none."""
         self._reserved_bytes -= size_bytes
         if self.has_room:
             self._drained.unpark_all()
 
     async def wait_for_room(self) -> None:
-        """Return when `has_room`, or the connection is broken."""
+        """Return when `has_room`, or the connection has broken."""
         while not self.has_room:
             await self._drained.park()
 
     async def wait_drained(self) -> None:
-        """Return when nothing waits, or the connection is broken."""
+        """Return when nothing waits, or the connection has broken."""
         while self._queue and not self._broken:
             await self._drained.park()
 
     def abandon(self) -> None:
-        """Send nothing more: the connection is broken."""
+        """Send nothing more: the connection has broken."""
         self._broken = True
         self._queue.clear()
         self.waiting_bytes = 0
@@ -160,11 +160,11 @@ class Output:
         self._drained.unpark_all()
 
     async def run(self) -> None:
-        """Send what waits, as the connection's writer, until the connection breaks.
+        """Send waiting bytes, as the connection's writer task, until the connection breaks.
 
         Raises:
-            PeerStalledError: The peer takes nothing any more.
-            OSError: The connection is broken.
+            PeerStalledError: The peer reads nothing any more.
+            OSError: The connection has broken.
         """
         try:
             while not self._broken:
@@ -177,7 +177,7 @@ class Output:
                     sent = await self._carrier.send_some(some)
                 if scope.cancelled_caught:
                     raise PeerStalledError(
-                        f"the peer took none of {self.waiting_bytes} waiting bytes for {self._stalled_after_s:g} s"
+                        f"the peer read none of {self.waiting_bytes} waiting bytes for {self._stalled_after_s:g} s"
                     )
                 self._take_out(sent)
         finally:
@@ -199,7 +199,7 @@ class Output:
 
 
 def without_first(buffers: list[Readable], size_bytes: int) -> list[Readable]:
-    """What remains of buffers behind their first bytes."""
+    """The rest of buffers after their first ``size_bytes``."""
     for at, buffer in enumerate(buffers):
         if size_bytes < len(buffer):
             return [memoryview(buffer)[size_bytes:], *buffers[at + 1 :]]

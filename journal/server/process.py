@@ -1,6 +1,6 @@
-"""One run of the server's program: its settings, its sockets, the recovery, and the signals until it stops.
+"""One run of the server process: settings, sockets, recovery, and signals until it stops.
 
-What is served, and to whom, is `journal.server.server`.
+The server itself is `journal.server.server`.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ async def run_server(
 ) -> None:
     """Serve a data directory until SIGTERM or SIGINT, or until its storage fails.
 
-    It reports its addresses once it accepts. A start that is told to stop is given up between two of its steps: the
-    data directory is then as after a crash, and the next start takes it up from there.
+    It reports its addresses once it accepts connections. A stop during the start takes effect between two of its steps:
+    the data directory is then as after a crash, and the next start recovers it.
 
     Args:
         config: The settings.
         path: The data directory.
-        read_again: Gives the settings anew, at SIGHUP; without it they stay, and only the files they name are read.
-        task_status: Gets the addresses; none if it was told to stop before it was ready.
+        read_again: Reads the settings again, at SIGHUP; without it they stay, and only the files they name are read.
+        task_status: Gets the addresses; none if the server was stopped before it was ready.
 
     Raises:
         ConfigurationError: A file that the settings name cannot be used.
         DataDirectoryError: The directory is in use or cannot be used.
-        CorruptionError: Acknowledged data is damaged and it cannot be told whose.
+        CorruptionError: Acknowledged data is damaged, and it is not known which shard it belongs to.
         StorageFailedError: The storage failed, and ``storage.on_failure`` is "exit".
-        OSError: An address cannot be listened on.
+        OSError: An address cannot be bound.
     """
     log_limit = configure_log(config.log)
     guard = Security(config)
@@ -64,8 +64,8 @@ async def run_server(
     interpreter = prepare_interpreter()
     try:
         async with trio.open_nursery() as nursery:
-            # Signals are taken and health is told from before the start until after the last checkpoint, which a
-            # second signal must not cut.
+            # Signals and health requests are handled from before the start until after the last checkpoint, which a
+            # second signal must not interrupt.
             await nursery.start(signals.take)
             nursery.start_soon(log_limit.keep_telling)
             front, statistics = Front(stopping.is_set), ServerStatistics()
@@ -108,11 +108,11 @@ async def run_server(
 
 
 class _Signals:
-    """What the process is told from outside: to stop, and to read again what may change while it runs.
+    """The signals of the process: stop, and reload the settings that may change while it runs.
 
     Attributes:
-        stopping: Set when it is told to stop.
-        start: Ends the start when it is cancelled. It is not cancelled once there is a server, which stops in order.
+        stopping: Set when the process is to stop.
+        start: Cancelling it ends the start. It is not cancelled once there is a server, which stops in order.
         server: The server, once the engine is open.
     """
 
@@ -125,7 +125,7 @@ class _Signals:
         self._guard = guard
 
     async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Take signals until cancelled, first those that came before."""
+        """Handle signals until cancelled, including those that came before."""
         early = early_signals()
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             if early.stop is not None:
@@ -146,14 +146,14 @@ class _Signals:
             self.start.cancel()
 
     async def _reload(self) -> None:
-        """If any of it is wrong, all stays as it is."""
+        """Reload the settings; if any of them is wrong, none is changed."""
         try:
             config = self._read_again()
             check_reload(self._config, config)
             readable = await trio.to_thread.run_sync(read, config)
             self._guard.audit.reopen()
         except ConfigurationError as error:
-            log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is no bug of ours
+            log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is not a bug
             self._guard.audit.write(principal="", peer="", act="reload", target="", outcome=error.code)
             return
         if self.server is None:
@@ -170,4 +170,4 @@ class _Signals:
         )
         self._guard.audit.write(principal="", peer="", act="reload", target="", outcome="ok")
         if changed := unread_changes(self._config, config):
-            log.warning("changed settings that hold only after a restart", sections=changed)
+            log.warning("changed settings that take effect only after a restart", sections=changed)

@@ -1,6 +1,6 @@
-"""The subscriptions of one connection: credit, taking turns, and the task that sends what they give.
+"""The subscriptions of one connection: their credit, their order, and the task that sends their pushes.
 
-In which form it goes out is a `PushForm`: frames here, JSON in `journal.server.json_protocol`.
+A `PushForm` encodes the pushes: as frames here, as JSON in `journal.server.json_protocol`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SLICE_S = 0.0002
 
 
 class PushState:
-    """One subscription as the connection sees it.
+    """State of one subscription on its connection.
 
     Attributes:
         is_member: It is a member of a group.
@@ -44,16 +44,16 @@ class PushState:
 
 
 class PushForm(Protocol):
-    """How pushes leave on one connection.
+    """Encodes and sends the pushes of one connection.
 
     Attributes:
-        largest_push_bytes: How much is taken of a subscription at a time.
+        largest_push_bytes: How much is taken from a subscription at a time.
     """
 
     largest_push_bytes: int
 
     async def send(self, state: PushState, item: Push | Notice) -> int:
-        """Send it; gives how much credit it took. It stops where the subscription ends meanwhile."""
+        """Send an item; returns how much credit it used. It stops if the subscription ends in the meantime."""
 
 
 class FramedPushes:
@@ -74,11 +74,11 @@ class FramedPushes:
 
 
 class Pushing:
-    """Sends pushes of all subscriptions in turn, as far as their credit and the output's bound allow.
+    """Sends pushes of all subscriptions in turn, as far as their credit and the output's limit allow.
 
     Attributes:
-        pushed_bytes: Bytes that were pushed, as credit counts them.
-        meter: What they are counted on; None if nothing bounds them.
+        pushed_bytes: Pushed bytes, as counted for credit.
+        meter: The quotas for them; None if there are none.
     """
 
     def __init__(self, output: Output, form: PushForm) -> None:
@@ -99,31 +99,31 @@ class Pushing:
         return any(state.is_member for state in self._states.values())
 
     def states(self) -> list[PushState]:
-        """All of them."""
+        """The states of all subscriptions."""
         return list(self._states.values())
 
     def add(self, number: int, credit_bytes: int, target: str) -> PushState:
-        """Take a number for a subscription that is about to begin; ``target`` says to people what it is to.
+        """Reserve a number for a subscription that will begin; ``target`` is its shard or filter, for administrators.
 
         Raises:
             InvalidRequestError: The number is in use.
         """
         if number in self._states:
             raise InvalidRequestError(
-                f"subscription {number} is open on this connection already; choose another number"
+                f"subscription {number} is already open on this connection; choose another number"
             )
         state = self._states[number] = PushState(number, credit_bytes, target)
         return state
 
     def discard(self, state: PushState) -> None:
-        """The subscription did not begin."""
+        """Release the number of a subscription that did not begin."""
         if self._states.get(state.number) is state:
             del self._states[state.number]
 
     def begin(self, state: PushState, subscription: AnySubscription) -> None:
-        """The subscription began; `ready` may have been called for it before."""
+        """Attach the subscription; `ready` may have been called for it before."""
         if self._states.get(state.number) is not state:
-            # Its end was asked for before it had begun.
+            # Its end was requested before it began.
             subscription.close()
             return
         state.subscription = subscription
@@ -131,7 +131,7 @@ class Pushing:
             self.ready(state)
 
     def ready(self, state: PushState) -> None:
-        """The subscription may have something to push."""
+        """Note that the subscription may have something to push."""
         if not state.queued and state.subscription is not None:
             state.queued = True
             self._ready.append(state)
@@ -141,7 +141,7 @@ class Pushing:
         """A subscription by its number.
 
         Raises:
-            UnknownSubscriptionError: There is none.
+            UnknownSubscriptionError: It does not exist.
         """
         state = self._states.get(number)
         if state is None:
@@ -149,7 +149,7 @@ class Pushing:
         return state
 
     def credit(self, number: int, size_bytes: int) -> None:
-        """The client takes this many bytes more. Credit for a subscription that just ended is no error."""
+        """Add credit. Credit for a subscription that has just ended is not an error."""
         state = self._states.get(number)
         if state is not None:
             state.credit_bytes += size_bytes
@@ -159,7 +159,7 @@ class Pushing:
                     self.ready(state)
 
     def acknowledge(self, number: int, reference: int, first_offset: int, next_offset: int) -> None:
-        """A group member is done with records."""
+        """Acknowledge records for a group member."""
         state = self._states.get(number)
         if state is not None and state.subscription is not None:
             state.subscription.acknowledge(reference, first_offset, next_offset)
@@ -180,8 +180,8 @@ class Pushing:
     async def run(self) -> None:
         """Send pushes until cancelled.
 
-        Whoever has many subscriptions to the same records gets them many times over, mostly without anything to wait
-        for: others have their turn in between.
+        A client with many subscriptions to the same records gets each of them many times, mostly without any wait: so
+        other tasks get time in between.
         """
         slice_ends = 0.0
         while True:

@@ -1,7 +1,8 @@
-"""Cache queues as the console and the administration API show them: how much waits, who drives them, how the sink is.
+"""Cache queues in the console and the administration API: waiting records, driver, and state of the sink.
 
-A queue is a shard below ``$queue/`` and what brokers and drivers write about it into the state store. The forms of that
-are theirs (docs/formats.md, "Cache queues"); what is read here are the first fields of each, which never change.
+A queue is a shard below ``$queue/`` and the entries about it that brokers and drivers write into the state store. They
+define the format of these entries (docs/formats.md, "Cache queues"); only the first fields of each, which never change,
+are read here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from shards.topics.reserved_names import (
 
 _FORMAT: Final = b"\x01"
 _SILENT_AFTER_US: Final = 25_000_000
-"""A driver tells something of itself every ten seconds at least, but for one that drains a queue once."""
+"""A driver reports at least every ten seconds, except one that drains a queue once."""
 
 _Form = TypeVar("_Form", bound=msgspec.Struct)
 
@@ -70,28 +71,28 @@ class _Status(msgspec.Struct, array_like=True, frozen=True):
 
 @attrs.frozen(slots=True)
 class QueueInfo:
-    """A cache queue and how it is doing.
+    """A cache queue and its state.
 
     Attributes:
-        name: Of the queue.
-        shard: Name of the shard that holds what waits.
-        shard_id: Its number.
-        state: ``closed``: the sink takes records; ``open``: it is out; ``half open``: it is tried again; ``starting``,
-            ``draining`` and ``idle`` of drivers that begin or drain once; ``paused``; ``not driven``; ``unknown`` if
-            nothing is known of the queue but its shard.
-        reason: Why the sink is out, or why nobody drives the queue; empty otherwise.
-        since_us: Since when the driver is in this state, 0 if it does not say.
+        name: Name of the queue.
+        shard: Name of the shard with the waiting records.
+        shard_id: Id of the shard.
+        state: ``closed``: the sink accepts records; ``open``: it is not available; ``half open``: it is being tried;
+            ``starting``, ``draining`` and ``idle`` of drivers that begin or drain once; ``paused``; ``not driven``;
+            ``unknown`` if only the shard of the queue is known.
+        reason: Why the sink is not available, or why no driver runs the queue; empty otherwise.
+        since_us: Since when the driver is in this state, 0 if it is not known.
         next_attempt_us: When the sink is tried again, 0 if that is not planned.
-        driver: The process that drives the queue, if one does.
-        start_offset: First offset that the shard has.
-        next_offset: Offset of the next record that is put in.
-        record_count: Records that the shard has, done with or not.
-        offset: All below is done with.
-        waiting_records: Records from there on; what was lost with the memory is not counted.
-        size_bytes: Of the queue's segments.
-        in_rate: Records put in a second, as the driver told lately; None if none did.
-        out_rate: Records that left a second, likewise.
-        dead_letter_records: Refused by the sink, and kept.
+        driver: The process that drives the queue, if there is one.
+        start_offset: First offset of the shard.
+        next_offset: Offset of the next record that is added.
+        record_count: Number of records in the shard, whether processed or not.
+        offset: All records below it are processed.
+        waiting_records: Number of records from there on, without those that were lost with the memory.
+        size_bytes: Size of the queue's segments.
+        in_rate: Records added per second, as last reported by the driver; None without a recent report.
+        out_rate: Records delivered per second, likewise.
+        dead_letter_records: Number of records that the sink refused and that are kept.
     """
 
     name: str
@@ -115,12 +116,12 @@ class QueueInfo:
 
 @attrs.frozen(slots=True)
 class QueuePage:
-    """Queues by name.
+    """A page of queues, sorted by name.
 
     Attributes:
-        queues: Those of the shards that were looked at.
-        more: There are more shards to look at.
-        after: The last shard that was looked at, for the next page.
+        queues: Queues of the examined shards.
+        more: There are more shards to examine.
+        after: The last shard that was examined, for the next page.
     """
 
     queues: list[QueueInfo]
@@ -129,11 +130,11 @@ class QueuePage:
 
 
 class QueueOperations:
-    """Looks at the queues of one engine.
+    """Describes the queues of one engine.
 
     Args:
-        engine: Has their shards and states.
-        shards: Lists the shards, as far as the asker may see them.
+        engine: The engine with their shards and states.
+        shards: Lists the shards that a principal may see.
     """
 
     def __init__(self, engine: Engine, shards: ShardOperations) -> None:
@@ -141,7 +142,7 @@ class QueueOperations:
         self._shards = shards
 
     async def list_queues(self, who: Asker, after: str, limit: int) -> QueuePage:
-        """The queues among up to ``limit`` shards below ``$queue/`` that sort behind ``after``.
+        """The queues among up to ``limit`` shards below ``$queue/`` after ``after``, sorted by name.
 
         Raises:
             NotAuthorizedError: The principal may not read all queues.
@@ -182,7 +183,7 @@ class QueueOperations:
             shard=info.name,
             shard_id=info.shard_id,
             state=state,
-            reason=f"{holder} has not been heard of for {silent_us // 1_000_000} s" if silent_us else _reason(told),
+            reason=f"{holder} has not reported for {silent_us // 1_000_000} s" if silent_us else _reason(told),
             since_us=told.since_us if told is not None else 0,
             next_attempt_us=told.next_attempt_us if told is not None else 0,
             driver=holder if is_driven else "",
@@ -198,7 +199,7 @@ class QueueOperations:
         )
 
     def _silent_us(self, holder: str, status: _Status | None) -> int:
-        """For how long the holder of the lease has given no sign of life; 0 if that is not long."""
+        """How long the holder of the lease has not reported; 0 if that is a short time."""
         if not holder or status is None or status.state == "draining":
             return 0
         silent_us = self._engine.now_us() - status.updated_us
@@ -221,14 +222,14 @@ class QueueOperations:
         return shard.record_count_from(first)
 
     def _read(self, form: type[_Form], prefix: bytes, name: str) -> _Form | None:
-        """What is written about a queue; None if it is not there, or in a form of a newer program."""
+        """The state entry about a queue; None if it does not exist, or has the format of a newer program."""
         found = self._engine.get_state(prefix + name.encode())
         if found is None or found.value[:1] != _FORMAT:
             return None
         try:
             return msgspec.msgpack.decode(memoryview(found.value)[1:], type=form)
         except msgspec.DecodeError:
-            # Whoever may write there may write anything; it is shown as not known.
+            # Clients with the right to write there may write anything; then the state is shown as unknown.
             return None
 
 

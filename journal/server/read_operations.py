@@ -1,6 +1,7 @@
-"""What each request for records does: from a handle, an offset or a word to batches.
+"""The operations that read records: from a handle, an offset or a word to batches.
 
-A fetch that can be answered at once is; one that has to wait is a coroutine, as in `journal.server.operations`.
+A fetch that can be answered at once returns None; one that has to wait is a coroutine, as in
+`journal.server.operations`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class ReadOperations:
     """Reads the shards of one engine, for all its connections.
 
     Attributes:
-        handlers: By operation.
+        handlers: Functions by operation.
     """
 
     def __init__(self, engine: Engine, statistics: ServerStatistics) -> None:
@@ -50,7 +51,7 @@ class ReadOperations:
         return self._fetch_later(connection, correlation, shard, offset, max_bytes, max_wait_ms)
 
     def _bounded(self, max_bytes: int) -> int:
-        # A read from a file may give an index block more than asked, and the frame has to hold it.
+        # A read from a file may return an index block more than requested, which must fit into the frame.
         return min(max_bytes, self._engine.config.limits.max_frame_bytes // 2 - FETCH_REPLY.size)
 
     async def _fetch_later(
@@ -75,7 +76,7 @@ class ReadOperations:
         self._remember(connection, shard, extent)
 
     def _remember(self, connection: Connection, shard: Shard, extent: ReadSlice) -> None:
-        """Spare the next fetch of a reader that goes on where this one ended the search."""
+        """Save the position for the next fetch, which then needs no search if it continues here."""
         if extent.place is not None and shard.shard_id in connection.handle_of:
             connection.places[shard.shard_id] = extent.place
 

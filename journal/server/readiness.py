@@ -1,4 +1,4 @@
-"""Why a server cannot be used just now: what `/readyz` says."""
+"""The reasons why a server does not accept appends, as shown by `/readyz`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from journal.engine import Engine
 from journal.telemetry.loop_lag import LoopLag
 
 PATIENCE_S: Final = 5.0
-"""Appends that are held back for a moment are the normal back-pressure; for longer, something is too slow."""
+"""Appends that are held back for a moment are the normal back-pressure; for longer, the disk is too slow."""
 
-RECOVERING: Final = "the server is recovering its journal; what was acknowledged is being read back"
+RECOVERING: Final = "the server is recovering its journal; acknowledged data is being read back"
 STOPPING: Final = "the server is stopping"
 
 
 def why_not_ready(engine: Engine, loop_lag: LoopLag, *, is_stopping: bool) -> list[str]:
-    """All reasons why it takes no appends just now; none if it does."""
+    """All reasons why it accepts no appends now; an empty list if it does."""
     reasons = [STOPPING] if is_stopping else []
     if engine.failure is not None:
         reasons.append(str(engine.failure))
@@ -33,9 +33,9 @@ def _what_is_full(engine: Engine) -> str:
     if used >= storage.journal_budget_bytes:
         return (
             f"the checkpoint is too far behind, journal files hold {used} of {storage.journal_budget_bytes} bytes "
-            f"(storage.journal_budget_bytes); the disk is slower than what comes in"
+            f"(storage.journal_budget_bytes); the disk is slower than the incoming data"
         )
     return (
         f"{tails} of {storage.tail_budget_bytes} bytes wait to be written to their segment files "
-        f"(storage.tail_budget_bytes); the disk is slower than what comes in"
+        f"(storage.tail_budget_bytes); the disk is slower than the incoming data"
     )

@@ -1,9 +1,9 @@
 """Receive buffers: a bounded pool shared by all connections.
 
-Frames are turned into journal entries where they were received, so a buffer is in use until every commit group that
-lies in it is durable. That the pool is bounded is the back-pressure: when all buffers wait for the disk, nobody reads
-from a socket. A connection that waits for its own peer must not be the reason: meanwhile it lends its buffer to the
-pool, which asks for it back when nothing else is left.
+Frames become journal entries in place, so a buffer is in use until every commit group with entries in it is durable.
+The bound of the pool is the back-pressure: when all buffers wait for the disk, no socket is read. A connection that
+waits for its own peer must not cause that: while it waits it lends its buffer to the pool, which takes it back when no
+other one is free.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import trio
 from journal.protocol.frames import APPEND_HEAD
 
 SLACK_BYTES = APPEND_HEAD.size
-"""Room behind what may be received, so that a head can be unpacked before it is known to be complete."""
+"""Room after the receivable bytes, so that a head can be unpacked before it is known to be complete."""
 
 
 class ReceiveBuffer:
-    """A buffer and the number of those who still need its bytes."""
+    """A buffer and the number of its users."""
 
     __slots__ = ("_pool", "size_bytes", "users", "view")
 
@@ -31,22 +31,22 @@ class ReceiveBuffer:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether others wait for it."""
+        """Whether it belongs to the pool."""
         return self._pool is not None
 
     def hold(self) -> None:
-        """One more needs it."""
+        """Add a user."""
         self.users += 1
 
     def release(self) -> None:
-        """One less needs it; the last one gives it back."""
+        """Remove a user; the last one returns the buffer to the pool."""
         self.users -= 1
         if not self.users and self._pool is not None:
             self._pool.give_back(self)
 
 
 class BufferPool:
-    """Up to ``count`` buffers of ``size_bytes``; made when they are first needed, kept for ever."""
+    """Up to ``count`` buffers of ``size_bytes``; created on first use and never freed."""
 
     def __init__(self, size_bytes: int, count: int) -> None:
         self._size_bytes = size_bytes
@@ -73,21 +73,21 @@ class BufferPool:
             evacuate()
 
     def lend(self, evacuate: Callable[[], None]) -> None:
-        """Its holder waits for its peer. ``evacuate`` may be called once, to release the buffer at once."""
+        """Lend a buffer while its user waits for its peer. ``evacuate`` may be called once, to release the buffer."""
         self._lent[evacuate] = None
         self._waiting.unpark()
 
     def end_loan(self, evacuate: Callable[[], None]) -> None:
-        """The holder goes on; whether it still has the buffer it knows itself."""
+        """End the loan: the user continues. Only the user knows whether it still has the buffer."""
         self._lent.pop(evacuate, None)
 
     async def take(self) -> ReceiveBuffer:
-        """A free buffer with one user, as soon as there is one; in the order of asking."""
+        """Wait for a free buffer and return it with one user; waiters are served in order."""
         while (buffer := self.take_nowait()) is None:
             await self._waiting.park()
         return buffer
 
     def give_back(self, buffer: ReceiveBuffer) -> None:
-        """Called by the last user's release."""
+        """Return a buffer; called when its last user releases it."""
         self._free.append(buffer)
         self._waiting.unpark()

@@ -1,4 +1,4 @@
-"""From settings to who may come in and on which terms: TLS, access, quotas, the audit log. And reading that again."""
+"""TLS, access, quotas and audit log of a server, created from its settings; and reloading them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _REREAD: Final = ("access", "tls")
 
 @attrs.frozen(slots=True)
 class Readable:
-    """What is read again at SIGHUP."""
+    """The part of the settings that is read again at SIGHUP."""
 
     known: Known
     tls: ssl.SSLContext | None
 
 
 def read(config: ServerConfig) -> Readable:
-    """Read the files that the settings name. Blocks.
+    """Read the files that the settings name. Blocks on the disk.
 
     Raises:
         ConfigurationError: A file cannot be used.
     """
     access, tls = config.access, config.tls
     known = Known(
-        # Where nothing is said everybody may do everything, so that credentials alone keep strangers out.
+        # Without rules every authenticated client may do everything.
         AccessRules([_rule(table) for table in access.rules], default=not access.rules),
         users=read_users(access.users_file) if access.users_file else None,
         tokens=read_tokens(access.tokens_file) if access.tokens_file else None,
@@ -51,7 +51,7 @@ def read(config: ServerConfig) -> Readable:
     if tls.certificate_file:
         context = server_context(tls.certificate_file, tls.key_file, tls.client_ca_file)
         if tls.client_ca_file:
-            # Who shows none has to give a password or a token.
+            # A client without a certificate has to send a password or a token.
             context.verify_mode = ssl.CERT_OPTIONAL
     return Readable(known, context)
 
@@ -64,20 +64,20 @@ def _rule(table: AccessRuleTable) -> AccessRule:
 
 
 class Security:
-    """Decides who comes in.
+    """Decides which clients are accepted, and with which rights.
 
     Args:
         config: The settings.
 
     Raises:
-        ConfigurationError: A file that they name cannot be used.
+        ConfigurationError: A file that the settings name cannot be used.
 
     Attributes:
-        access: Finds out who a peer is.
-        quotas: What everybody has.
-        audit: The record of administrative acts.
-        refused_logins: Those who did not get in, in the same record.
-        tls: For connections that come from now on; None without certificates.
+        access: Authenticates clients.
+        quotas: The quotas of all principals.
+        audit: The log of administrative acts.
+        refused_logins: Writes refused logins into the same log.
+        tls: Certificates for new connections; None without TLS.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -103,33 +103,33 @@ class Security:
 
     @property
     def everybody(self) -> Principal | None:
-        """Who everybody is where nobody is asked who they are, and nothing is bounded; None elsewhere."""
+        """The principal of all clients if neither authentication nor a quota is configured; None otherwise."""
         known = self.access.known
         return None if known.has_credentials or self._has_quotas or not known.rules.allow_everything else EVERYBODY
 
     def current_tls(self) -> ssl.SSLContext | None:
-        """`tls` as it is now, for who asks anew for every connection."""
+        """The present value of `tls`, for callers that need it for every connection."""
         return self.tls
 
     def take_over(self, readable: Readable) -> None:
-        """Decide by what was read again from now on. Whether TLS is spoken at all changes with a restart alone."""
+        """Apply settings that were read again. Whether TLS is used at all changes only with a restart."""
         self.access.known = readable.known
         if self.tls is not None and readable.tls is not None:
             self.tls = readable.tls
 
 
 def check_reload(old: ServerConfig, new: ServerConfig) -> None:
-    """Make sure that what is read again does not open to strangers the addresses that are listened on all the same.
+    """Check that a reload does not remove the protection of addresses that other machines can reach.
 
     Raises:
-        ConfigurationError: It would; whoever changes both has to start the server again.
+        ConfigurationError: It would; such a change of settings needs a restart.
     """
     for problem in access_problems(old.listen.addresses(), new.tls, new.access, new.quotas):
-        raise ConfigurationError(f"{problem}; where it listens, the server changes only at its next start")
+        raise ConfigurationError(f"{problem}; the listening addresses change only with a restart")
 
 
 def unread_changes(old: ServerConfig, new: ServerConfig) -> list[str]:
-    """Names of the sections that changed and hold only after a restart."""
+    """Names of the sections that changed and take effect only after a restart."""
     kept = attrs.evolve(new, access=old.access, tls=old.tls)
     changed = [
         field.name
@@ -144,7 +144,7 @@ def unread_changes(old: ServerConfig, new: ServerConfig) -> list[str]:
 
 
 def missing_protection(config: ServerConfig) -> str:
-    """What an operator should know of a server that others can reach; empty if there is nothing."""
+    """A warning about a server that other machines can reach without protection; empty if there is none."""
     listen = config.listen
     wide = [
         name
@@ -154,7 +154,7 @@ def missing_protection(config: ServerConfig) -> str:
     if not wide:
         return ""
     if not (config.access.users_file or config.access.tokens_file or config.tls.client_ca_file):
-        return f"strangers can do everything: nobody is asked who they are, and listen.{wide[0]} is open to them"
+        return f"any client can do everything: authentication is not configured, and listen.{wide[0]} is open to others"
     if not config.tls.certificate_file:
-        return f"passwords and data travel in the clear: listen.{wide[0]} has no [tls] certificate_file"
+        return f"passwords and data are sent without encryption: listen.{wide[0]} has no [tls] certificate_file"
     return ""

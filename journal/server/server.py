@@ -64,12 +64,12 @@ class Server:
     """Serves one engine to clients.
 
     Attributes:
-        addresses: What it listens on, as ``name=HOST:PORT``.
-        guard: Who may come in.
-        admission: What becomes of those who do.
-        stopping: Set when the server is told to stop.
-        inventory: Counts what there is, in the background.
-        loop_lag: Watches the event loop.
+        addresses: Addresses of its listeners, as ``name=HOST:PORT``.
+        guard: Decides which clients are accepted.
+        admission: Authenticates them.
+        stopping: Set when the server is to stop.
+        inventory: Counts shards, cursors and queues in the background.
+        loop_lag: Measures how late the event loop is.
         loop_monitor: Measures its iterations while the server runs.
     """
 
@@ -100,13 +100,13 @@ class Server:
         self._json_operations = JsonOperations(engine, self._shards, self.admission, self.statistics, server_name())
         self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
-        # Who has not been let in yet, by socket, in the order in which they came.
+        # Clients that are not authenticated yet, by socket, oldest first.
         self._strangers: dict[socket.socket, trio.CancelScope] = {}
         self._gone = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery
 
     def describe(self) -> dict[str, Any]:
-        """Statistics for STATUS: plain numbers by name."""
+        """Statistics for STATUS: numbers by name."""
         engine, statistics = self.engine.statistics(), self.statistics
         return {
             "node_id": self.engine.node_id,
@@ -131,7 +131,7 @@ class Server:
         }
 
     def _status(self) -> dict[str, Any]:
-        """What STATUS answers: the statistics, and how the node was restored."""
+        """Content of the STATUS reply: the statistics, and the restores of the node."""
         return {**self.describe(), "restores": self.engine.described_restores()}
 
     def _administration(self) -> Administration:
@@ -160,11 +160,11 @@ class Server:
         )
 
     def why_not_ready(self) -> list[str]:
-        """All reasons why it takes no appends just now."""
+        """All reasons why it accepts no appends now."""
         return why_not_ready(self.engine, self.loop_lag, is_stopping=self.stopping.is_set())
 
     def make_app(self, sockets: Mapping[str, socket.socket]) -> App:
-        """What it answers over HTTP, if these are its sockets."""
+        """The HTTP application of a server with these sockets."""
         collector = ServerCollector(
             self.engine,
             self.statistics,
@@ -183,11 +183,11 @@ class Server:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
 
     async def run(self, sockets: dict[str, socket.socket], *, task_status: trio.TaskStatus[list[str]]) -> None:
-        """Serve on bound sockets until told to stop, or until the storage has failed; then let clients go in order.
+        """Serve on bound sockets until `stopping` is set or the storage has failed; then disconnect clients in order.
 
-        Everything received is committed and acknowledged as far as its client still listens, within two seconds; then
-        each client is told that the server stops, and its connection is closed. After a failure of the storage nothing
-        is acknowledged, and reads that are under way have five seconds.
+        Everything that was received is committed, and acknowledged if its client still reads, within two seconds; then
+        each client is sent the reason and its connection is closed. After a failure of the storage nothing is
+        acknowledged, and reads in progress have five seconds.
         """
         async with trio.open_nursery() as self._nursery:
             async with trio.open_nursery() as accepting:
@@ -234,7 +234,8 @@ class Server:
             if not self._strangers or self.statistics.connections >= limit + _LEAVING_AT_ONCE:
                 log.warning("connection refused", peer=peer, limit="limits.max_connections", allowed=limit)
                 return False
-            # Whoever has said nothing for longest makes room: a flood of those must not keep clients out.
+            # The connection that has sent nothing for longest makes room: a flood of such connections must not block
+            # clients.
             log.warning("silent connection closed", limit="limits.max_connections", allowed=limit)
             self._strangers.pop(next(iter(self._strangers))).cancel()
         self.statistics.connections += 1
@@ -249,16 +250,16 @@ class Server:
         peer: str,
         scope: trio.CancelScope,
     ) -> None:
-        """Run one connection. Nothing that happens in it ends another."""
-        # Whatever is logged on its behalf says whose it is.
+        """Serve one connection. An error in it ends no other connection."""
+        # All log messages of this task name its peer.
         bind_contextvars(peer=peer)
         try:
             with sock, scope:
                 await serve(sock, peer)
         except OSError:
-            # It broke before there was anything to say.
+            # The connection broke before its first request.
             pass
-        except Exception as error:  # noqa: BLE001 it ends this request or connection, no other
+        except Exception as error:  # noqa: BLE001 it ends this request or connection only
             self._report(error, 0)
         finally:
             self._strangers.pop(sock, None)
@@ -270,7 +271,7 @@ class Server:
         self._strangers.pop(sock, None)
 
     def take_over(self, readable: Readable) -> None:
-        """Go on with users, tokens, rules and certificates that were read again; who may not stay is sent away."""
+        """Apply users, tokens, rules and certificates that were read again; clients without rights are disconnected."""
         self.guard.take_over(readable)
         for connection in list(self._connections):
             self.admission.renew(connection)
@@ -445,7 +446,8 @@ class Server:
                     await output.wait_drained()
                 connection.close()
                 self.admission.leave(connection)
-                # Until here its requests may be carried out: who ends a client's connections has to find it.
+                # Until here its requests may be carried out: `_end_client` of another client has to find the
+                # connection.
                 self._connections.discard(opened)
                 statistics.pushed_bytes += connection.pushing.pushed_bytes
             nursery.cancel_scope.cancel()

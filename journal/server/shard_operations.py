@@ -1,7 +1,7 @@
-"""What may be asked of a server about shards, whatever way the question came: rules and quotas, then the engine.
+"""The operations on shards of a server, common to all protocols: rules and quotas, then the engine.
 
-The native protocol, the JSON sub-protocol and the administration over HTTP put these into their own words. No wire form
-is known here.
+The native protocol, the JSON sub-protocol and the administration over HTTP call them. They are independent of the wire
+formats.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from shards.segments.shard import Shard
 from shards.topics.names import MAX_NAME_BYTES
 
 LARGEST_PAGE = 1_000
-"""Most entries of a page. Pages of shards are made in steps of some milliseconds, others have their turn in between."""
+"""Largest number of entries of a page. Pages are made in steps of some milliseconds, so that other tasks run."""
 
 _ENTRY_BYTES = 300
-"""What an entry of a page takes in any form besides its name, at most."""
+"""Largest size of an entry of a page in any protocol, without its name."""
 
 
 class Asker(Protocol):
-    """Who asks.
+    """The sender of a request.
 
     Attributes:
-        principal: With which rights.
-        meter: On which accounts; None if nothing bounds it.
+        principal: Its principal.
+        meter: Its quotas; None if it has none.
     """
 
     @property
@@ -44,7 +44,7 @@ class Asker(Protocol):
 
 @attrs.frozen(slots=True)
 class ShardPage:
-    """Shards sorted by name, without their segments; ``more`` says that others sort behind the last."""
+    """Shards sorted by name, without their segments; ``more`` means that others follow."""
 
     shards: list[ShardInfo]
     more: bool
@@ -52,7 +52,7 @@ class ShardPage:
 
 @attrs.frozen(slots=True)
 class SegmentPage:
-    """A shard with some of its segments, oldest first; ``more`` says that newer ones follow."""
+    """A shard with some of its segments, oldest first; ``more`` means that newer ones follow."""
 
     info: ShardInfo
     more: bool
@@ -60,16 +60,16 @@ class SegmentPage:
 
 @attrs.frozen(slots=True)
 class CursorLag:
-    """A cursor, and how far it is behind.
+    """A cursor and its lag.
 
     Attributes:
-        shard: The shard's name.
-        name: The cursor's.
-        offset: Next offset its owner wants to read.
+        shard: Name of the shard.
+        name: Name of the cursor.
+        offset: Next offset that its owner will read.
         version: lsn of the commit that set it.
-        lag_records: Records from there to the end of the shard; what was lost with the memory is not counted.
-        lost_records: Records that the owner had not read when they were dropped; offsets among them that were lost with
-            the memory count, for nothing tells them apart any more.
+        lag_records: Number of records from there to the end of the shard, without those that were lost with the memory.
+        lost_records: Number of records that were dropped before the owner had read them. Offsets among them that were
+            lost with the memory are counted, since they cannot be told from records any more.
     """
 
     shard: str
@@ -85,9 +85,9 @@ class CursorPage:
     """Cursors of a page of shards.
 
     Attributes:
-        cursors: By shard and name.
-        more: There are more shards to look at.
-        after: The last shard that was looked at, for the next page.
+        cursors: Sorted by shard and name.
+        more: There are more shards to examine.
+        after: The last shard that was examined, for the next page.
     """
 
     cursors: list[CursorLag]
@@ -96,27 +96,27 @@ class CursorPage:
 
 
 class ShardOperations:
-    """The operations on shards of one engine, for every principal."""
+    """The operations on shards of one engine, for all principals."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # One page is made at a time: the steps of a hundred that are asked for at once would add up to a long one.
+        # One page is made at a time: the steps of a hundred concurrent requests would add up to a long one.
         self._making = trio.Lock()
 
     def page_bytes(self, limit: int) -> int:
-        """About how large the reply to a listing is, at most."""
+        """Approximate upper bound of the size of a listing's reply."""
         return min(max(1, limit), LARGEST_PAGE) * _ENTRY_BYTES
 
     async def list_shards(self, who: Asker, topic_filter: str, after: str, limit: int) -> ShardPage:
-        """One page of the shards that match a filter and sort behind ``after``.
+        """One page of the shards that match a filter, sorted by name, after ``after``.
 
-        Each shard is shown as it is at some moment before this returns. Page after page, a shard that is there all the
-        time is listed exactly once; one that is created or deleted meanwhile may be listed or not. No shard is opened
-        for it.
+        Each shard is described as of some moment before this returns. Over all pages, a shard that exists during the
+        whole listing is listed exactly once; one that is created or deleted during the listing may be listed or not. No
+        shard is opened.
 
         Raises:
-            InvalidNameError: It is no filter.
-            NotAuthorizedError: The principal may not read all that it stands for.
+            InvalidNameError: The filter is not valid.
+            NotAuthorizedError: The principal may not read all topics of the filter.
         """
         pages = self._names(who, topic_filter, after)
         async with self._making:
@@ -144,50 +144,51 @@ class ShardOperations:
         return scan
 
     def _id_of(self, name: str) -> int | None:
-        """None if it was deleted since its name was found."""
+        """The id of a shard; None if it was deleted since its name was found."""
         return self._engine.shard_id(name)
 
     @property
     def _page_bytes(self) -> int:
-        """What the entries of a page may take together, so that a frame has room for it."""
+        """Bound on the size of a page's entries, so that they fit into a frame."""
         return self._engine.config.limits.max_frame_bytes // 2
 
     @property
     def largest_segment_page(self) -> int:
-        """Most segments of a shard that are told in one frame."""
+        """Largest number of a shard's segments in one frame."""
         return min(LARGEST_PAGE, self._page_bytes // _ENTRY_BYTES)
 
     def describe(self, who: Asker, name: str) -> ShardInfo:
         """A shard with its segments.
 
         Raises:
-            ShardNotFoundError: There is none.
+            ShardNotFoundError: The shard does not exist.
         """
         require(who.principal, name, Action.READ, Action.ADMINISTER)
         return self._engine.describe_shard(name, with_segments=True)
 
     def describe_page(self, who: Asker, name: str, from_offset: int, limit: int) -> SegmentPage:
-        """A shard with up to ``limit`` of its segments, from the one that holds an offset on.
+        """A shard with up to ``limit`` of its segments, beginning with the one that holds an offset.
 
-        Ask for the next page from the offset on with which the last segment ends. Segments that were closed, sealed or
-        trimmed in between show as they are then.
+        The next page begins at the end of the last segment. Segments that were closed, converted or trimmed in between
+        are described as they are then.
 
         Raises:
-            ShardNotFoundError: There is none.
+            ShardNotFoundError: The shard does not exist.
         """
         info = self.describe(who, name)
         segments = [each for each in info.segments if each.base_offset >= from_offset or each.next_offset > from_offset]
         end = max(1, min(limit, self.largest_segment_page))
-        # One that is empty is followed by one that begins at the same offset: asked for from there on, it came again.
+        # An empty segment is followed by one that begins at the same offset, at which the next page would return it
+        # again.
         while end < len(segments) and segments[end - 1].next_offset == segments[end - 1].base_offset:
             end += 1
         return SegmentPage(attrs.evolve(info, segments=tuple(segments[:end])), end < len(segments))
 
     async def cursors(self, who: Asker, topic_filter: str, after: str, limit: int) -> CursorPage:
-        """The cursors of up to ``limit`` shards that match a filter and sort behind ``after``.
+        """The cursors of up to ``limit`` shards that match a filter, sorted by name, after ``after``.
 
-        Those of a shard that is stopped are left out: how far it goes is not known. As with `list_shards`, shards may
-        come and go from page to page.
+        Cursors of a stopped shard are left out: its end is not known. As for `list_shards`, shards may be created and
+        deleted between pages.
         """
         pages = self._names(who, topic_filter, after)
         async with self._making:
@@ -220,11 +221,11 @@ class ShardOperations:
             behind = cursors[-1].name
 
     def cursor_page(self, who: Asker, name: str, after: str, limit: int) -> tuple[list[Cursor], bool]:
-        """Cursors of one shard that sort behind ``after``, and whether others follow.
+        """Cursors of one shard after ``after``, sorted by name, and whether others follow.
 
         Raises:
-            ShardNotFoundError: There is none.
-            ShardDamagedError: It is stopped.
+            ShardNotFoundError: The shard does not exist.
+            ShardDamagedError: The shard is stopped because of damage.
         """
         require(who.principal, name, Action.READ, Action.ADMINISTER)
         limit = max(1, min(limit, LARGEST_PAGE, self._page_bytes // (MAX_NAME_BYTES + _ENTRY_BYTES)))
@@ -232,17 +233,17 @@ class ShardOperations:
         return cursors[:limit], len(cursors) > limit
 
     async def create(self, who: Asker, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
-        """Create a shard; with ``exist_ok`` one that is there is returned as it is.
+        """Create a shard; with ``exist_ok`` an existing one is returned unchanged.
 
         Raises:
-            ShardExistsError: It is there, and ``exist_ok`` was not given.
-            QuotaExceededError: The principal has as many as it may have.
+            ShardExistsError: It exists, and ``exist_ok`` was not given.
+            QuotaExceededError: The principal has as many shards as it may have.
         """
         require(who.principal, name, Action.ADMINISTER)
         return await self._create(who, name, config, exist_ok=exist_ok)
 
     async def create_in_passing(self, who: Asker, name: str, config: ShardConfig) -> None:
-        """Make sure that a shard is there that is about to be appended to: who may append to a topic may begin it."""
+        """Create a shard for an append if it does not exist: the right to append to a topic includes this."""
         require(who.principal, name, Action.APPEND, Action.ADMINISTER)
         await self._create(who, name, config, exist_ok=True)
 
@@ -251,7 +252,7 @@ class ShardOperations:
         if meter is None or engine.shard_id(name) is not None:
             return await engine.create_shard(name, config, exist_ok=exist_ok)
         meter.check_new_shard(name)
-        # Counted before it is there: others that are being created at the same time count, too.
+        # Counted before it exists, so that concurrent creations are counted, too.
         meter.count_shard(name, 1)
         try:
             return await engine.create_shard(name, config, exist_ok=exist_ok)
@@ -265,7 +266,7 @@ class ShardOperations:
         engine, meter = self._engine, who.meter
         if meter is None or engine.shard_id(name) is None:
             return await engine.delete_shard(name)
-        # Before it is gone, so that a measurement at this moment counts one too many rather than one too few.
+        # Before it is removed, so that a measurement at this moment counts one too many rather than one too few.
         meter.count_shard(name, -1)
         try:
             await engine.delete_shard(name)
@@ -281,12 +282,12 @@ class ShardOperations:
     async def configure(
         self, who: Asker, name: str, *, retention: Retention | None, segment_bytes: int | None
     ) -> ShardInfo:
-        """Change how a shard is kept from now on; None leaves a part as it is."""
+        """Change the retention or segment size of a shard; None leaves a setting unchanged."""
         require(who.principal, name, Action.ADMINISTER)
         return await self._engine.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
 
     async def seal(self, who: Asker, name: str, *, wait: bool = False) -> ShardInfo:
-        """Close a shard's active segment; with ``wait``, return when all that is closed lies in Parquet files."""
+        """Roll a shard: close its active segment. With ``wait``, return when all closed segments are converted."""
         require(who.principal, name, Action.ADMINISTER)
         return await self._engine.seal(name, wait=wait)
 
@@ -296,7 +297,7 @@ class ShardOperations:
         return await self._engine.trim(name, before_offset)
 
     async def delete_cursor(self, who: Asker, shard: str, name: str, version: int | None) -> None:
-        """Remove a cursor, if its version is the expected one."""
+        """Delete a cursor if its version is the expected one."""
         require(who.principal, shard, Action.ADMINISTER)
         await self._engine.delete_cursor(shard, name, version)
 

@@ -1,6 +1,6 @@
-"""What each request about cursors, state and producers does: what clients keep beside their records.
+"""The operations on cursors, state and producers: data that clients store in addition to records.
 
-COMMIT is here, too, which changes records and state in one step.
+COMMIT, which changes records and state in one step, is here, too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from journal.server.shard_operations import LARGEST_PAGE, ShardOperations
 from shards.model import StateValue
 
 _BESIDES_BYTES = 64
-"""What a value takes in a reply beside its key and its bytes."""
+"""Size of a value in a reply in addition to its key and its bytes."""
 
 
 class StateOperations:
     """The cursors, state and producers of one engine, for all its connections.
 
     Attributes:
-        handlers: By operation.
+        handlers: Functions by operation.
     """
 
     def __init__(self, engine: Engine, shards: ShardOperations) -> None:
@@ -110,7 +110,7 @@ class StateOperations:
         )
         reply = messages.CommitReply(
             [messages.BatchAppended(one.level, one.base_offset) for one in appended],
-            # The values are the client's own: only their versions are news.
+            # The client knows the values: only their versions are new.
             [attrs.evolve(one, value=b"") for one in values],
         )
         connection.reply(build(Op.COMMIT, correlation, encode(reply)))
@@ -119,7 +119,7 @@ class StateOperations:
         request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
         require(connection.principal, scan_target(request.prefix), Action.READ)
         limit = max(1, min(request.limit, LARGEST_PAGE))
-        # No more is read than a reply holds; the value that passes this bound is taken off again if it does not fit.
+        # No more is read than fits into a reply; the value that exceeds this bound is removed again if it does not fit.
         room = self._engine.config.limits.max_frame_bytes // 2
         output = connection.output
         await output.reserve(room)
@@ -132,7 +132,7 @@ class StateOperations:
             output.unreserve(room)
 
     def _fit(self, values: list[StateValue]) -> list[StateValue]:
-        """As many values as a frame holds comfortably, at least one."""
+        """As many values as fit into a frame, at least one."""
         room = self._engine.config.limits.max_frame_bytes // 2
         for at, value in enumerate(values):
             room -= len(value.key) + len(value.value) + _BESIDES_BYTES

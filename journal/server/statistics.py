@@ -9,12 +9,12 @@ import attrs
 from shards.errors import StorageError
 
 CLOSING_REASONS: Final = ("max_connections", "protocol", "stalled", "refused", "silent", "tls")
-"""Why the server turns a connection away or ends it."""
+"""Why the server refused or closed a connection."""
 
 
 @attrs.define(slots=True)
 class ServerStatistics:
-    """Plain counters since the start; incremented once a chunk or commit group where it matters."""
+    """Counters since the start; where it matters they are incremented once for each chunk or commit group."""
 
     connections: int = 0
     connections_total: int = 0
@@ -30,5 +30,5 @@ class ServerStatistics:
         self.errors[error.code] = self.errors.get(error.code, 0) + 1
 
     def count_closed(self, reason: str) -> None:
-        """Count a connection that the server turned away or ended, by a reason out of a few."""
+        """Count a connection that the server refused or closed, by reason."""
         self.connections_closed[reason] = self.connections_closed.get(reason, 0) + 1

@@ -1,4 +1,4 @@
-"""Measures what quotas say about shards: how many there are, and how much they hold."""
+"""Measures the number and size of shards for quotas."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LARGEST_SHARE: Final = 20
 
 
 class StoredQuotas:
-    """Measures the shards of every account that has a bound on them.
+    """Measures the shards of every account that has a quota for them.
 
     Args:
-        engine: Where the shards are.
-        quotas: Whose accounts are measured.
+        engine: The engine with the shards.
+        quotas: The accounts.
     """
 
     def __init__(self, engine: Engine, quotas: Quotas) -> None:
@@ -29,27 +29,27 @@ class StoredQuotas:
         self._quotas = quotas
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Measure about once a second until cancelled, and never for more than a twentieth of the time.
+        """Measure about once a second until cancelled, using at most a twentieth of the time.
 
         Args:
-            changed: Called when an account became full, or has room again.
+            changed: Called when an account has become full, or has room again.
         """
         while self._quotas.measure:
             started = trio.current_time()
             for account in list(self._quotas.accounts):
-                # At once: until the handles are told, appends are refused for a quota that has room again.
+                # At once: until the handles are updated, appends are refused for a quota that has room again.
                 if account.measures and await self._measure(account):
                     changed()
             await trio.sleep(max(_INTERVAL_S, _LARGEST_SHARE * (trio.current_time() - started)))
 
     async def measure(self, accounts: Iterable[Account]) -> None:
-        """Make sure that accounts were measured at least once."""
+        """Make sure that each account was measured at least once."""
         for account in accounts:
             if account.measures and not account.was_measured:
                 await self._measure(account)
 
     async def _measure(self, account: Account) -> bool:
-        """Whether it became full, or has room again."""
+        """Measure an account; returns whether it has become full, or has room again."""
         was_full = account.is_full
         shards = stored_bytes = 0
         for at, topic_filter in enumerate(account.filters):

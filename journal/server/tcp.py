@@ -1,4 +1,4 @@
-"""Connections over TCP: bytes are received straight into the buffers in which they become journal entries."""
+"""Connections over TCP: bytes are received into the buffers in which they become journal entries."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ async def receive(
     """Receive frames until the peer closes, breaks the rules, or the task is cancelled.
 
     Args:
-        connection: Takes them.
-        sock: Where they come from.
-        pool: Buffers for them.
-        hello_timeout_s: The first must have come by then.
-        holds_some: Something came already, for which the socket does not become readable.
+        connection: Processes the frames.
+        sock: The socket.
+        pool: Buffers for the frames.
+        hello_timeout_s: The first frame must arrive within this time.
+        holds_some: Bytes were received already, for which the socket does not become readable.
 
     Raises:
         RemoteProtocolError: The peer broke the rules.
-        OSError: The connection is broken.
+        OSError: The connection has broken.
     """
     with trio.move_on_after(hello_timeout_s) as greeting:
         if not holds_some:
@@ -52,7 +52,7 @@ async def receive(
 
 
 class _Receiver:
-    """The state of receiving: a buffer, what is in it, and what of that is not a whole frame yet."""
+    """The state of receiving: a buffer, its received bytes, and the incomplete frame at their end."""
 
     def __init__(self, connection: Connection, sock: Receivable, pool: BufferPool, greeting: trio.CancelScope) -> None:
         self._connection = connection
@@ -62,9 +62,9 @@ class _Receiver:
         self._buffer: ReceiveBuffer | None = None
         self._start = 0
         self._end = 0
-        # What was received while another connection needed the buffer more.
+        # Bytes that were moved here because another connection needed the buffer.
         self._aside = b""
-        # How much longer the peer may take for the rest of its frame; None until it is waited for.
+        # How long the peer may still take for the rest of its frame; None until the rest is waited for.
         self._patience_s: float | None = None
 
     async def run(self) -> None:
@@ -88,8 +88,8 @@ class _Receiver:
                         # An idle connection holds no buffer.
                         buffer.release()
                         self._buffer = None
-                        # As `_wait_for_more`, without a frame of its own: every request of a client that waits for
-                        # each reply comes by here.
+                        # Like `_wait_for_more`, but without another call: every request of a client that waits for each
+                        # reply passes here.
                         silence = connection.silence
                         silence.since_s = trio.current_time()
                         await trio.lowlevel.wait_readable(self._socket)
@@ -119,19 +119,19 @@ class _Receiver:
             self._make_room(buffer)
 
     async def _wait_for_more(self) -> None:
-        """Wait until the peer says something."""
+        """Wait until the peer sends something."""
         silence = self._connection.silence
         silence.since_s = trio.current_time()
         await trio.lowlevel.wait_readable(self._socket)
         silence.since_s = None
 
     async def _wait_for_rest(self, buffer: ReceiveBuffer) -> None:
-        """Wait for the peer to go on with a frame. It holds memory, so the peer may not take for ever.
+        """Wait for the rest of a frame. An incomplete frame holds memory, so the peer has a time limit.
 
-        Only waiting for the peer counts, not what the server needs before it reads on.
+        Only the wait for the peer counts, not the time that the server needs before it reads on.
 
         Raises:
-            RemoteProtocolError: It took too long, over all waits for this frame.
+            RemoteProtocolError: The limit was exceeded, over all waits for this frame.
         """
         left = self._end - self._start
         frame_bytes = HEADER.unpack_from(buffer.view, self._start)[0] if left >= HEADER.size else HEADER.size
@@ -149,7 +149,7 @@ class _Receiver:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """The connection waits for its peer: others may have the buffer meanwhile."""
+        """While the connection waits for its peer: lend its buffer."""
         if self._buffer is None or not self._buffer.is_pooled:
             yield
             return
@@ -168,7 +168,7 @@ class _Receiver:
         buffer.release()
 
     async def _take_buffer(self) -> ReceiveBuffer:
-        """A buffer with what was set aside in it, and room for the rest of the frame that it begins with."""
+        """A buffer that begins with the bytes that were moved aside, and has room for the rest of their frame."""
         aside, self._aside = self._aside, b""
         needed = len(aside) + _LEAST_ROOM_BYTES if aside else 0
         if len(aside) >= HEADER.size:
@@ -180,7 +180,7 @@ class _Receiver:
         return buffer
 
     def _make_room(self, buffer: ReceiveBuffer) -> None:
-        """Go on in the same buffer, in a new one, or in one large enough for a frame that is on its way."""
+        """Continue in the same buffer, in a new one, or in one that is large enough for the frame being received."""
         start, end = self._start, self._end
         left = end - start
         if not left and buffer.users == 1:
@@ -198,7 +198,7 @@ class _Receiver:
         following = self._following(room)
         if following is None:
             if buffer.users > 1 or not left or buffer.size_bytes < room:
-                # All buffers wait for the disk: wait for one with nothing but the incomplete frame in hand.
+                # All buffers wait for the disk: wait for one, holding only the incomplete frame.
                 following = ReceiveBuffer(None, max(room, _LEAST_ROOM_BYTES))
             else:
                 buffer.view[:left] = bytes(buffer.view[start:end])
@@ -210,10 +210,10 @@ class _Receiver:
         self._start, self._end = 0, left
 
     def _room_for(self, frame_bytes: int, received_bytes: int) -> int:
-        """Size of the buffer in which a frame goes on.
+        """Size of the buffer in which a frame is continued.
 
-        A frame larger than the pool's buffers gets one of its own, which grows with what has come: a peer that says
-        how large its frame is may never send it. limits.max_frame_bytes bounds it.
+        A frame larger than the pool's buffers gets a buffer of its own, which grows with the received bytes, since a
+        peer may never send the frame that it announced. limits.max_frame_bytes bounds it.
         """
         return min(frame_bytes, max(self._pool.size_bytes, 2 * received_bytes))
 

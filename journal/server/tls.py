@@ -1,7 +1,7 @@
-"""Before a connection speaks: whether it is encrypted as its listener is, and the TLS handshake.
+"""Before the first frame of a connection: the check whether it uses TLS as its listener does, and the handshake.
 
-Who comes in the clear where TLS is spoken, or with TLS where none is, is told so at once, in words that it understands.
-Certificates are `journal.access`'s, what follows the handshake is the server's.
+A peer without TLS at a TLS listener, or with TLS at another one, gets an error at once, in its own protocol.
+Certificates are in `journal.access`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 def speaks_tls(listener: Listener, place: str = "") -> str:
-    """What a peer is told that comes in the clear."""
-    return f"the {listener} listener{place} speaks TLS alone; connect with {_ENCRYPTED[listener]}"
+    """The error for a peer that connects without TLS."""
+    return f"the {listener} listener{place} accepts only TLS; connect with {_ENCRYPTED[listener]}"
 
 
 def speaks_no_tls(listener: Listener, place: str = "") -> str:
-    """What a peer is told that comes with TLS."""
+    """The error for a peer that connects with TLS."""
     return (
-        f"the {listener} listener{place} speaks no TLS; connect with {_CLEAR[listener]}, or give the server a "
+        f"the {listener} listener{place} does not use TLS; connect with {_CLEAR[listener]}, or configure a "
         "certificate (tls.certificate_file)"
     )
 
 
 def bad_request(text: str) -> bytes:
-    """An answer of HTTP, the last on its connection, for a peer whose request is not looked at."""
+    """An HTTP answer that refuses the request and ends the connection."""
     body = f"{text}\n".encode()
     return (
         b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
@@ -55,28 +55,28 @@ def bad_request(text: str) -> bytes:
 async def is_encrypted_alike(
     sock: socket.socket, listener: Listener, *, encrypted: bool, timeout_s: float, statistics: ServerStatistics
 ) -> bool:
-    """Whether a peer that was accepted speaks TLS if its listener does, and none if it does not.
+    """Whether an accepted peer uses TLS exactly if its listener does.
 
-    If not it is told, and nothing is left to do but to close. Its first bytes are looked at and not taken.
+    If not, the error was sent, and the caller has to close the socket. The peer's first bytes stay unread.
 
     Raises:
-        OSError: It sent nothing in time, or is gone.
+        OSError: It sent nothing in time, or has disconnected.
     """
     try:
         with trio.fail_after(timeout_s):
             first = await _first_bytes(sock)
     except trio.TooSlowError as error:
         statistics.count_closed(_CLOSED if encrypted else "protocol")
-        raise TimeoutError("nothing came") from error
+        raise TimeoutError("nothing was received") from error
     spoken, place = spoken_in(first), f" at {listens_at(sock)}"
-    # One byte of a handshake may come alone: the handshake itself will find out.
+    # A single byte of a handshake may arrive first: then the handshake itself finds out.
     if encrypted == (spoken is SniffedProtocol.TLS) or len(first) < LEAST_BYTES:
         return True
     reason = speaks_tls(listener, place) if encrypted else speaks_no_tls(listener, place)
     if listener == "tcp" and spoken is SniffedProtocol.OTHER:
         answer = encode_error(0, 0, InvalidRequestError(reason))
     else:
-        # To a TLS client any text is the record of a wrong version, which is what it says then.
+        # A TLS client takes any text for a record of a wrong version, and reports that.
         answer = bad_request(reason)
     statistics.count_closed(_CLOSED)
     log.warning("connection refused", reason=reason)
@@ -97,10 +97,10 @@ async def _first_bytes(sock: socket.socket) -> bytes:
 async def shake_hands(
     handshake: Callable[[], Awaitable[None]], *, timeout_s: float, statistics: ServerStatistics
 ) -> None:
-    """Agree on keys in time.
+    """Do the TLS handshake within a time limit.
 
     Raises:
-        OSError: That cannot be.
+        OSError: It failed.
     """
     try:
         with trio.fail_after(timeout_s):

@@ -1,4 +1,4 @@
-"""The same frames as binary WebSocket messages, each of one or more whole frames."""
+"""The native protocol as binary WebSocket messages, each of one or more complete frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shards.segments.chunks import Readable
 
 
 class WebSocketCarrier:
-    """Sends what waits as one binary message at a time."""
+    """Sends all waiting frames as one binary message."""
 
     keeps_frames_whole = True
 
@@ -21,7 +21,7 @@ class WebSocketCarrier:
         self._connection = connection
 
     def send_nowait(self, buffers: list[Readable]) -> int:
-        """Nothing goes at once: a message needs the writer task."""
+        """Return 0: a message has to be sent by the writer task."""
         return 0
 
     async def send_some(self, buffers: list[Readable]) -> int:
@@ -38,7 +38,7 @@ async def receive_messages(connection: Connection, heartbeat: Heartbeat, hello_t
     """Receive messages until the peer closes or breaks the rules.
 
     Raises:
-        RemoteProtocolError: A text message, or one that does not end with a whole frame.
+        RemoteProtocolError: A text message, or one that does not end with a complete frame.
     """
     with trio.move_on_after(hello_timeout_s) as greeting:
         while True:
@@ -57,7 +57,7 @@ async def receive_messages(connection: Connection, heartbeat: Heartbeat, hello_t
 
 async def _take(connection: Connection, message: bytes | str) -> None:
     if isinstance(message, str):
-        raise RemoteProtocolError("a text message; this endpoint speaks binary frames")
+        raise RemoteProtocolError("a text message; this endpoint uses binary frames")
     buffer = ReceiveBuffer(None, len(message))
     buffer.view[: len(message)] = message
     taken = connection.take_frames(buffer, 0, len(message))
@@ -66,4 +66,4 @@ async def _take(connection: Connection, message: bytes | str) -> None:
         await connection.wait_for_room()
         taken = connection.take_frames(buffer, taken, len(message))
     if taken != len(message):
-        raise RemoteProtocolError(f"a message of {len(message)} bytes does not end with a whole frame")
+        raise RemoteProtocolError(f"a message of {len(message)} bytes does not end with a complete frame")

@@ -43,7 +43,7 @@ async def server(path: Path, *, encrypted: bool) -> AsyncIterator[Served]:
 @pytest.mark.parametrize(
     ("encrypted", "scheme", "listener", "told"),
     [
-        (True, "journal", "tcp", r"the tcp listener at 127.0.0.1:\d+ speaks TLS alone; connect with journals://"),
+        (True, "journal", "tcp", r"the tcp listener at 127.0.0.1:\d+ accepts only TLS; connect with journals://"),
         (True, "journal+ws", "websocket", r"127.0.0.1:\d+ opens no WebSocket: 400 .*connect with journal\+wss://"),
         (True, "journal+ws", "tcp", r"127.0.0.1:\d+ opens no WebSocket: 400 .*connect with journals://"),
         (True, "journal", "websocket", r"127.0.0.1:\d+ speaks HTTP; name the port of listen.tcp"),
@@ -79,7 +79,7 @@ async def test_a_server_tells_its_log_and_counts(tmp_path: Path, listener: str, 
         counted = served.server.statistics.connections_closed
         assert counted == ({"protocol": 1} if (listener, encrypted) == ("tcp", False) else {"tls": 1})
         (entry,) = (entry for entry in logs if entry["log_level"] == "warning")
-        assert ("speaks TLS alone" if encrypted else "speaks no TLS") in entry["reason"]
+        assert ("accepts only TLS" if encrypted else "does not use TLS") in entry["reason"]
 
 
 async def test_a_client_in_the_clear_is_told_in_a_frame(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_http_in_the_clear_is_answered_with_a_text(tmp_path: Path, listene
         with trio.fail_after(AT_ONCE_S):
             answer = await client.get(f"http://127.0.0.1:{served.ports[listener]}/livez")
         assert answer.status_code == 400
-        assert "speaks TLS alone" in answer.text
+        assert "accepts only TLS" in answer.text
         with trio.fail_after(AT_ONCE_S):
             async with httpx.AsyncClient(verify=client_context()) as right:
                 assert (await right.get(f"https://127.0.0.1:{served.ports['http']}/livez")).text == "ok\n"

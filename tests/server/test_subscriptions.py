@@ -96,7 +96,7 @@ async def test_a_subscription_that_makes_no_sense_is_refused(tmp_path: Path) -> 
         with pytest.raises(OffsetOutOfRangeError):
             await subscribe(client, shard="a", start="offset", value=1)
         await subscribe(client, 1, shard="a")
-        with pytest.raises(InvalidRequestError, match="subscription 1 is open"):
+        with pytest.raises(InvalidRequestError, match="subscription 1 is already open"):
             await subscribe(client, 1, shard="a")
         await subscribe(client, 2, shard="a")
         with pytest.raises(LimitExceededError, match=r"limits\.max_subscriptions_per_connection"):

@@ -1,4 +1,4 @@
-"""Administration over HTTP, `/api/v1/...`: JSON in, JSON out, described by an OpenAPI document of its own."""
+"""Administration over HTTP, `/api/v1/...`: requests and answers in JSON, described by an OpenAPI document."""
 
 from journal.server.admin.api import Administration, admin_routes
 from journal.server.admin.openapi import openapi_document

@@ -1,6 +1,6 @@
-"""From an HTTP request to an endpoint and back: who asks, from which page, with which parameters and body.
+"""From an HTTP request to an endpoint and back: authentication, origin check, parameters and body.
 
-What the endpoints do is `journal.server.admin.endpoints`; how errors look, `journal.server.admin.problems`.
+The endpoints are in `journal.server.admin.endpoints`; the form of errors is in `journal.server.admin.problems`.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ BODY_TIMEOUT_S: Final = 10.0
 
 @attrs.frozen
 class Administration:
-    """What the API needs of a server.
+    """The parts of a server that the API uses.
 
     Attributes:
-        on: What the endpoints work on.
-        admission: Who may come in, and who did what.
-        origins: Which pages may ask.
+        on: The objects that the endpoints work on.
+        admission: Authenticates clients and writes the audit log.
+        origins: The web pages that may send requests.
         statistics: Counts refusals.
-        version: Of the program.
-        is_stopping: Whether the server was told to stop.
-        report: Takes an unexpected error.
+        version: Version of the program.
+        is_stopping: Whether the server is stopping.
+        report: Logs an unexpected error.
     """
 
     on: Administered
@@ -66,7 +66,7 @@ class Administration:
 
 
 def admin_routes(administration: Administration) -> list[BaseRoute]:
-    """The routes of the API; whatever else is asked for below its prefix is answered with a problem."""
+    """The routes of the API; any other path below its prefix is answered with a problem."""
     document = msgspec.Raw(msgspec.json.encode(openapi_document(administration.version)))
 
     async def openapi(_on: Administered, _who: Asker, _query: forms.NoQuery, _: None) -> msgspec.Raw:
@@ -85,7 +85,7 @@ def admin_routes(administration: Administration) -> list[BaseRoute]:
 
 
 class _Resource:
-    """One path, as an ASGI application: starlette would answer a wrong method by itself, and not with a problem."""
+    """One path, as an ASGI application: starlette itself would not answer a wrong method with a problem."""
 
     def __init__(self, administration: Administration, methods: dict[str, Endpoint] | None) -> None:
         self._administration = administration
@@ -104,15 +104,15 @@ class _Resource:
             self._administration.statistics.count_error(error)
             return problem_response(error, headers)
         except ClientDisconnect:
-            # Nobody is left to answer.
+            # The client has disconnected.
             return Response(status_code=HTTPStatus.BAD_REQUEST)
-        except Exception as error:  # noqa: BLE001 it ends this request, no other
+        except Exception as error:  # noqa: BLE001 it ends this request only
             self._administration.report(error, 0)
             return problem_response(error)
 
     def _find(self, request: Request, headers: dict[str, str]) -> Endpoint:
         if self._methods is None:
-            raise NotFoundError(f"there is no {request.url.path}; {DOCUMENT_PATH} lists what there is")
+            raise NotFoundError(f"there is no {request.url.path}; {DOCUMENT_PATH} lists all paths")
         endpoint = self._methods.get(request.method)
         if endpoint is None:
             headers["Allow"] = ", ".join(self._methods)
@@ -121,7 +121,7 @@ class _Resource:
 
     async def _carry_out(self, endpoint: Endpoint, request: Request) -> Response:
         if self._administration.is_stopping():
-            raise ShuttingDownError("the server is stopping; ask again when it is back")
+            raise ShuttingDownError("the server is stopping; repeat the request when it is running again")
         admission = self._administration.admission
         asker = await asker_of(request, admission)
         query = _query(endpoint.query, request)
@@ -157,12 +157,13 @@ class _Resource:
         origin = request.headers.get("origin")
         if not self._administration.origins.allows(origin):
             raise OriginRefusedError(
-                f"pages of {origin} may not ask; list it in listen.websocket_origins if they should"
+                f"pages of {origin} may not send requests; list it in listen.websocket_origins to allow them"
             )
         host = request.headers.get("host", "")
         if not self._administration.origins.allows_host(host):
             raise OriginRefusedError(
-                f"the name {host!a} may be anybody's; ask by address, or list its origin in listen.websocket_origins"
+                f"the host name {host!a} is not known to be this server's; use its address, or list its origin in "
+                f"listen.websocket_origins"
             )
 
 
@@ -200,12 +201,12 @@ async def _body(request: Request) -> bytes:
                 if len(body) > LARGEST_BODY_BYTES:
                     raise BodyTooLargeError(f"the body has more than {LARGEST_BODY_BYTES} bytes")
     if waiting.cancelled_caught:
-        raise BodyTimeoutError(f"the body did not come within {BODY_TIMEOUT_S:.0f} s")
+        raise BodyTimeoutError(f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s")
     return bytes(body)
 
 
 def _target(query: forms.Form, body: forms.Form | None) -> str:
-    """The shard that a request is about."""
+    """The shard that a request concerns, for the audit log."""
     for form, field in ((query, "shard"), (query, "name"), (body, "name")):
         name = getattr(form, field, None)
         if isinstance(name, str):

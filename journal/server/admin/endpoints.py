@@ -1,7 +1,7 @@
-"""The endpoints of the administration API, in a table: the routes and the OpenAPI document are made of it.
+"""The endpoints of the administration API, in a table from which the routes and the OpenAPI document are generated.
 
-A shard is named in the query and not in the path: its name has slashes, and may have `.` and `..` between them, which
-browsers and proxies resolve in paths, escaped or not.
+A shard is named in the query, not in the path: its name has slashes, and may have `.` and `..` between them, which
+browsers and proxies resolve in paths, even if they are escaped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PREFIX: Final = "/api/v1"
 
 @attrs.frozen
 class Administered:
-    """What the endpoints work on.
+    """The objects that the endpoints work on.
 
     Attributes:
         shards: Operations on shards.
-        queues: Looks at cache queues.
+        queues: Describes cache queues.
         connections: The open connections.
-        describe_node: Tells how the node is.
+        describe_node: Describes the node.
     """
 
     shards: ShardOperations
@@ -47,18 +47,18 @@ class Endpoint:
     """One method of one path.
 
     Attributes:
-        method: In capitals.
-        path: Behind the prefix.
-        name: What it does, as an identifier.
-        summary: The same in a few words.
-        query: Its parameters.
-        result: What it gives; None for nothing.
-        handle: Does it.
-        body: What its body holds; None for no body.
-        status: Of the answer.
-        changes: It changes something, and is recorded.
-        may_conflict: What is there may stand against it.
-        finds: It may not find what it is about.
+        method: HTTP method, in capitals.
+        path: Path after the prefix.
+        name: Name of the operation, as an identifier.
+        summary: What it does, in a few words.
+        query: Type of its parameters.
+        result: Type of its result; None for an empty answer.
+        handle: The function that carries it out.
+        body: Type of its body; None for no body.
+        status: HTTP status of the answer.
+        changes: It changes something, and is recorded in the audit log.
+        may_conflict: It may be refused because of the present state.
+        finds: It may be refused because its object does not exist.
     """
 
     method: str
@@ -91,7 +91,7 @@ async def _configure_shard(
     on: Administered, who: Asker, query: forms.ShardQuery, body: forms.ConfigureShardForm
 ) -> ShardInfo:
     if body.retention is None and body.segment_bytes is None:
-        raise InvalidRequestError(f"nothing of shard {query.name!r} is to change; give retention or segment_bytes")
+        raise InvalidRequestError(f"no change of shard {query.name!r} is requested; give retention or segment_bytes")
     retention = None if body.retention is None else body.retention.retention()
     return await on.shards.configure(who, query.name, retention=retention, segment_bytes=body.segment_bytes)
 
@@ -174,7 +174,7 @@ ENDPOINTS: Final = (
         "PATCH",
         "/shard",
         "configure_shard",
-        "Change what a shard keeps, and how large its segments grow",
+        "Change the retention of a shard and the size of its segments",
         forms.ShardQuery,
         ShardInfo,
         _configure_shard,
@@ -237,7 +237,7 @@ ENDPOINTS: Final = (
         "GET",
         "/cursors",
         "list_cursors",
-        "Cursors and how far they are behind; the limit counts the shards that are looked at",
+        "Cursors and their lag; the limit is the number of shards examined",
         forms.PageQuery,
         CursorPage,
         _list_cursors,
@@ -246,7 +246,7 @@ ENDPOINTS: Final = (
         "DELETE",
         "/cursor",
         "cursor_delete",
-        "Remove a cursor; one that is not there is no error unless a version was expected",
+        "Delete a cursor; a missing one is an error only if a version was expected",
         forms.CursorQuery,
         None,
         _delete_cursor,
@@ -259,7 +259,7 @@ ENDPOINTS: Final = (
         "GET",
         "/queues",
         "list_queues",
-        "Cache queues: what waits, who drives them, how their sinks are; the limit counts their shards",
+        "Cache queues with their depth, driver and sink state; the limit is the number of shards examined",
         forms.QueuesQuery,
         QueuePage,
         _list_queues,
@@ -277,7 +277,7 @@ ENDPOINTS: Final = (
         "GET",
         "/subscriptions",
         "list_subscriptions",
-        "Subscriptions of open connections; the limit counts the connections",
+        "Subscriptions of open connections; the limit is the number of connections",
         forms.ConnectionsQuery,
         forms.SubscriptionPage,
         _list_subscriptions,

@@ -1,7 +1,7 @@
-"""What the requests of the administration API hold and what its answers look like. Pure.
+"""The types of requests and answers of the administration API. Pure.
 
-Numbers stay below 2**53, so that every JSON reader gives them exactly. A field that is not listed is an error: a slip
-of the pen in a retention must not go unnoticed.
+Numbers are below 2**53, which every JSON reader can represent exactly. An unknown field is an error, so that a mistyped
+retention does not go unnoticed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ShardName: TypeAlias = Annotated[
 ]
 CursorName: TypeAlias = Annotated[str, Meta(description="Name of a cursor. 1 to 255 bytes of UTF-8.")]
 Filter: TypeAlias = Annotated[str, Meta(description="An MQTT topic filter: `+` for one level, `#` for all below.")]
-Limit: TypeAlias = Annotated[int, Meta(ge=1, le=10_000, description="Most that one page holds; none holds over 1,000.")]
+Limit: TypeAlias = Annotated[int, Meta(ge=1, le=10_000, description="Page size; no page has more than 1,000 entries.")]
 
 
 class Form(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a request holds in its query or body."""
+    """The query or body of a request."""
 
 
 class NoQuery(Form, frozen=True):
@@ -36,17 +36,17 @@ class NoQuery(Form, frozen=True):
 
 
 class PageQuery(Form, frozen=True):
-    """One page of what belongs to shards."""
+    """One page of objects that belong to shards."""
 
     filter: Filter = "#"
-    after: Annotated[str, Meta(description="Only what sorts behind this name: the last of the page before.")] = ""
+    after: Annotated[str, Meta(description="Only entries after this name: the last of the page before.")] = ""
     limit: Limit = 100
 
 
 class QueuesQuery(Form, frozen=True):
     """One page of cache queues."""
 
-    after: Annotated[str, Meta(description="Only what sorts behind this shard: the last of the page before.")] = ""
+    after: Annotated[str, Meta(description="Only entries after this shard: the last of the page before.")] = ""
     limit: Limit = 100
 
 
@@ -58,31 +58,31 @@ class ConnectionsQuery(Form, frozen=True):
 
 
 class ShardQuery(Form, frozen=True):
-    """Which shard."""
+    """Names a shard."""
 
     name: ShardName
 
 
 class CursorQuery(Form, frozen=True):
-    """Which cursor of which shard."""
+    """Names a cursor of a shard."""
 
     shard: ShardName
     name: CursorName
     version: Annotated[
         Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] | None,
-        Meta(description="Only if it has this version; without it, whatever it has."),
+        Meta(description="Delete only this version; without it, any version."),
     ] = None
 
 
 class RetentionForm(Form, frozen=True):
-    """What a shard keeps; whole segments go, oldest first, when any bound is passed. 0 means no bound."""
+    """Retention of a shard: whole segments are dropped, oldest first, when a bound is exceeded. 0 means no bound."""
 
     max_age_s: Number = 0
     max_bytes: Bytes = 0
     max_records: Number = 0
 
     def retention(self) -> Retention:
-        """The same as the engine takes it."""
+        """Convert to the type of the engine."""
         return Retention(self.max_age_s, self.max_bytes, self.max_records)
 
 
@@ -94,26 +94,26 @@ class CreateShardForm(Form, frozen=True):
     retention: RetentionForm = RetentionForm()
     segment_bytes: Annotated[
         int,
-        Meta(ge=0, le=LARGEST_NUMBER, description="A segment is closed at this size; 0 takes the server's default."),
+        Meta(ge=0, le=LARGEST_NUMBER, description="A segment is closed at this size; 0 means the server's default."),
     ] = 0
     index_keys: Annotated[bool, Meta(description="Keep an index for reads by key.")] = False
     index_tags: Annotated[bool, Meta(description="Keep an index for reads by tag.")] = False
-    exist_ok: Annotated[bool, Meta(description="A shard that is there is given as it is.")] = False
+    exist_ok: Annotated[bool, Meta(description="Return an existing shard unchanged.")] = False
 
     def config(self) -> ShardConfig:
-        """The same as the engine takes it."""
+        """Convert to the type of the engine."""
         return ShardConfig(self.mode, self.retention.retention(), self.segment_bytes, self.index_keys, self.index_tags)
 
 
 class ConfigureShardForm(Form, frozen=True):
-    """What is to change of how a shard is kept; what is left out stays."""
+    """Changes of a shard's configuration; fields that are left out stay unchanged."""
 
     retention: RetentionForm | None = None
     segment_bytes: Number | None = None
 
 
 class ModeForm(Form, frozen=True):
-    """Where the next segment of a shard lies."""
+    """Mode of a shard: the kind of its next segment."""
 
     mode: Mode
 
@@ -126,7 +126,7 @@ class TrimForm(Form, frozen=True):
 
 @attrs.frozen(slots=True)
 class ConnectionPage:
-    """Connections by number; ``more`` says that others have higher numbers."""
+    """Connections sorted by number; ``more`` means that connections with higher numbers follow."""
 
     connections: list[ConnectionInfo]
     more: bool
@@ -134,7 +134,7 @@ class ConnectionPage:
 
 @attrs.frozen(slots=True)
 class SubscriptionPage:
-    """Subscriptions of a page of connections; ``more`` says that others have higher numbers."""
+    """Subscriptions of a page of connections; ``more`` means that connections with higher numbers follow."""
 
     subscriptions: list[SubscriptionInfo]
     more: bool
@@ -142,16 +142,16 @@ class SubscriptionPage:
 
 @attrs.frozen(slots=True)
 class NodeInfo:
-    """The node and how it is.
+    """Description of the node.
 
     Attributes:
-        node_id: Stable name of the node's data.
+        node_id: Permanent id of the node's data.
         server: Program and version.
-        ready: It takes appends.
+        ready: It accepts appends.
         reasons: Why it does not.
-        addresses: What it listens on, as ``name=HOST:PORT``.
-        statistics: Plain numbers by name, as `journal status` shows them.
-        restores: When the node was restored from backups, oldest first: ``lsn_before``, ``lsn_after``, ``restored_us``.
+        addresses: Addresses of its listeners, as ``name=HOST:PORT``.
+        statistics: Numbers by name, as in `journal status`.
+        restores: Restores of the node from backups, oldest first: ``lsn_before``, ``lsn_after``, ``restored_us``.
     """
 
     node_id: str
@@ -171,10 +171,10 @@ class Problem:
         type: The code as a URN.
         title: The code in words.
         status: HTTP status.
-        detail: For people: names the thing, the value found, the value allowed, the way out.
+        detail: For people: the object, the value found, the values allowed, and what can be done.
         code: Stable name of the error, the same in every protocol of the server.
         retriable: The same request may succeed later without being changed.
-        details: Attributes of the error, by its code.
+        details: Attributes of the error; which ones depends on the code.
     """
 
     type: str

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the administration API, made of the same table as its routes. Pure."""
+"""The OpenAPI document of the administration API, generated from the same table as its routes. Pure."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 
 
 def openapi_document(version: str) -> dict[str, Any]:
-    """The document.
+    """Generate the document.
 
     Args:
-        version: Of the program.
+        version: Version of the program.
     """
     types = [Problem, *(kind for each in ENDPOINTS for kind in (each.body, each.result) if kind is not None)]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
@@ -55,7 +55,7 @@ def openapi_document(version: str) -> dict[str, Any]:
                 "password": {"type": "http", "scheme": "basic"},
             },
         },
-        # Which of them a server asks for, if any, is said by its configuration.
+        # The server's configuration decides which of these it requires, if any.
         "security": [{}, {"token": []}, {"password": []}],
     }
 
@@ -105,7 +105,7 @@ def _responses(endpoint: Endpoint, schema_of: dict[Any, dict[str, Any]]) -> dict
 
 
 def statuses_of(endpoint: Endpoint) -> set[HTTPStatus]:
-    """The statuses with which an endpoint may refuse."""
+    """The statuses of an endpoint's errors."""
     statuses = set(_ALWAYS)
     if endpoint.body is not None:
         statuses.update(_WITH_BODY)

@@ -1,4 +1,4 @@
-"""Errors as HTTP says them: problem details, with the codes that every protocol of the server has."""
+"""Errors in HTTP answers: problem details (RFC 9457), with the codes that all protocols of the server share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shards.errors import StorageError
 
 PROBLEM_TYPE: Final = "application/problem+json"
 ANSWER_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Of every answer: it holds what the asker may see, and names that are anybody's."""
+"""Headers of every answer: its content depends on the client's rights, and names in it are not trusted."""
 
 _STATUS: Final[dict[str, HTTPStatus]] = {
     "invalid_request": HTTPStatus.BAD_REQUEST,
@@ -45,26 +45,26 @@ STATUSES: Final = tuple(sorted({*_STATUS.values(), HTTPStatus.INTERNAL_SERVER_ER
 
 
 class BodyTooLargeError(StorageError):
-    """The body of a request is larger than any that makes sense."""
+    """The body of a request is larger than allowed."""
 
     code = "body_too_large"
 
 
 class BodyTimeoutError(StorageError):
-    """The body of a request did not come in time."""
+    """The body of a request did not arrive in time."""
 
     code = "body_timeout"
     retriable = True
 
 
 class NotJsonError(StorageError):
-    """The body of a request is not said to be JSON. A page of another site can send such a request unasked."""
+    """The body of a request is not declared as JSON. Pages of other sites can send such requests without permission."""
 
     code = "not_json"
 
 
 class OriginRefusedError(StorageError):
-    """A web page asks that may not."""
+    """A web page sent a request that its origin is not allowed to send."""
 
     code = "origin_refused"
 
@@ -82,7 +82,7 @@ class MethodNotAllowedError(StorageError):
 
 
 def problem_of(error: BaseException) -> Problem:
-    """An error as problem details. An exception that is no `StorageError` is not described."""
+    """Convert an error to problem details. An exception that is not a `StorageError` is not described."""
     body = describe_error(error)
     status = _STATUS.get(body.code, HTTPStatus.INTERNAL_SERVER_ERROR)
     return Problem(
@@ -97,7 +97,7 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def problem_response(error: BaseException, headers: dict[str, str] | None = None) -> Response:
-    """The answer to a request that was not carried out."""
+    """The answer to a request that failed."""
     problem = problem_of(error)
     sent = {**ANSWER_HEADERS, **(headers or {})}
     if problem.status == HTTPStatus.UNAUTHORIZED:

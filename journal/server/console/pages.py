@@ -1,7 +1,7 @@
-"""The console's files, and the headers under which a browser gets them. What the page shows is in `static/`.
+"""The console's files and their HTTP headers. The page itself is in `static/`.
 
-The files are the same for everybody and hold no data: who is asked for credentials is decided where the page asks for
-some, at the administration API and at the WebSocket listener.
+The files are the same for all clients and contain no data: the page authenticates at the administration API and at the
+WebSocket listener, from which it gets its data.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _TYPES: Final = {
 _INDEX: Final = "index.html"
 _ANY_HOST: Final = "*"
 
-# Topics and payloads are anybody's. The page makes no markup of them, and would not be let: with trusted types on and
-# no policy allowed, a text that is assigned as HTML is an error.
+# Topics and payloads are not trusted. The page does not use them as markup, and the browser forbids it: with trusted
+# types required and no policy allowed, assigning a text as HTML is an error.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'{listener}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS: Final = {
-    # Asked for again each time, and answered with 304 while it is the same.
+    # The browser checks for a change each time, which is answered with 304 if there is none.
     "Cache-Control": "no-cache",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -47,7 +47,7 @@ def console_routes(websocket_port: int | None) -> list[BaseRoute]:
     """The routes of the console.
 
     Args:
-        websocket_port: Where the page finds the JSON sub-protocol; None if there is no such listener.
+        websocket_port: Port of the JSON sub-protocol; None if there is no such listener.
     """
     routes: list[BaseRoute] = []
     for file in files(__package__).joinpath("static").iterdir():
@@ -83,9 +83,9 @@ def _page(content: bytes, kind: str, websocket_port: int | None) -> Callable[[Re
 
 
 def policy(host: str, websocket_port: int | None) -> str:
-    """The Content-Security-Policy of a page that was asked for under this Host.
+    """The Content-Security-Policy of a page that was requested under this Host.
 
-    The WebSocket listener has another port, which ``'self'`` does not cover, and so is named.
+    It names the WebSocket listener, which has another port, so that ``'self'`` does not cover it.
     """
     if websocket_port is None:
         return _POLICY.format(listener="")
@@ -94,7 +94,7 @@ def policy(host: str, websocket_port: int | None) -> str:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header; any host if it is none that a policy can hold, as an address of IPv6."""
+    """The name in a Host header; any host if a policy cannot contain it, such as an IPv6 address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:

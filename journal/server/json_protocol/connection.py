@@ -1,6 +1,6 @@
-"""One client of the JSON sub-protocol: messages in, replies and pushes out, and the bounds of both.
+"""One client of the JSON sub-protocol: messages in, replies and pushes out, and the limits of both.
 
-What the requests do is `journal.server.json_protocol.operations`.
+The requests are carried out by `journal.server.json_protocol.operations`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ON_THE_LOOP_CHARACTERS = 64 * 1024
 
 
 class Later:
-    """What a request still waits for, while others are carried out."""
+    """The rest of a request that has to wait, while later requests are carried out."""
 
     __slots__ = ("result",)
 
@@ -46,22 +46,22 @@ class Later:
 
 
 class Operations(Protocol):
-    """What a connection does with a request.
+    """Carries out the requests of a connection.
 
     Attributes:
-        opener: Opens batches.
-        converting: What is converted off the loop keeps to it, for all connections together.
+        opener: Decodes batches.
+        converting: Limits conversions in threads, for all connections together.
     """
 
     opener: Opener
     converting: trio.CapacityLimiter
 
     async def handle(self, connection: JsonConnection, request: AnyRequest) -> object:
-        """Carry it out; gives the result, or `Later`."""
+        """Carry out a request; returns the result, or `Later`."""
 
 
 class JsonCarrier:
-    """Sends each thing that waits as one text message."""
+    """Sends each waiting message as one text message."""
 
     keeps_frames_whole = True
 
@@ -69,7 +69,7 @@ class JsonCarrier:
         self._websocket = websocket
 
     def send_nowait(self, buffers: list[Readable]) -> int:
-        """Nothing goes at once: a message needs the writer task."""
+        """Return 0: a message has to be sent by the writer task."""
         return 0
 
     async def send_some(self, buffers: list[Readable]) -> int:
@@ -85,20 +85,19 @@ class JsonConnection:
     """State of one connection.
 
     Attributes:
-        number: Its number on this server.
-        peer: ``HOST:PORT`` at the other end.
-        client: Name that the client gave itself.
-        certificate_name: Common name of the certificate that it showed; empty for none.
-        principal: Who it is; nothing is carried out before the first message said it.
-        greeted: That was accepted.
-        refusal: Why it was not, or why it holds no longer.
-        meter: What its traffic is counted on; None if nothing bounds it.
-        output: What goes out.
+        peer: Address of the client, ``HOST:PORT``.
+        client: Name that the client chose.
+        certificate_name: Common name of the client's certificate; empty without one.
+        principal: The authenticated principal; no request is carried out before hello.
+        greeted: hello was accepted.
+        refusal: Why hello was refused, or why the client was disconnected later.
+        meter: Its quotas; None if it has none.
+        output: The outgoing messages.
         pushing: Its tails.
-        pushes: The form of what they give.
+        pushes: Encodes the pushes of its tails.
         inflight_bytes: Appended bytes that wait for their commit.
-        receiving: Ends the receiving when it is cancelled.
-        nursery: Of its tasks.
+        receiving: Cancelling it ends the receiving.
+        nursery: Runs its tasks.
         polls: Waits that end when the server stops.
     """
 
@@ -141,7 +140,7 @@ class JsonConnection:
         self._was_refused = False
 
     def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
-        """The first message was accepted."""
+        """Note that hello was accepted."""
         self.greeted = True
         self.client = client
         self.principal = principal
@@ -149,22 +148,22 @@ class JsonConnection:
         self._on_greeted()
 
     def renew(self, principal: Principal) -> None:
-        """Go on as the same principal with other rights."""
+        """Continue as the same principal with other rights."""
         self.principal = principal
 
     def revoke(self, error: StorageError) -> None:
-        """The client may stay no longer: tell it why, and end the connection."""
+        """Refuse the client any further use: send it the reason and end the connection."""
         if self.refusal is not None:
             return
         self.refusal = error
-        # The connection ends when it has been told; until then it gets nothing of what comes.
+        # The connection ends after the error was sent; until then the client has no rights.
         self.renew(SentAway(self.principal.name))
         self.pushing.close()
         self.tell(error)
         self.receiving.cancel()
 
     def grant_again(self) -> None:
-        """Rights and quotas are asked at every request; nothing of them is kept here."""
+        """Do nothing: rights and quotas are checked for every request, and not kept here."""
 
     # Receiving
 
@@ -172,7 +171,7 @@ class JsonConnection:
         """Receive messages until the peer closes or breaks the rules.
 
         Raises:
-            RemoteProtocolError: No hello came, or something else first.
+            RemoteProtocolError: The first message was not hello, or did not come in time.
         """
         with trio.move_on_after(hello_timeout_s) as greeting:
             while True:
@@ -181,7 +180,7 @@ class JsonConnection:
                     message = await heartbeat.get_message()
                 except ConnectionClosed:
                     return
-                # It came; how long it takes to look at it is not the client's fault.
+                # It has arrived; the time for processing it does not count.
                 greeting.deadline = float("inf")
                 await self._take(message)
         raise RemoteProtocolError(f"no hello within {hello_timeout_s:.0f} s")
@@ -194,9 +193,9 @@ class JsonConnection:
             request = await self._decode(message)
             request_id = request.id
             self._check_greeted(request)
-            # In order and one by one, up to where a request has to wait: what is appended keeps its order.
+            # Requests begin in order, one after the other, so appends keep their order.
             result = await self._operations.handle(self, request)
-        except Exception as error:  # noqa: BLE001 it ends this request, no other
+        except Exception as error:  # noqa: BLE001 it ends this request only
             if isinstance(error, BadRequestError):
                 request_id = error.id
             self._refuse(request_id, error)
@@ -217,7 +216,7 @@ class JsonConnection:
 
     async def _decode(self, message: str | bytes) -> AnyRequest:
         if isinstance(message, bytes):
-            raise BadRequestError("a binary message; this sub-protocol speaks JSON in text messages", None)
+            raise BadRequestError("a binary message; this sub-protocol uses JSON in text messages", None)
         if len(message) <= _ON_THE_LOOP_CHARACTERS:
             return decode_request(message)
         return await trio.to_thread.run_sync(decode_request, message, limiter=self._operations.converting)
@@ -227,7 +226,7 @@ class JsonConnection:
             found = await result
             if request_id is not None:
                 self.send(encode_result(request_id, found))
-        except Exception as error:  # noqa: BLE001 it ends this request, no other
+        except Exception as error:  # noqa: BLE001 it ends this request only
             self._refuse(request_id, error)
         finally:
             self._requests -= 1
@@ -245,12 +244,12 @@ class JsonConnection:
         self.output.send((message,), len(message))
 
     def tell(self, error: StorageError) -> None:
-        """Say why the connection ends, unless a refused hello has said it."""
+        """Send the reason for the end of the connection, unless the reply to a refused hello was it."""
         if not self._was_refused:
             self.send(encode_error(None, error))
 
     async def wait_for_room(self) -> None:
-        """Return when the connection may be read from: its own limits and the engine's budgets allow more."""
+        """Return when more may be received: the connection's own limits and the engine's budgets allow it."""
         limit = self.engine.config.limits.max_inflight_bytes_per_connection
         await self.engine.wait_for_room()
         await self.output.wait_for_room()
@@ -260,17 +259,17 @@ class JsonConnection:
             await self._progress.park()
 
     def made_progress(self) -> None:
-        """Something that was waited for is done."""
+        """Wake the receiver: an append was committed or a wait has ended."""
         self._progress.unpark_all()
 
     async def settle(self) -> None:
-        """Nothing more is received: return when every request is answered; reads wait no longer for records."""
+        """After the last receive: return when every request is answered. Reads do not wait for records any more."""
         for poll in self.polls:
             poll.cancel()
         while self._requests:
             await self._progress.park()
 
     def close(self) -> None:
-        """The client is gone: end its tails."""
+        """End the tails: the client has disconnected."""
         self.pushing.close()
         self.output.abandon()

@@ -1,6 +1,6 @@
-"""The messages of the JSON sub-protocol: what each request has, how it is read, what goes back. Pure.
+"""The messages of the JSON sub-protocol: their fields, decoding and encoding. Pure.
 
-`docs/json-protocol.md` describes them; what the requests do is `journal.server.json_protocol.operations`.
+`docs/json-protocol.md` describes them; `journal.server.json_protocol.operations` carries out the requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shards.position import Start, StartKind
 SUBPROTOCOL: Final = "journal-json.v1"
 
 LARGEST_NUMBER: Final = 2**53 - 1
-"""Largest whole number that every JSON reader gives exactly."""
+"""The largest integer that every JSON reader can represent exactly."""
 
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
 Time: TypeAlias = Annotated[int, Meta(ge=0, le=min(MAX_TIME_US, LARGEST_NUMBER))]
@@ -26,19 +26,19 @@ RequestId: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)] | Annotated
 
 
 class Request(Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", kw_only=True):
-    """What every request may have: the id under which it is answered."""
+    """Base of all requests: the id that the reply repeats."""
 
     id: RequestId | None = None
 
 
 class From(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to begin: ``value`` is the offset, the time in microseconds or the lsn."""
+    """A start position: ``value`` is the offset, the time in microseconds or the lsn."""
 
     at: StartKind
     value: Number = 0
 
     def start(self) -> Start:
-        """The same as the engine takes it."""
+        """Convert to the type of the engine."""
         return Start(self.at, self.value)
 
 
@@ -51,7 +51,7 @@ class Header(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """A record to append; bytes are given as text or as base64."""
+    """A record to append; bytes are encoded as text or as base64."""
 
     value: str | None = None
     value_base64: bytes | None = None
@@ -65,20 +65,20 @@ class NewRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewShard(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a shard is kept that is created because it is not there."""
+    """Configuration of a shard that is created because it does not exist."""
 
     mode: Mode | None = None
 
 
 class Hello(Request, frozen=True, tag="hello"):
-    """The first message: who asks."""
+    """The first message, with the client's credentials."""
 
     client: Annotated[str, Meta(max_length=255)] = ""
     credentials: dict[str, str] | None = None
 
 
 class Ping(Request, frozen=True, tag="ping"):
-    """Is anybody there."""
+    """Heartbeat; the reply has no content."""
 
 
 class List(Request, frozen=True, tag="list"):
@@ -115,7 +115,7 @@ class Read(Request, frozen=True, tag="read"):
 
 
 class Tail(Request, frozen=True, tag="tail"):
-    """Have records pushed from now on; ``tail`` is the number under which they come."""
+    """Push records from now on; the pushes carry the number ``tail``."""
 
     tail: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
     shard: str | None = None
@@ -125,14 +125,14 @@ class Tail(Request, frozen=True, tag="tail"):
 
 
 class Credit(Request, frozen=True, tag="credit"):
-    """The client takes this many bytes more."""
+    """Grant this many more bytes for pushes."""
 
     tail: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
     bytes: Annotated[int, Meta(ge=1, le=1 << 30)]
 
 
 class Untail(Request, frozen=True, tag="untail"):
-    """No more pushes."""
+    """End the pushes of a tail."""
 
     tail: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 
@@ -141,17 +141,17 @@ AnyRequest: TypeAlias = Hello | Ping | List | Describe | Append | Read | Tail | 
 
 
 class _Envelope(Struct):
-    """What can still be read of a request that is none."""
+    """The fields that are read from an invalid request for the error message."""
 
     op: str = ""
     id: RequestId | None = None
 
 
 class BadRequestError(RemoteProtocolError):
-    """A message that is no request.
+    """A message that is not a valid request.
 
     Attributes:
-        id: The id that it has all the same.
+        id: Its id, if that could be read.
     """
 
     def __init__(self, message: str, id: RequestId | None) -> None:  # noqa: A002 it is called so in the protocol
@@ -160,7 +160,7 @@ class BadRequestError(RemoteProtocolError):
 
 
 OPERATIONS: Final = tuple(str(kind.__struct_config__.tag) for kind in AnyRequest.__args__)
-"""The names of all operations."""
+"""Names of all operations."""
 
 _requests: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
 _envelopes = msgspec.json.Decoder(_Envelope)
@@ -168,10 +168,10 @@ encode_json = msgspec.json.Encoder().encode
 
 
 def decode_request(message: str) -> AnyRequest:
-    """Read a request.
+    """Decode a request.
 
     Raises:
-        BadRequestError: It is none; the message says where it differs.
+        BadRequestError: It is not valid; the message says where.
     """
     try:
         return _requests.decode(message)
@@ -183,27 +183,27 @@ def _fault(message: str, error: Exception) -> BadRequestError | UnknownOperation
     try:
         envelope = _envelopes.decode(message)
     except msgspec.ValidationError as problem:
-        return BadRequestError(f"this is no request: {problem}", None)
+        return BadRequestError(f"this is not a request: {problem}", None)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return BadRequestError(f"a message of {len(message)} characters is no JSON: {error}", None)
+        return BadRequestError(f"a message of {len(message)} characters is not JSON: {error}", None)
     if envelope.op not in OPERATIONS:
         names = ", ".join(OPERATIONS)
-        return BadRequestError(f"operation {envelope.op[:64]!r} is unknown; there are {names}", envelope.id)
+        return BadRequestError(f"operation {envelope.op[:64]!r} is unknown; operations are {names}", envelope.id)
     return BadRequestError(f"{envelope.op}: {error}", envelope.id)
 
 
 def encode_result(id: RequestId | None, result: object) -> bytes:  # noqa: A002
-    """The reply to a request that was carried out."""
+    """Encode the reply to a successful request."""
     return encode_json({"id": id, "result": result})
 
 
 def encode_error(id: RequestId | None, error: BaseException) -> bytes:  # noqa: A002
-    """The reply to one that was not. An exception that is no `StorageError` is not described."""
+    """Encode the reply to a failed request. An exception that is not a `StorageError` is not described."""
     return encode_json({"id": id, "error": error_fields(error)})
 
 
 def error_fields(error: BaseException) -> dict[str, Any]:
-    """An error as clients see it."""
+    """The fields of an error in a reply."""
     body = describe_error(error)
     fields: dict[str, Any] = {"code": body.code, "message": body.message, "retriable": body.retriable}
     if body.details:

@@ -1,7 +1,7 @@
-"""What each request of the JSON sub-protocol does: one small function per operation, in a table.
+"""The operations of the JSON sub-protocol: one small function for each, in a table.
 
-The rules and limits are those of the native protocol, from the same places: `journal.server.shard_operations` and the
-engine. Bytes are counted in the JSON that a client gets.
+The rules and limits are those of the native protocol, from the same modules: `journal.server.shard_operations` and the
+engine. Credit and page sizes count bytes of the JSON that a client receives.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class JsonOperations:
     """The operations of one engine, for all its JSON connections.
 
     Attributes:
-        opener: Opens the batches that they read.
-        converting: Bounds how much of what they send is converted at the same time.
+        opener: Decodes the batches that are read.
+        converting: Limits how many appends are converted at the same time.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class JsonOperations:
         server_name: str,
     ) -> None:
         self.opener = Opener(engine)
-        # Each thread that converts takes the interpreter from everybody else.
+        # Each converting thread takes the interpreter from all other tasks.
         self.converting = trio.CapacityLimiter(1)
         self._engine = engine
         self._shards = shards
@@ -60,14 +60,14 @@ class JsonOperations:
         self._server_name = server_name
 
     async def handle(self, connection: JsonConnection, request: messages.AnyRequest) -> object:
-        """Carry out a request, or begin to: gives its result or what is still waited for."""
+        """Carry out a request, or begin it: returns its result or what is still to be awaited."""
         return await _HANDLERS[type(request)](self, connection, request)
 
     # Connection
 
     async def hello(self, connection: JsonConnection, request: messages.Hello) -> object:
         if connection.greeted:
-            raise InvalidRequestError("hello was said already on this connection")
+            raise InvalidRequestError("hello was already sent on this connection")
         everybody = self._admission.everybody
         if everybody is not None:
             connection.greet(request.client, everybody)
@@ -152,7 +152,7 @@ class JsonOperations:
         try:
             # It may have waited for long.
             require(connection.principal, shard.name, Action.READ)
-            # What is small as a batch may be large as JSON: no more is taken than the first page most likely needs.
+            # A small batch may be large as JSON: read no more than the first page is likely to need.
             extent = await engine.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
             push = Push(0, max(offset, extent.start_offset), extent.next_offset, extent.buffers, extent.size_bytes)
             page = await self.opener.open(shard.name, push, max_bytes).next()
@@ -177,7 +177,7 @@ class JsonOperations:
         limit = self._engine.config.limits.max_subscriptions_per_connection
         if len(connection.pushing) >= limit:
             raise LimitExceededError(
-                f"this connection has {limit} tails, all that limits.max_subscriptions_per_connection allows; "
+                f"this connection has {limit} tails, the limit of limits.max_subscriptions_per_connection; "
                 f"tail by filter or use another connection"
             )
         state = connection.pushing.add(request.tail, request.credit_bytes, target)
@@ -198,7 +198,7 @@ class JsonOperations:
         except BaseException:
             pushing.discard(state)
             raise
-        # Pushes come from a task of their own, and so behind the reply that this gives.
+        # Pushes are sent by another task, so after the reply to this request.
         pushing.begin(state, subscription)
         return {"tail": request.tail, "lsn": lsn}
 

@@ -1,4 +1,4 @@
-"""What subscriptions give, as JSON messages of bounded size."""
+"""Pushes of subscriptions as JSON messages of bounded size."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _ON_THE_LOOP_BYTES: Final = 128 * 1024
 
 
 class Opener:
-    """Opens batches for all JSON connections of a server, so that large ones hold up no one else.
+    """Decodes batches for all JSON connections of a server, so that large ones do not delay other clients.
 
     Args:
-        engine: Its limits and clock count.
+        engine: Provides the limits and the time.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._largest_raw_bytes = engine.config.limits.max_frame_bytes
-        # One at a time: what is opened at the same moment has a bound whatever the number of connections.
+        # One at a time: the memory for decoded batches has a bound, whatever the number of connections.
         self._limiter = trio.CapacityLimiter(1)
 
     def open(self, shard: str, push: Push, page_bytes: int) -> PageReader:
-        """The pages of what a push holds.
+        """The content of a push as pages.
 
         Raises:
-            BatchError: It holds no batches.
+            BatchError: It contains invalid batches.
         """
         found = pages(
             shard,
@@ -50,14 +50,14 @@ class Opener:
 
 
 class PageReader:
-    """Pages one by one, made off the loop if they are large."""
+    """Reads pages one by one; large ones are made in a thread."""
 
     def __init__(self, found: Iterator[Page], limiter: trio.CapacityLimiter | None) -> None:
         self._found = found
         self._limiter = limiter
 
     async def next(self) -> Page | None:
-        """The next page, None behind the last."""
+        """The next page, None after the last."""
         if self._limiter is None:
             await trio.lowlevel.checkpoint()
             return next(self._found, None)
@@ -65,7 +65,7 @@ class PageReader:
 
 
 class JsonPushes:
-    """The form of pushes on one JSON connection."""
+    """Encodes the pushes of one JSON connection."""
 
     largest_push_bytes = PAGE_BYTES
 
@@ -81,7 +81,7 @@ class JsonPushes:
         shard = self._names[state.number][item.reference]
         reader = self._opener.open(shard, item, PAGE_BYTES)
         used_bytes = 0
-        # All of it goes out, also beyond the credit: a batch is taken whole, as in the native protocol.
+        # All of it is sent, even beyond the credit: a batch is sent as a whole, as in the native protocol.
         while state.subscription is not None and (page := await reader.next()) is not None:
             await self._output.wait_for_room()
             if state.subscription is not None:
@@ -109,12 +109,12 @@ class JsonPushes:
         self._send(encode_json(fields))
 
     def forget(self, number: int) -> None:
-        """A tail has ended; its number may be used again."""
+        """Forget a tail that has ended; its number may be used again."""
         self._names.pop(number, None)
 
 
 def page_fields(page: Page) -> dict[str, object]:
-    """Records and gaps as they stand in pushes and in replies to reads."""
+    """Records and gaps in the form of pushes and replies to reads."""
     return {"records": page.records, "gaps": page.gaps, "next_offset": page.next_offset}
 
 
@@ -124,8 +124,8 @@ def records_message(number: int, shard: str, page: Page) -> bytes:
 
 
 def unreadable_message(number: int, shard: str, page: Page) -> bytes:
-    """News of records that are there and cannot be given as JSON; the tail goes on behind them."""
-    assert page.error is not None  # the caller has looked
+    """A notice that some records cannot be encoded as JSON; the tail continues after them."""
+    assert page.error is not None  # the caller has checked
     return encode_json(
         {
             "tail": number,

@@ -1,7 +1,7 @@
-"""Records between their JSON form and batches: what is appended, what is read, cut into messages. Pure.
+"""Conversion of records between JSON and batches: for appends, and for reads in pages. Pure.
 
-A batch is small on the wire and may be large when it is opened. So what a reader asks for is opened a batch at a time,
-and a batch that would be too large is not opened at all.
+A batch that is small on the wire may be large when it is decoded. So batches are decoded one at a time, and a batch
+that would be too large is not decoded at all.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_batch(request: Append, now_us: int) -> bytes:
-    """The batch that an append asks for.
+    """Encode the batch of an append request.
 
     Raises:
         InvalidRequestError: A field is given twice, or cannot be stored.
-        LimitExceededError: It is too large for a batch.
+        LimitExceededError: The records are too large for a batch.
     """
     return batch.encode([_record(record) for record in request.records], now_us=now_us)
 
@@ -58,20 +58,20 @@ def _bytes(what: str, text: str | None, data: bytes | None) -> bytes:
     try:
         return b"" if text is None else text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"the {what} of a record is no Unicode text: {error}; give it as base64") from error
+        raise InvalidRequestError(f"the {what} of a record is not Unicode text: {error}; give it as base64") from error
 
 
 @attrs.frozen(slots=True)
 class Page:
-    """Records of one shard on their way out.
+    """A page of records of one shard.
 
     Attributes:
-        records: Each as JSON.
-        gaps: Lost ranges between them: first offset, and the one behind the last.
-        next_offset: Where to go on.
-        size_bytes: Of the records.
-        error: Why the records from ``next_offset`` on could not be opened.
-        skip_offset: With ``error``: behind what could not be opened.
+        records: Each record as JSON.
+        gaps: Lost ranges between them: first offset, and the one after the last.
+        next_offset: Offset of the next page.
+        size_bytes: Size of the records.
+        error: Why the records from ``next_offset`` on could not be decoded.
+        skip_offset: With ``error``: the offset after the records that could not be decoded.
     """
 
     records: list[msgspec.Raw]
@@ -83,10 +83,10 @@ class Page:
 
 
 def is_large(buffers: Sequence[Readable], bound_bytes: int) -> bool:
-    """Whether opening these batches takes so long that it is not for the event loop.
+    """Whether decoding these batches takes too long for the event loop.
 
     Raises:
-        BatchError: These are no batches.
+        BatchError: These are not valid batches.
     """
     return (
         any(
@@ -108,19 +108,19 @@ def pages(
     page_bytes: int,
     largest_raw_bytes: int,
 ) -> Iterator[Page]:
-    """What batches hold, from ``first_offset`` to ``next_offset``, in pages of about ``page_bytes`` of JSON.
+    """Decode batches from ``first_offset`` to ``next_offset`` into pages of about ``page_bytes`` of JSON.
 
-    A page has at least one record, or a gap, or the news that a batch could not be opened, or says that everything up
-    to ``next_offset`` has expired. The caller may stop after any page; what comes later is not opened then.
+    Every page has at least one record, a gap or an error, or reports that everything up to ``next_offset`` has
+    expired. The caller may stop after any page; later batches are then not decoded.
 
     Args:
         shard: The shard's name.
-        buffers: Whole batches, one after another.
-        first_offset: Records below it are left out.
-        next_offset: So are those from here on.
-        now_us: Records that have expired by then are left out.
-        page_bytes: See above.
-        largest_raw_bytes: A batch whose body is larger is not opened.
+        buffers: Complete batches, one after another.
+        first_offset: Records below this offset are left out.
+        next_offset: Records from this offset on are left out.
+        now_us: Records that have expired at this time are left out.
+        page_bytes: Approximate size of a page.
+        largest_raw_bytes: A batch with a larger body is not decoded.
     """
     records: list[msgspec.Raw] = []
     gaps: list[tuple[int, int]] = []
@@ -160,13 +160,13 @@ def _open(
     if header.raw_size > largest_raw_bytes or header.record_count > _LARGEST_RECORD_COUNT:
         raise LimitExceededError(
             f"the batch at offset {header.base_offset} has {header.record_count} records in {header.raw_size} bytes; "
-            f"at most {_LARGEST_RECORD_COUNT} in {largest_raw_bytes} bytes (limits.max_frame_bytes) are given as JSON; "
-            f"read it with the native protocol"
+            f"at most {_LARGEST_RECORD_COUNT} in {largest_raw_bytes} bytes (limits.max_frame_bytes) can be read as "
+            f"JSON; read it with the native protocol"
         )
     try:
         records = batch.decode(buffer, at, max_raw_bytes=largest_raw_bytes)
     except BatchError as error:
-        raise BatchError(f"the batch at offset {header.base_offset} cannot be opened: {error}") from error
+        raise BatchError(f"the batch at offset {header.base_offset} cannot be decoded: {error}") from error
     if header.columns & Column.EXPIRES_AT:
         return [record for record in records if not 0 < record.expires_at_us <= now_us]
     return records

@@ -48,7 +48,7 @@ async def test_a_queue_is_told_as_its_driver_and_its_operator_see_it(
         assert queue["driver"] == seen.holder
         assert queue["dead_letter_records"] == seen.state.dead_letter_count == 1
         if age_s:
-            assert queue["reason"].startswith("broker-1 has not been heard of for 6")
+            assert queue["reason"].startswith("broker-1 has not reported for 6")
         else:
             assert seen.state.status is not None
             assert (queue["reason"], queue["since_us"]) == (reason, seen.state.status.since_us)
