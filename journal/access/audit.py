@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 import structlog
+import trio
 
 from journal.settings.values import ConfigurationError
+from shards.errors import StorageError
 
 _OWNER_AND_GROUP: Final = 0o640
 _ENCODER: Final = msgspec.json.Encoder()
@@ -102,3 +105,25 @@ class AuditLog:
                 f"access.audit_file = {self._path!r} cannot be opened: {error.strerror}; name a file in a directory "
                 "that the server may write"
             ) from error
+
+
+@contextmanager
+def outcome_noted(note: Callable[[str], None]) -> Iterator[None]:
+    """Tell what became of an act when it ends, by whatever way.
+
+    Args:
+        note: Called with ``ok``, the code of a `StorageError`, ``unknown`` for an act that was cancelled, or
+            ``internal_error``.
+    """
+    outcome = "internal_error"
+    try:
+        yield
+        outcome = "ok"
+    except StorageError as error:
+        outcome = error.code
+        raise
+    except trio.Cancelled:
+        outcome = "unknown"
+        raise
+    finally:
+        note(outcome)

@@ -13,6 +13,7 @@ import attrs
 import msgspec
 import trio
 
+from journal.access.audit import outcome_noted
 from journal.access.authenticator import Admitted
 from journal.access.authorization import Action, Principal
 from journal.access.quotas import Meter
@@ -22,7 +23,6 @@ from journal.server.connection import Connection
 from journal.server.open_connections import Served
 from journal.server.security import Security
 from journal.server.stored_quotas import StoredQuotas
-from shards.errors import StorageError
 
 _AUDITED: Final = frozenset(
     {
@@ -176,17 +176,8 @@ class Login:
         if not audit.is_kept or op not in _AUDITED:
             await pending
             return
-        outcome = "internal_error"
-        try:
-            await pending
-            outcome = "ok"
-        except StorageError as error:
-            outcome = error.code
-            raise
-        except trio.Cancelled:
-            outcome = "unknown"
-            raise
-        finally:
+
+        def note(outcome: str) -> None:
             audit.write(
                 principal=connection.principal.name,
                 peer=connection.peer,
@@ -194,6 +185,9 @@ class Login:
                 target=_target_of(body),
                 outcome=outcome,
             )
+
+        with outcome_noted(note):
+            await pending
 
 
 def _target_of(body: bytes) -> str:

@@ -56,12 +56,8 @@ class Leases:
                 }
             try:
                 await self._put(found.version if found is not None else 0)
-            except VersionConflictError:
-                await self._store_retry.pause_after_conflict(attempt)
             except StorageError as error:
-                if not may_pass(error):
-                    raise
-                await self._store_retry.pause(attempt)
+                await self._store_retry.pause_after(error, attempt)
             else:
                 break
             attempt += 1

@@ -21,7 +21,7 @@ from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.publishes import LeftPublishes
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord
 from broker_adapter.mqtt.session.transitions import Found
 from broker_adapter.state_forms import decode
@@ -177,12 +177,8 @@ class OrphanCleanup:
                 )
                 try:
                     await self._commits.make(client_id, transition)
-                except VersionConflictError:
-                    await self._store_retry.pause_after_conflict(attempt)
                 except StorageError as error:
-                    if not may_pass(error):
-                        raise
-                    await self._store_retry.pause(attempt)
+                    await self._store_retry.pause_after(error, attempt)
                 else:
                     self._statistics.adopted_count += 1
                     return

@@ -195,12 +195,8 @@ class OwnedSession:
                 progress = self._progress(self._write_number, _NO_MESSAGES)
                 try:
                     await carry_out(decide(found, progress))
-                except VersionConflictError:
-                    await self._store_retry.pause_after_conflict(attempt)
                 except StorageError as error:
-                    if not may_pass(error):
-                        raise
-                    await self._store_retry.pause(attempt)
+                    await self._store_retry.pause_after(error, attempt)
                 else:
                     return
                 if not await self._still_owned():

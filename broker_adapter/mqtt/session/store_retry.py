@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -15,6 +17,8 @@ from journal.protocol.errors import is_retriable
 from shards.back_off import BackOff
 from shards.errors import StorageError, StorageFailedError, VersionConflictError
 from shards.model import StateValue
+
+Answer = TypeVar("Answer")
 
 
 def may_pass(error: StorageError) -> bool:
@@ -54,17 +58,42 @@ class StoreRetry:
         if attempt:
             await self.pause(min(attempt - 1, 3))
 
-    async def get(self, key: bytes) -> StateValue | None:
-        """The value of a key, however long the store takes to answer."""
+    async def pause_after(self, error: StorageError, attempt: int) -> None:
+        """Wait before a change is decided anew: after a conflict, or when the store does not answer.
+
+        Args:
+            error: What became of the change.
+            attempt: How often it was tried before, from 0.
+
+        Raises:
+            StorageError: The error, if trying again does not help.
+        """
+        if isinstance(error, VersionConflictError):
+            await self.pause_after_conflict(attempt)
+        elif may_pass(error):
+            await self.pause(attempt)
+        else:
+            raise error
+
+    async def until_answered(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Make a call again and again until the store answers. It must be one that may be carried out twice.
+
+        Raises:
+            StorageError: The store refuses it.
+        """
         attempt = 0
         while True:
             try:
-                return await self.adapter.get_state(key)
+                return await call()
             except StorageError as error:
                 if not may_pass(error):
                     raise
             await self.pause(attempt)
             attempt += 1
+
+    async def get(self, key: bytes) -> StateValue | None:
+        """The value of a key, however long the store takes to answer."""
+        return await self.until_answered(partial(self.adapter.get_state, key))
 
     @property
     def restored_lsn(self) -> int:
@@ -73,15 +102,7 @@ class StoreRetry:
 
     async def end_client(self, name: str) -> int:
         """End the connections of another client, however long the store takes to answer; returns how many it had."""
-        attempt = 0
-        while True:
-            try:
-                return await self.adapter.end_client(name)
-            except StorageError as error:
-                if not may_pass(error):
-                    raise
-            await self.pause(attempt)
-            attempt += 1
+        return await self.until_answered(partial(self.adapter.end_client, name))
 
     async def commit(self, changes: Changes) -> Committed:
         """Carry changes out, once."""

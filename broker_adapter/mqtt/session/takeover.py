@@ -15,7 +15,7 @@ from broker_adapter.mqtt.session.fencing import Fencing
 from broker_adapter.mqtt.session.orphan_cleanup import read
 from broker_adapter.mqtt.session.peer_channel import PeerChannel
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
+from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.transitions import Opening, Transition
 from shards.errors import StorageError, VersionConflictError
 from shards.seams.clock import Clock
@@ -137,13 +137,9 @@ class Takeover:
             attempts[opening.claim] = opening, transition
             try:
                 committed = await self._commits.make(client_id, transition)
-            except VersionConflictError:
-                conflict_count += 1
-                await self._store_retry.pause_after_conflict(attempt)
             except StorageError as error:
-                if not may_pass(error):
-                    raise
-                await self._store_retry.pause(attempt)
+                conflict_count += isinstance(error, VersionConflictError)
+                await self._store_retry.pause_after(error, attempt)
             else:
                 self._statistics.taken_over_count += is_elsewhere
                 await self.fence(client_id)
@@ -201,12 +197,8 @@ class Takeover:
             second = transitions.progress_taken(found, record, opening)
             try:
                 committed = await self._commits.make(record.client_id, second)
-            except VersionConflictError:
-                await self._store_retry.pause_after_conflict(attempt)
             except StorageError as error:
-                if not may_pass(error):
-                    raise
-                await self._store_retry.pause(attempt)
+                await self._store_retry.pause_after(error, attempt)
             else:
                 whole = attrs.evolve(transition, progress=second.progress)
                 return Taken(whole, record_version, committed.values[0].version if committed.values else 0)

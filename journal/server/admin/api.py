@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from journal.access.audit import outcome_noted
 from journal.net.origins import Origins
 from journal.protocol.errors import ShuttingDownError
 from journal.server.admin import forms
@@ -126,26 +127,19 @@ class _Resource:
         asker = await asker_of(request, admission)
         query = _query(endpoint.query, request)
         body = None if endpoint.body is None else _decode(endpoint.body, await _body(request))
-        outcome = "internal_error"
-        try:
-            result = await endpoint.handle(self._administration.on, asker, query, body)
-            outcome = "ok"
-        except StorageError as error:
-            outcome = error.code
-            raise
-        except trio.Cancelled:
-            outcome = "unknown"
-            raise
-        finally:
+
+        def note(outcome: str) -> None:
             if endpoint.changes:
-                target = _target(query, body)
                 admission.record(
                     principal=asker.principal.name,
                     peer=peer_of(request),
                     act=endpoint.name,
-                    target=target,
+                    target=_target(query, body),
                     outcome=outcome,
                 )
+
+        with outcome_noted(note):
+            result = await endpoint.handle(self._administration.on, asker, query, body)
         return Response(
             b"" if endpoint.result is None else msgspec.json.encode(result),
             status_code=endpoint.status,
