@@ -2,7 +2,7 @@
 
 Here are the interface and its guarantees. The types of its arguments and results are in `results`, `subscription`,
 `feed` and `changes`. Engines are in `broker_adapter.engines`; they all pass the contract suite in
-``tests/adapter_contract``. Errors are those of `shards.errors`, on every engine.
+``tests/adapter_contract``. Errors are those of `broker_adapter.errors`, on every engine.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Self
 import trio
 
 from broker_adapter.changes import Changes, Committed
+from broker_adapter.errors import StorageFailedError
 from broker_adapter.feed import Feed
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
-from shards.errors import StorageFailedError
 from shards.format.record import Record, StoredRecord
 from shards.history import HistoryGap
 from shards.model import (
@@ -194,7 +194,7 @@ class StorageAdapter(abc.ABC):
 
         Raises:
             BatchError: The bytes are not exactly one intact batch. UnknownProducerError, StaleEpochError,
-                SequenceGapError: See `shards.errors`.
+                SequenceGapError: See there.
         """
 
     @abc.abstractmethod

@@ -16,7 +16,7 @@ from broker_adapter.bridge.driver import BridgeDriver
 from broker_adapter.bridge.queue_routing import QueueRouting
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import LeaseSettings, QueueWriter
-from shards.errors import StorageError
+from broker_adapter.errors import StorageError
 from shards.seams.clock import Clock
 
 _TRIED_AGAIN_S: Final = 30.0

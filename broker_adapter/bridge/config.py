@@ -17,11 +17,11 @@ from broker_adapter.bridge.projection import Projection
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue.names import check_name
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
+from broker_adapter.errors import InvalidNameError
 from broker_adapter.sinks import Sink, SinkContext
 from broker_adapter.sinks.kinds import find_kind
 from journal.settings.file import Schema
 from journal.settings.values import GIB, KIB, MIB, TIB, ConfigurationError, Kind, Size, bytes_within, parse_text, within
-from shards.errors import InvalidNameError
 from shards.topics.topic_filters import validate_filter
 
 _MILLISECONDS: Final = 1000

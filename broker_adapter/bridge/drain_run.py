@@ -22,8 +22,8 @@ from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain
 from broker_adapter.cache_queue.progress import added
 from broker_adapter.cache_queue.stored import Counts
+from broker_adapter.errors import StorageError
 from broker_adapter.sinks import BatchRefusedError, Sink, SinkError, SinkUnavailableError
-from shards.errors import StorageError
 
 _PREPARED_AHEAD: Final = 2
 

@@ -27,10 +27,9 @@ from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease import Grant
 from broker_adapter.cache_queue.queue import stored_settings
 from broker_adapter.cache_queue.stored import Definition
+from broker_adapter.errors import ShardNotFoundError, StorageError, is_retriable
 from broker_adapter.sinks import DriverFencedError, Sink, SinkContext, SinkUnavailableError
-from journal.protocol.errors import is_retriable
 from journal.settings.values import ConfigurationError
-from shards.errors import ShardNotFoundError, StorageError
 from shards.history import HistoryGap
 from shards.seams.clock import Clock, SystemClock
 

@@ -19,8 +19,8 @@ from broker_adapter.cache_queue.progress import read_progress
 from broker_adapter.cache_queue.settings import Overflow, QueueSettings
 from broker_adapter.cache_queue.stored import LettersDone
 from broker_adapter.changes import Changes, StatePut
+from broker_adapter.errors import ShardNotFoundError, VersionConflictError
 from broker_adapter.state_forms import decode, encode
-from shards.errors import ShardNotFoundError, VersionConflictError
 from shards.format.record import Record, StoredRecord
 from shards.seams.clock import Clock, SystemClock
 

@@ -23,8 +23,8 @@ from broker_adapter.cache_queue.progress import added, known_ends, left_behind, 
 from broker_adapter.cache_queue.ranges import Range, contains, covered_count, from_offset, intersection, with_offsets
 from broker_adapter.cache_queue.stored import Counts, Progress
 from broker_adapter.changes import Changes, StatePut
+from broker_adapter.errors import OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from broker_adapter.state_forms import decode, encode
-from shards.errors import OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from shards.format.record import Gap, Record, StoredRecord
 from shards.topics.reserved_names import QUEUE_CURSOR
 

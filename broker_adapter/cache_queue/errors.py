@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shards.errors import StorageError
+from broker_adapter.errors import StorageError
 
 
 class QueueFullError(StorageError):

@@ -23,10 +23,9 @@ from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease_request import FoundRequest, OwnRequest, find_request, remove_request
 from broker_adapter.cache_queue.stored import Lease
+from broker_adapter.errors import StorageError, VersionConflictError, is_retriable
 from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.state_forms import decode, encode
-from journal.protocol.errors import is_retriable
-from shards.errors import StorageError, VersionConflictError
 from shards.model import StateValue
 
 _GIVE_BACK_S: Final = 2.0

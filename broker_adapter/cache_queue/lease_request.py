@@ -18,8 +18,8 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.stored import Request
+from broker_adapter.errors import StorageError, VersionConflictError
 from broker_adapter.state_forms import decode, encode
-from shards.errors import StorageError, VersionConflictError
 
 _CLAIM_BYTES: Final = 8
 _WITHDRAW_S: Final = 2.0

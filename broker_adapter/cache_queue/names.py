@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from shards.errors import InvalidNameError
+from broker_adapter.errors import InvalidNameError
 from shards.topics.reserved_names import (
     DEAD_LETTERS_SUFFIX,
     QUEUE_DEFINITIONS,

@@ -24,9 +24,9 @@ from broker_adapter.cache_queue.progress import added, known_ends, left_behind, 
 from broker_adapter.cache_queue.settings import Overflow, QueueMode, QueueSettings
 from broker_adapter.cache_queue.stored import Definition, KnownEnd, Lease, Progress, Status, WriterCounts
 from broker_adapter.changes import Changes, StateDelete
+from broker_adapter.errors import InvalidRequestError, OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.state_forms import decode, encode
-from shards.errors import InvalidRequestError, OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from shards.format.record import StoredRecord
 from shards.model import Mode, ShardInfo
 from shards.topics.reserved_names import QUEUE_DEFINITIONS

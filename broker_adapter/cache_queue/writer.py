@@ -23,11 +23,10 @@ from broker_adapter.cache_queue.progress import read_progress
 from broker_adapter.cache_queue.queue import definition_of, ensure_queue, keep_within_bounds, settings_of
 from broker_adapter.cache_queue.settings import Overflow, QueueSettings
 from broker_adapter.cache_queue.stored import KnownEnd, WriterCounts
+from broker_adapter.errors import ShardNotFoundError, StorageError, is_retriable
 from broker_adapter.results import PendingAppend
 from broker_adapter.state_forms import decode, encode
-from journal.protocol.errors import is_retriable
 from journal.settings.values import format_size
-from shards.errors import ShardNotFoundError, StorageError
 from shards.format.record import Record
 from shards.seams.clock import Clock, SystemClock
 

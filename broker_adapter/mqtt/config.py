@@ -16,6 +16,7 @@ import attrs
 from attrs import field
 
 from broker_adapter.bridge.config import BridgeTable, problems_of
+from broker_adapter.errors import InvalidNameError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.storage_rules import Storage
 from broker_adapter.opening import ENGINES
@@ -37,7 +38,6 @@ from journal.settings.values import (
     parse_text,
     within,
 )
-from shards.errors import InvalidNameError
 from shards.topics.names import validate_shard_name
 from shards.topics.reserved_names import BROKER_PREFIX
 from shards.topics.topic_filters import validate_filter

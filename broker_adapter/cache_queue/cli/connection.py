@@ -55,8 +55,8 @@ async def connect(server: str, option: str = SERVER_OPTION) -> AsyncIterator[Sto
 @asynccontextmanager
 async def _connect_to_server(server: str, option: str) -> AsyncIterator[StorageAdapter]:
     from broker_adapter.engines.journal import JournalAdapter
+    from broker_adapter.errors import ConnectionLostError
     from journal.client import open_client
-    from journal.protocol.errors import ConnectionLostError
 
     stands = False
     try:

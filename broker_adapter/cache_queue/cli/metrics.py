@@ -58,10 +58,10 @@ async def _serve(adapter: StorageAdapter, sock: socket.socket) -> None:
     import trio
 
     from broker_adapter.background_tasks import background_tasks
+    from broker_adapter.errors import StorageError
     from journal.net.listening import listens_at
     from journal.telemetry.exposition import CONTENT_TYPE
     from journal.telemetry.http_pages import HttpPages, Reply, Request
-    from shards.errors import StorageError
 
     async def metrics(_request: Request) -> Reply:
         try:

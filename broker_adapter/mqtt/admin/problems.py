@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from journal.protocol.errors import describe_error, is_retriable
+from broker_adapter.errors import StorageError, describe_error, is_retriable
 from journal.telemetry.http_pages import Reply
-from shards.errors import StorageError
 
 PROBLEM_TYPE: Final = "application/problem+json"
 

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.errors import AuthenticationError, InvalidRequestError, NotAuthorizedError, StorageError
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.admin.openapi import DOCUMENT_PATH, RULES_PATH, openapi_document
 from broker_adapter.mqtt.admin.problems import (
@@ -32,10 +33,8 @@ from broker_adapter.mqtt.rules.report import brokers, look, report, version_of
 from broker_adapter.mqtt.rules.rule_set import RuleSet, check_rules
 from broker_adapter.mqtt.rules.store import Applied, apply_rules, read_rules, require_version, wait_followed
 from broker_adapter.mqtt.rules.stored import StoredRules
-from journal.protocol.errors import AuthenticationError, NotAuthorizedError
 from journal.settings.values import ConfigurationError
 from journal.telemetry.http_pages import Page, Reply, Request, Resource
-from shards.errors import InvalidRequestError, StorageError
 from shards.seams.clock import Clock, SystemClock
 
 MAX_BODY_BYTES: Final = 256 * 1024

@@ -14,6 +14,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.changes import Changes
+from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.access.permissions import Access
 from broker_adapter.mqtt.connection.connection import Connection
 from broker_adapter.mqtt.connection.handshake import Handshake
@@ -28,7 +29,6 @@ from broker_adapter.mqtt.publish.store_changes import Publisher
 from broker_adapter.mqtt.session import Retained, Session, Sessions, SessionSettings
 from broker_adapter.mqtt_codec import ReasonCode
 from broker_adapter.topic_mapping import TopicMapping
-from shards.errors import StorageError
 from shards.model import ShardConfig
 from shards.seams.clock import Clock, SystemClock
 

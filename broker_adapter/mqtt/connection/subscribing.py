@@ -14,6 +14,7 @@ from typing import Final
 import attrs
 import trio
 
+from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
 from broker_adapter.mqtt.delivery.replay_start import parse_replay_start
@@ -30,7 +31,6 @@ from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.transport.output import Output
 from broker_adapter.mqtt_codec import ReasonCode, encode
 from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
-from shards.errors import StorageError
 from shards.seams.clock import Clock
 from shards.topics.topic_filters import is_filter, matches
 

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.errors import StorageError
 from broker_adapter.feed import Progress
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
@@ -27,7 +28,6 @@ from broker_adapter.mqtt.delivery.targets import covering
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.subscription import Delivery
-from shards.errors import StorageError
 from shards.format.record import Gap
 
 _log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import attrs
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.model.position import BEGINNING, Position
-from shards.errors import StorageError
 
 
 @attrs.define(slots=True)

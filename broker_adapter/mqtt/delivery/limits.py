@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from shards.errors import InvalidRequestError
+from broker_adapter.errors import InvalidRequestError
 
 
 def _positive(_owner: object, field: attrs.Attribute[int], value: int) -> None:

@@ -13,12 +13,12 @@ from typing import ClassVar
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.errors import ShardNotFoundError, StorageError
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.outgoing_message import Arrival, size_bytes
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.subscription import Delivery
-from shards.errors import ShardNotFoundError, StorageError
 
 _log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Final
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.errors import OffsetOutOfRangeError, ShardNotFoundError
 from broker_adapter.mqtt.model.message import Message, message_of
 from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.retained import RETAINED_SHARD_PREFIX
-from shards.errors import OffsetOutOfRangeError, ShardNotFoundError
 from shards.format.record import Gap
 
 Place = tuple[str, int, int]

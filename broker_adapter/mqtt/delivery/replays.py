@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.errors import OffsetOutOfRangeError
 from broker_adapter.feed import Feed, Progress
 from broker_adapter.mqtt.delivery.dedup_watermark import DedupWatermark
 from broker_adapter.mqtt.delivery.inbox import Inbox
@@ -17,7 +18,6 @@ from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.subscription import Delivery, Subscription
-from shards.errors import OffsetOutOfRangeError
 from shards.position import Start
 from shards.topics.topic_filters import matches
 

@@ -18,11 +18,11 @@ import logging
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.errors import LimitExceededError, StorageError
 from broker_adapter.mqtt.delivery.tail import Audience, Tail
 from broker_adapter.mqtt.delivery.targets import covering
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.subscription import Delivery
-from shards.errors import LimitExceededError, StorageError
 from shards.format.record import StoredRecord
 from shards.topics.filter_overlap import covers, overlap
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import attrs
 
+from broker_adapter.errors import InvalidNameError
 from broker_adapter.topic_mapping import MappingRule, TopicMapping
-from shards.errors import InvalidNameError
 from shards.format.checksum import crc32c
 from shards.model import Mode, Retention, ShardConfig
 from shards.topics.filter_overlap import covers

@@ -10,8 +10,8 @@ from typing import Final
 
 import attrs
 
+from broker_adapter.errors import InvalidNameError
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
-from shards.errors import InvalidNameError
 from shards.topics.reserved_names import BROKER_PREFIX, QUEUE_PREFIX
 from shards.topics.topic_filters import validate_filter
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from broker_adapter.errors import StorageError
 from broker_adapter.results import PendingAppend
-from shards.errors import StorageError
 from shards.model import Appended
 
 

@@ -16,20 +16,21 @@ from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.cache_queue.errors import QueueFullError
 from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.errors import (
+    ConnectionLostError,
+    DiskFullError,
+    InvalidNameError,
+    LimitExceededError,
+    OverloadedError,
+    ShuttingDownError,
+    StorageError,
+)
 from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.message import Message, record_of
 from broker_adapter.mqtt.model.storage_rules import Placement, Placements
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend
-from journal.protocol.errors import ConnectionLostError, ShuttingDownError
-from shards.errors import (
-    DiskFullError,
-    InvalidNameError,
-    LimitExceededError,
-    OverloadedError,
-    StorageError,
-)
 from shards.format.record import Record
 from shards.model import ShardConfig
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from broker_adapter.errors import StorageError, StorageFailedError
 from journal.settings.values import ConfigurationError
-from shards.errors import StorageError, StorageFailedError
 
 
 class RulesDifferError(ConfigurationError):

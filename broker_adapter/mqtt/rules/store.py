@@ -10,6 +10,7 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import Changes, StatePut
+from broker_adapter.errors import ShardNotFoundError, StorageError, VersionConflictError
 from broker_adapter.mqtt.rules.differences import differences
 from broker_adapter.mqtt.rules.errors import RulesConflictError, RulesRefusedError
 from broker_adapter.mqtt.rules.rule_set import RuleSet
@@ -26,7 +27,6 @@ from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.store_retry import may_pass
 from broker_adapter.state_forms import decode, encode
 from shards.back_off import BackOff
-from shards.errors import ShardNotFoundError, StorageError, VersionConflictError
 from shards.format.record import Record, StoredRecord
 from shards.model import StateValue
 from shards.seams.clock import Clock

@@ -14,6 +14,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.errors import StorageFailedError, afresh
 from broker_adapter.mqtt.broker.composition import BridgeSpecs, broker_id_of
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.publish.store_changes import until_reached
@@ -26,7 +27,6 @@ from broker_adapter.mqtt.telemetry.store_watch import StoreWatch, tell_of_waitin
 from broker_adapter.opening import open_adapter
 from journal.settings.values import ConfigurationError
 from journal.telemetry.log import configure_log
-from shards.errors import StorageFailedError, afresh
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 

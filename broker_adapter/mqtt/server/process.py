@@ -19,6 +19,7 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.queue_routing import QueueRouting
 from broker_adapter.cache_queue import LeaseSettings
+from broker_adapter.errors import StorageFailedError, afresh
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.admin.rules_pages import RulesAccess, rules_pages
 from broker_adapter.mqtt.broker.broker import Broker
@@ -51,7 +52,6 @@ from journal.settings.access import is_loopback
 from journal.settings.values import ConfigurationError
 from journal.telemetry.http_pages import HttpPages
 from journal.telemetry.log import configure_log
-from shards.errors import StorageFailedError, afresh
 
 _GOODBYE_S: Final = 5.0
 _OWN_DESCRIPTORS: Final = 100

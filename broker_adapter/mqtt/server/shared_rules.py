@@ -10,6 +10,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.errors import DiskFullError
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.broker.composition import BridgeSpecs, storage_rules_of
 from broker_adapter.mqtt.config import BrokerConfig
@@ -22,7 +23,6 @@ from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.rules.store import wait_followed
 from broker_adapter.mqtt.rules.stored import StoredRules
 from broker_adapter.opening import is_shared
-from shards.errors import DiskFullError
 from shards.seams.clock import Clock, SystemClock
 
 _OTHERS_FOLLOW_S: Final = 5.0

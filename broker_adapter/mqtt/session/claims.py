@@ -19,10 +19,10 @@ import msgspec
 import trio
 
 from broker_adapter.changes import Changes, CursorCheck, StateDelete, StatePut
+from broker_adapter.errors import ShardNotFoundError, StorageError
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.state_forms import decode, encode
-from shards.errors import ShardNotFoundError, StorageError
 from shards.topics.reserved_names import group_cursor
 
 _log = logging.getLogger(__name__)

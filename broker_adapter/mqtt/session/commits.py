@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from broker_adapter.changes import Changes, Committed
+from broker_adapter.errors import ShardNotFoundError, StorageError, VersionConflictError
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import StoredMembership
 from broker_adapter.mqtt.session.stored_message import will_message
 from broker_adapter.mqtt.session.transitions import Transition, merged
-from shards.errors import ShardNotFoundError, StorageError, VersionConflictError
 from shards.seams.clock import Clock
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What goes wrong with sessions, beside what the store itself refuses (`shards.errors`)."""
+"""What goes wrong with sessions, beside what the store itself refuses (`broker_adapter.errors`)."""
 
 from __future__ import annotations
 

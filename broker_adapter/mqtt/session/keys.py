@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from shards.errors import CorruptionError
+from broker_adapter.errors import CorruptionError
 
 _ROOT: Final = b"mqtt/"
 BROKERS: Final = _ROOT + b"broker/"

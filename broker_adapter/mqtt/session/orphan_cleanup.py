@@ -14,6 +14,7 @@ import attrs
 import msgspec
 import trio
 
+from broker_adapter.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.commits import Commits
 from broker_adapter.mqtt.session.keyed_lock import KeyedLock
@@ -25,7 +26,6 @@ from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord
 from broker_adapter.mqtt.session.transitions import Found
 from broker_adapter.state_forms import decode
-from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
 from shards.model import StateValue
 from shards.seams.clock import Clock
 

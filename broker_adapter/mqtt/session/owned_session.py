@@ -18,6 +18,13 @@ import msgspec
 import trio
 
 from broker_adapter.changes import Changes, StatePut
+from broker_adapter.errors import (
+    ConnectionLostError,
+    ShuttingDownError,
+    StorageError,
+    StorageFailedError,
+    VersionConflictError,
+)
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import keys, transitions
@@ -30,8 +37,6 @@ from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, St
 from broker_adapter.mqtt.session.transitions import Found, Transition
 from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.state_forms import decode, encode
-from journal.protocol.errors import ConnectionLostError, ShuttingDownError
-from shards.errors import StorageError, StorageFailedError, VersionConflictError
 
 _NOTHING: Final = Changes()
 

@@ -15,9 +15,9 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
+from broker_adapter.errors import CorruptionError, FormatVersionError, ShardNotFoundError, StorageError
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.state_forms import decode, encode
-from shards.errors import CorruptionError, FormatVersionError, ShardNotFoundError, StorageError
 from shards.format.record import Gap
 from shards.model import AckLevel, Mode, Retention, ShardConfig
 from shards.topics.reserved_names import BROKER_PREFIX

@@ -12,6 +12,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StatePut
+from broker_adapter.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError
 from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position
@@ -42,7 +43,6 @@ from broker_adapter.mqtt.session.write_behind import WriteBehind
 from broker_adapter.mqtt_codec.packets import Will
 from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.topic_mapping import TopicMapping
-from shards.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError
 from shards.model import StateValue
 from shards.seams.clock import Clock
 

@@ -16,6 +16,7 @@ import attrs
 import msgspec
 
 from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.errors import ShardNotFoundError, VersionConflictError
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
 from broker_adapter.mqtt.session import keys
@@ -27,7 +28,6 @@ from broker_adapter.mqtt.session.stored import CleanupRecord, ShareRecord, Store
 from broker_adapter.mqtt.session.transitions import merged
 from broker_adapter.state_forms import decode, encode
 from broker_adapter.topic_mapping import TopicMapping
-from shards.errors import ShardNotFoundError, VersionConflictError
 from shards.seams.clock import Clock
 from shards.subscriptions.group_assignment import STICKY_PREFIX
 from shards.topics.reserved_names import group_cursor

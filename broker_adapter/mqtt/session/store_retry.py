@@ -11,11 +11,10 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import Changes, Committed
+from broker_adapter.errors import StorageError, StorageFailedError, VersionConflictError, is_retriable
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.statistics import SessionStatistics
-from journal.protocol.errors import is_retriable
 from shards.back_off import BackOff
-from shards.errors import StorageError, StorageFailedError, VersionConflictError
 from shards.model import StateValue
 
 Answer = TypeVar("Answer")

@@ -8,6 +8,7 @@ from typing import Final
 
 import attrs
 
+from broker_adapter.errors import StorageError, VersionConflictError
 from broker_adapter.mqtt.session import transitions
 from broker_adapter.mqtt.session.commits import Commits
 from broker_adapter.mqtt.session.errors import ClientGoneError
@@ -17,7 +18,6 @@ from broker_adapter.mqtt.session.peer_channel import PeerChannel
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.transitions import Opening, Transition
-from shards.errors import StorageError, VersionConflictError
 from shards.seams.clock import Clock
 
 _CONFLICTS_IN_ONE_STEP: Final = 2

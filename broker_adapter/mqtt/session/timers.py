@@ -15,6 +15,7 @@ import trio
 
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StateDelete, StatePut
+from broker_adapter.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
 from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session import keys, transitions
@@ -27,7 +28,6 @@ from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, Sto
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
 from broker_adapter.mqtt.session.transitions import Found
 from broker_adapter.state_forms import decode, encode
-from shards.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
 from shards.format.checksum import crc32c
 from shards.model import StateValue
 from shards.seams.clock import Clock

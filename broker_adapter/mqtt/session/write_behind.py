@@ -9,10 +9,10 @@ from typing import Final
 import trio
 
 from broker_adapter.changes import Changes
+from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.session.errors import SessionTakenOverError
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.store_retry import StoreRetry
-from shards.errors import StorageError
 
 _log = logging.getLogger(__name__)
 

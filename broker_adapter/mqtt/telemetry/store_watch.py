@@ -11,8 +11,8 @@ import structlog
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.errors import OverloadedError, StorageError
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
-from shards.errors import OverloadedError, StorageError
 
 EVERY_S: Final = 1.0
 PATIENCE_S: Final = 3.0
