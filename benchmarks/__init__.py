@@ -1,3 +1,3 @@
-"""Measurements next to peers and to the limits of the machine: `python -m benchmarks`, see docs/benchmarks.md."""
+"""Measurements, compared with other servers and with the limits of the machine: `python -m benchmarks`."""
 
 __all__: list[str] = []

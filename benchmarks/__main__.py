@@ -46,7 +46,7 @@ QUICK = Timing(warm_up_s=0.1, measured_s=0.5)
 FULL = Timing(warm_up_s=0.3, measured_s=1.3)
 QUICK_RUNS = 3
 FULL_RUNS = 5
-# Time in which rounds may still begin a run; the first round and the idle shards are made whatever they take.
+# Time in which a round may begin a run, in seconds; the first round and the idle shards are always complete.
 QUICK_BUDGET_S = 75.0
 FULL_BUDGET_S = 480.0
 QUICK_SHARDS = 10_000
@@ -66,7 +66,7 @@ EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGrou
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark. Returns 0 unless a measurement failed: missing a goal is a result, not a failure."""
     arguments = _parser().parse_args(argv)
-    # Told to stop, it still stops the servers it started and removes their data.
+    # On SIGTERM it still stops the servers it started and removes their data.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     quick: bool = arguments.quick
     shards = QUICK_SHARDS if quick else FULL_SHARDS
@@ -184,7 +184,7 @@ def _measure(
 
         def before(number: int, measurement: runs.Measurement) -> None:
             bar.update(task, completed=number, total=len(plan), description=measurement.keys[0])
-            # No run pays for what the one before it left to be written.
+            # A run must not wait for data that the run before it left to be written.
             os.sync()
 
         return runs.collect(
@@ -198,7 +198,7 @@ def _measure(
 
 
 def _interleaved(stage: Stage) -> list[runs.Measurement]:
-    """All repeated measurements, ordered so that each of ours runs close to its peer and its limit."""
+    """All repeated measurements, ordered so that each of the product runs close to its peer and its limit."""
     order = (
         "limit.sync-1m",
         "jetstream.file",
@@ -243,7 +243,7 @@ def _interleaved(stage: Stage) -> list[runs.Measurement]:
 
 
 def _machine(directory: Path) -> dict[str, Any]:
-    """What a reader must know of the machine to compare figures."""
+    """Properties of the machine that a reader needs to compare figures."""
     return {
         "cores": os.cpu_count(),
         "kernel": platform.release(),

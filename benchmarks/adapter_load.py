@@ -1,8 +1,8 @@
-"""The product as brokers use it: the storage adapter's journal engine with its own encoding and its own client.
+"""The product as brokers use it: the storage adapter's journal engine, with its encoding and its client.
 
-Appends are handed over without waiting for each, as a broker does that has many messages at hand; the client may put
-together what lies there for the same shard. One row has tasks that each wait instead. The client without the adapter
-is `benchmarks.client_load`, the server without either `benchmarks.ours`.
+Appends are queued without waiting for each, as a broker does with many messages; the client may join appends to the
+same shard. One row has tasks that each wait instead. `benchmarks.client_load` measures the client without the adapter,
+`benchmarks.ours` the server without either.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Generator:
 
         async def work(adapter: StorageAdapter) -> float:
             async with trio.open_nursery() as nursery:
-                # One append to each, so that all are open before the clock starts.
+                # One append to each, so that all are open before measuring starts.
                 for name in names:
                     nursery.start_soon(adapter.append, name, [VALUE])
             return await keep_full(adapter, ours.in_random_order(names), [VALUE], timing)
@@ -160,7 +160,7 @@ class _Generator:
 
     def _with_adapter(self, work: Callable[[StorageAdapter], Awaitable[T]], timing: Timing) -> T:
         async def main() -> T:
-            # The client by itself would try for ever to reach a server that has died.
+            # The client would try for ever to reach a server that has died.
             with trio.fail_after(timing.bound_s):
                 async with self._adapter() as adapter:
                     return await work(adapter)
@@ -180,7 +180,7 @@ class _Generator:
         return self._with_adapter(main, timing)
 
     def _adapter(self) -> AbstractAsyncContextManager[StorageAdapter]:
-        """The adapter, imported here so that the other rows do without it where it cannot be imported."""
+        """The adapter, imported here so that the other rows run where it cannot be imported."""
         try:
             from broker_adapter.opening import open_adapter
         except ImportError as error:

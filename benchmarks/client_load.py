@@ -1,6 +1,6 @@
-"""The product's client with its own encoding, kept full: appends are handed over without waiting for each.
+"""The product's client with its own encoding, with a full window: appends are queued without waiting for each.
 
-The same through the storage adapter is `benchmarks.adapter_load`, the server without the client `benchmarks.ours`.
+`benchmarks.adapter_load` does the same through the storage adapter, `benchmarks.ours` measures the server alone.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class _Generator:
     def _run(
         self, choose: Callable[[], str], records: int, timing: Timing, *, join: bool, first: Sequence[str]
     ) -> float:
-        """The rate after one append to each shard of ``first``, so that all are open before the clock starts."""
+        """The rate after one append to each shard of ``first``, so that all are open before measuring starts."""
 
         async def main() -> float:
-            # The client by itself would try for ever to reach a server that has died.
+            # The client would try for ever to reach a server that has died.
             with trio.fail_after(timing.bound_s):
                 async with self._client(join) as client:
                     for name in first:
@@ -85,11 +85,11 @@ class _Generator:
         return trio.run(main)
 
     def _client(self, join: bool) -> AbstractAsyncContextManager[Client]:
-        """The client, imported here so that the other rows do without it where it cannot be imported."""
+        """The client, imported here so that the other rows run where it cannot be imported."""
         try:
             from journal.client import open_client
         except ImportError as error:
             raise UnavailableError(f"failed: no client: {error}") from error
         host, port = ours.journal(self._stage).address
-        # Rows that name a batch size must send that size, so joining is left to the single records.
+        # Rows that name a batch size must send that size, so only single records are joined.
         return open_client(f"{host}:{port}", join_appends=join)

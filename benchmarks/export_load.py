@@ -1,7 +1,7 @@
 """``python -m benchmarks.export_load DATA DRIVER JDBC_URL URL ROUNDS``: exports to PostgreSQL, as JSON on stdout.
 
-In each round an export to a table that is not there yet, then a COPY of the rows that it has into a table of the same
-kind; one round more at the beginning is not counted.
+Each round is an export to a new table, then a COPY of the same rows into another table of the same kind; one additional
+round at the beginning is not counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _copy(url: str, table: str) -> float:
-    """Rows a second of a COPY of a table's rows, as text, by one connection in one transaction."""
+    """Rows per second of a COPY of a table's rows, as text, by one connection in one transaction."""
     with psycopg.connect(url) as connection:
         with connection.cursor().copy(f"COPY {table} TO STDOUT".encode()) as reading:
             chunks = [bytes(chunk) for chunk in reading]

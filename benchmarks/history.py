@@ -1,7 +1,7 @@
-"""Sealed history: how fast closed log segments become Parquet, how small, at what cost to appends, and how they read.
+"""Sealed history: the rate of conversion to Parquet, the size, the cost for appends, and the rate of reading.
 
-Made once per benchmark on a server of its own, because it writes millions of distinct records: ones that repeat would
-compress like nothing a user has. The Spark rows run in a process of their own (`benchmarks.spark_load`).
+Made once per benchmark on a server of its own, because it writes millions of distinct records: repeated records would
+compress better than any real data. The Spark rows run in a process of their own (`benchmarks.spark_load`).
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ KEYS = (
 
 
 def measurement(stage: Stage, records: int, progress: Progress) -> Measurement:
-    """The one measurement of this module; ``progress`` is told records written and records in all."""
+    """The only measurement of this module; ``progress`` gets the records written and the records in all."""
     return Measurement(
         KEYS, lambda timing: _measure(stage.directory / "history", records, timing, progress), repeated=False
     )
 
 
 def telemetry(first: int, count: int) -> list[bytes]:
-    """JSON values of about 150 bytes, as a machine would tell of itself; the same ones for the same numbers."""
+    """JSON values of about 150 bytes, like telemetry of a machine; the same for the same numbers."""
     noise = random.Random(first)
     return [
         b'{"host":"gateway-%03d","line":%d,"sequence":%d,"temperature":%.2f,"pressure":%.3f,'
@@ -122,7 +122,7 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
 
 @contextmanager
 def _running(data: Path, log_path: Path, settings: Mapping[str, str]) -> Iterator[processes.Server]:
-    """A server for the time of a block, stopped by SIGTERM."""
+    """A server for the duration of a context, stopped by SIGTERM."""
     server = start_journal(data, log_path, settings=settings)
     try:
         yield server
@@ -135,7 +135,7 @@ def _name(number: int) -> str:
 
 
 def _write(address: tuple[str, int], records: int, progress: Progress) -> list[Segment]:
-    """Append the records, spread over a few shards, close their segments and tell which there are."""
+    """Append the records, spread over a few shards, roll their segments and return these."""
     buffer = bytearray(1 << 20)
     counter = AckCounter()
     segments: list[Segment] = []
@@ -167,9 +167,9 @@ def _write(address: tuple[str, int], records: int, progress: Progress) -> list[S
 
 
 def _sealing_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float]:
-    """Megabytes of values that one core turns into Parquet in a second, and log bytes over Parquet bytes.
+    """Megabytes of values that one core converts to Parquet per second, and log bytes over Parquet bytes.
 
-    The best of a few passes over all segments counts: what a core can do, whatever else the machine did meanwhile.
+    The best of a few passes over all segments counts, to exclude other load of the machine.
     """
     files = OsFileSystem()
     output = data.parent / "sealed-aside.parquet"
@@ -210,9 +210,9 @@ def _plan(files: OsFileSystem, data: Path, segment: Segment, output: Path) -> Co
 
 
 def _appends_while_sealing(address: tuple[str, int]) -> float:
-    """Append rate while the worker seals, over the rate of the same load before and after; medians of short runs."""
+    """Append rate during conversion, over the rate of the same load before and after; medians of short runs."""
     with Wire(address) as wire:
-        # The journal's files are zeroed and its memory faulted in, as on any server that has run for a minute.
+        # The journal's files are zeroed and its memory is mapped, as on any server that has run for a minute.
         fill(wire, "history/warm-up", WARM_UP_BYTES)
         wire.delete("history/warm-up")
     without = [_append_rate(address, SHORT) for _ in range(ALONE_RUNS)]
@@ -231,13 +231,13 @@ def _appends_while_sealing(address: tuple[str, int]) -> float:
     thread.start()
     while not done.is_set():
         rate = _append_rate(address, SHORT)
-        # A run at whose end the worker had finished did not have it beside it all the time.
+        # A run does not count if the worker finished before its end.
         if not done.is_set():
             beside.append(rate)
     thread.join()
     without += [_append_rate(address, SHORT) for _ in range(ALONE_RUNS)]
     if not beside:
-        raise load.LoadError("sealing was over before an append rate could be measured beside it; write more records")
+        raise load.LoadError("conversion ended before an append rate could be measured during it; write more records")
     return statistics.median(beside) / statistics.median(without)
 
 
@@ -259,7 +259,7 @@ def _append_rate(address: tuple[str, int], timing: Timing) -> float:
 def _read_rate(address: tuple[str, int], timing: Timing) -> float:
     """Megabytes of values per second of the sealed shards read back by offset through the socket.
 
-    All of them in turn: together they are more than the server keeps decoded.
+    All of them in turn: together they exceed the server's cache of decoded row groups.
     """
     with Wire(address) as wire:
         names = [_name(number) for number in range(SHARDS)]
@@ -270,7 +270,7 @@ def _read_rate(address: tuple[str, int], timing: Timing) -> float:
 
 
 def _value_share() -> float:
-    """How much of the batch bytes are values."""
+    """The share of values in the batch bytes."""
     batch = encode_values(telemetry(0, RECORDS_PER_BATCH), timestamp_us=FIRST_TIME_US)
     return sum(map(len, telemetry(0, RECORDS_PER_BATCH))) / len(batch)
 

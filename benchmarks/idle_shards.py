@@ -1,4 +1,4 @@
-"""What many idle shards cost: time to create them, time to start with them, resident memory for each.
+"""Cost of many idle shards: time to create them, time to start with them, resident memory for each.
 
 Made once per benchmark on a server of its own, because writing the shards takes longer than all runs of another row.
 """
@@ -20,7 +20,7 @@ from journal.protocol import frames
 from journal.protocol.frames import Op
 
 GROUP_SHARDS = 1000
-# Half as much again as the journal's budget: what was written before has left the journal, and so the memory.
+# One and a half times the journal's budget: earlier entries have left the journal, and so the memory.
 CHECKPOINT_FILLING_BYTES = 768 << 20
 SETTLE_TIMEOUT_S = 20.0
 SETTLED_BYTES = 256 << 10
@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
-    """The one measurement of this module; ``progress`` gets the shards done and the shards in all."""
+    """The only measurement of this module; ``progress`` gets the shards done and the shards in all."""
     keys = ("idle.create", "idle.ready", "idle.ready-killed", "idle.bytes", "idle.bytes-written")
     return Measurement(keys, lambda _timing: _measure(stage.directory / "idle", shards, progress), repeated=False)
 
@@ -38,8 +38,8 @@ def _measure(directory: Path, shards: int, progress: Progress) -> Mapping[str, f
     data = directory / "data"
     with _running(data, directory / "log-first") as server:
         started_bytes = _settled_resident_bytes(server)
-        # The same filling before and after: what buffers and allocator keep from it is then no cost of the shards, and
-        # it makes the journal pass its budget, so that a checkpoint has taken the shards' records out of memory.
+        # The same filling before and after: what buffers and the allocator keep of it is not counted as a cost of the
+        # shards, and the journal passes its budget, so that a checkpoint removes the shards' records from memory.
         with Wire(server.address) as wire:
             fill(wire, "filling", CHECKPOINT_FILLING_BYTES)
         worked_bytes = _settled_resident_bytes(server)
@@ -65,7 +65,7 @@ def _measure(directory: Path, shards: int, progress: Progress) -> Mapping[str, f
 
 @contextmanager
 def _running(data: Path, log_path: Path, *, kill: bool = False) -> Iterator[processes.Server]:
-    """A server for the time of a block, stopped by SIGTERM (drain and checkpoint) or killed at its end."""
+    """A server for the duration of a context, stopped by SIGTERM (drain and checkpoint) or killed at its end."""
     server = start_journal(data, log_path)
     try:
         yield server
@@ -92,7 +92,7 @@ def create_shards(address: tuple[str, int], shards: int, progress: Progress) -> 
 
 
 def _settled_resident_bytes(server: processes.Server) -> int:
-    """Resident memory once it has stopped moving: the median of five looks that lie close together."""
+    """Resident memory once it is stable: the median of five values that are close together."""
     give_up_at = time.monotonic() + SETTLE_TIMEOUT_S
     looks: list[int] = []
     while True:

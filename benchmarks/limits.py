@@ -1,4 +1,4 @@
-"""What this machine can do at best, with no server in between: a loopback copy, and synced writes to a file.
+"""The best rates of this machine, without a server: a loopback copy, and synced writes to a file.
 
 Run as a module it is the sending process of the loopback copy.
 """
@@ -48,7 +48,7 @@ class SyncedFile:
     """A pre-zeroed file that is rewritten in place, each write followed by ``fdatasync``.
 
     Args:
-        path: Created anew; lies on the file system that the servers under test use.
+        path: The file; it is created, and should be on the file system of the servers under test.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Load generators on plain sockets: a deep pipeline for rates, a paced sender for latencies.
 
-One thread and one poll loop per generator, because on a small machine whatever the generator burns is missing to the
-server under test. Commands are built ahead and repeated; replies are only counted. No wire format here: see
+One thread and one poll loop per generator, because on a small machine processor time of the generator is missing for
+the server under test. Commands are built before and repeated; replies are only counted. No wire format here: see
 `benchmarks.peers` and `benchmarks.wire`.
 """
 
@@ -30,8 +30,8 @@ class Timing:
     """How long one run of a measurement takes.
 
     Attributes:
-        warm_up_s: Load that is not counted.
-        measured_s: Load that is counted.
+        warm_up_s: Time with load that is not counted.
+        measured_s: Time with load that is counted.
     """
 
     warm_up_s: float
@@ -39,12 +39,12 @@ class Timing:
 
     @property
     def total_s(self) -> float:
-        """Time that load is put on the server."""
+        """Time with load on the server, in seconds."""
         return self.warm_up_s + self.measured_s
 
     @property
     def bound_s(self) -> float:
-        """Time after which a run has failed: what is left to connect, to prepare and to wait for replies is bounded."""
+        """Time after which a run has failed, in seconds, including connecting, preparing and waiting for replies."""
         return self.total_s + DRAIN_TIMEOUT_S
 
 
@@ -58,7 +58,7 @@ class RateClock:
     last: tuple[float, float] | None = None
 
     def ended(self, total: float) -> bool:
-        """Note the total reached by now; whether the run is over."""
+        """Note the total reached by now; returns whether the run is over."""
         now = time.perf_counter()
         if self.first is None and now >= self.begun_at + self.timing.warm_up_s:
             self.first = (now, total)
@@ -93,8 +93,8 @@ def pipelined_rate(
 ) -> float:
     """Send chunks over and over, as fast as replies come back, and return replies per second.
 
-    The clock starts after the warm-up and stops with the reply that passes the end; what is still on its way is
-    waited for afterwards, so that the server is quiet again and a lost reply is noticed.
+    Measuring starts after the warm-up and stops with the reply that passes the end; outstanding replies are waited for
+    afterwards, so that the server is idle again and a lost reply is noticed.
 
     Args:
         connection: Ready for commands; non-blocking while this runs, blocking again afterwards.
@@ -145,7 +145,7 @@ def pipelined_rate(
         if idle:
             poller.register(descriptor, select.POLLIN | (select.POLLOUT if pending else 0))
             poller.poll(100)
-            # A short pause lets replies gather: fewer system calls here are more processor time for the server.
+            # A short pause lets replies accumulate: fewer system calls here leave more processor time for the server.
             time.sleep(PAUSE_S)
     connection.setblocking(True)
     return clock.rate()
@@ -175,13 +175,13 @@ def paced_deliveries(
 ) -> list[float]:
     """Publish at a steady rate and time each delivery; return latencies in microseconds, sorted.
 
-    Deliveries come in the order of publishing, so the n-th delivery belongs to the n-th publish and payloads need no
-    time in them.
+    Deliveries come in the order of publishing, so the n-th delivery belongs to the n-th publish, and payloads need no
+    timestamp.
 
     Args:
         publish: Sends one message.
         readable: Sockets to watch.
-        drain: Reads what is there on one of them and returns the number of messages delivered.
+        drain: Reads from one of them without waiting, and returns the number of messages delivered.
         rate_per_s: Messages per second.
         timing: Warm-up and measured time.
     """

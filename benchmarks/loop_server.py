@@ -1,4 +1,4 @@
-"""The server's program with a loop monitor on it: sends its longest step to each client of its control address.
+"""The server's program with a monitor of the event loop: sends its longest step to clients of its control address.
 
 ``python -m benchmarks.loop_server --data DIR [--set SECTION.KEY=VALUE ...]``. It prints one line, ``ready tcp=ADDRESS
 control=ADDRESS``, once it accepts. A connection to the control address gets one line of JSON and is closed: the longest
@@ -28,12 +28,12 @@ class LongestStep:
     """The longest run of a task between two of its checkpoints.
 
     Attributes:
-        held_s: For how long the step kept the event loop from everybody else: the time that it took; of a step in which
-            another process had the processor, its own processor time.
-        wall_s: The time that it took.
+        held_s: How long the step blocked the event loop for all other tasks: its duration; if another process had the
+            processor meanwhile, its own processor time.
+        wall_s: Its duration.
         cpu_s: Processor time of the event loop's thread in that step.
-        waits: How often the thread gave the processor up in that step: for a disk, or for the interpreter's lock.
-        preempted: How often the processor was taken from it.
+        waits: How often the thread gave up the processor in that step: for a disk, or for the interpreter's lock.
+        preempted: How often the processor was taken from the thread.
         task: Name of the task.
         collecting_s: The longest time that Python's garbage collector took, within any step.
     """
@@ -48,10 +48,10 @@ class LongestStep:
 
 
 class StepMonitor(trio.abc.Instrument):
-    """Watches every step of every task.
+    """Measures every step of every task.
 
     Attributes:
-        longest: The longest one since it was reset.
+        longest: The longest one since the last reset.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class StepMonitor(trio.abc.Instrument):
             self.longest.collecting_s = max(self.longest.collecting_s, perf_counter() - self._collection_began_s)
 
     def take(self) -> LongestStep:
-        """The longest step so far; begins anew."""
+        """Return the longest step so far, and reset it."""
         found, self.longest = self.longest, LongestStep()
         return found
 

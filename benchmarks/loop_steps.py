@@ -1,16 +1,16 @@
-"""For how long one operation holds up everybody else: the longest step of the event loop, with 100,000 shards there.
+"""How long one operation blocks all other clients: the longest step of the event loop, with 100,000 shards.
 
-The server runs in a process of its own under a monitor that sees every step of every task (`benchmarks.loop_server`);
-the operations come through its socket, as from any client. The figure of a row is the longest step while its operation
-was carried out. All operations work on one server, one after the other, in the order of `OPERATIONS`. Operations that
-measure the opening of closed shards come first, because the later ones leave shards open.
+The server runs in a process of its own with a monitor that measures every step of every task
+(`benchmarks.loop_server`); the operations come through its socket, as from any client. The figure of a row is the
+longest step during its operation. All operations use one server, one after the other, in the order of `OPERATIONS`.
+Operations that measure the opening of closed shards come first, because the later ones leave shards open.
 
-To add an operation: write a function that takes a `Scene` and does it with blocking requests (`scene.wire`), and put
-it into `OPERATIONS` with its key and title. What has to be there before, and is not to be measured, goes into a
-function of its own, named as ``prepare``. The row ``loop.KEY`` with its goal follows from that.
+To add an operation: write a function that takes a `Scene` and does it with blocking requests (`scene.wire`), and put it
+into `OPERATIONS` with its key and title. Preparations that are not to be measured go into a function of their own,
+given as ``prepare``. The row ``loop.KEY`` with its goal follows from that.
 
 ``python -m benchmarks.loop_steps --data DIR [--shards N] [KEY ...]`` shows single operations with the name of the task
-whose step was the longest.
+that had the longest step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from shards.format.record import Record
 from shards.model import ShardConfig
 
 LONGEST_MS = 50.0
-"""What no step may take: every other client waits for that long in addition."""
+"""Limit of every step, in milliseconds: every other client waits that long in addition."""
 
 PUBLISHED = 300
 SEGMENTS = 500
@@ -68,9 +68,9 @@ class Scene:
     """What an operation may use.
 
     Attributes:
-        address: Where the server listens.
-        shards: How many idle shards there are, called as `shard_name` says.
-        wire: A connection for the operation alone.
+        address: Address of the server.
+        shards: Number of idle shards; `shard_name` has their names.
+        wire: A connection used only by the operation.
     """
 
     address: tuple[str, int]
@@ -80,13 +80,13 @@ class Scene:
 
 @attrs.frozen(slots=True)
 class Operation:
-    """Something that a client does.
+    """An operation of a client.
 
     Attributes:
         key: Last part of the row's key.
-        title: What is done.
-        run: Does it; what it did is over when it returns.
-        prepare: Makes what it needs, before anything is measured.
+        title: Description.
+        run: Does it; the operation is finished when it returns.
+        prepare: Makes what it needs, before measuring.
     """
 
     key: str
@@ -101,7 +101,7 @@ def shard_name(number: int) -> str:
 
 
 class Subscriber:
-    """A subscription on a connection of its own that takes whatever comes, and acknowledges it in a group.
+    """A subscription on a connection of its own that receives everything, and acknowledges it in a group.
 
     Attributes:
         pushes: Pushes received.
@@ -127,7 +127,7 @@ class Subscriber:
         return op
 
     def take(self, pushes: int) -> None:
-        """Wait until it has so many."""
+        """Wait until it has received this many."""
         while self.pushes < pushes:
             self._receive()
 
@@ -139,7 +139,7 @@ class Subscriber:
 
 
 def _pages(scene: Scene, topic_filter: str) -> int:
-    """List all shards that match, page by page; their number."""
+    """List all shards that match, page by page; return their number."""
     found, after, more = 0, "", True
     while more:
         reply = scene.wire.request(Op.LIST_SHARDS, {"filter": topic_filter, "after": after, "limit": 1000})
@@ -184,12 +184,12 @@ def _subscribe_by_level(scene: Scene) -> None:
 
 
 def _join_and_leave(scene: Scene) -> None:
-    """The first member gathers the shards, two more come, all go."""
+    """The first member opens the shards, two more join, all leave."""
     members = [Subscriber(scene, filter="idle/#", start="latest", group="joined") for _ in range(3)]
     _publish_random(scene, members, 10)
     last = max(shard_name(number) for number in range(scene.shards))
     while not scene.wire.request(Op.CURSOR_LIST, {"shard": last})["cursors"]:
-        # Its position in the last shard is stored when it has gone through all of them.
+        # Its position in the last shard is stored when all shards are done.
         time.sleep(0.05)
     for member in members:
         member.close()
@@ -257,14 +257,14 @@ def _checkpoint(scene: Scene) -> None:
 
 
 def _commit_appends(scene: Scene) -> None:
-    """The shards that come last by number: nothing before has opened them one by one."""
+    """The shards with the highest numbers: no operation before has opened them one by one."""
     batch = batch_of(1)
     names = [shard_name(number) for number in range(max(0, scene.shards - MOST_CHANGES), scene.shards)]
     scene.wire.request(Op.COMMIT, {"appends": [{"shard": name, "batch": batch} for name in names]})
 
 
 def _commit_state(scene: Scene) -> None:
-    """Keys that are set, set again and deleted, all in the index of expiries."""
+    """Keys that are set, set again and deleted, all in the index of expiry times."""
     keys = [b"commit/%d" % number for number in range(MOST_CHANGES)]
     expires_at_us = time.time_ns() // 1000 + 86_400_000_000
     puts = [{"key": key, "value": bytes(60), "expires_at_us": expires_at_us} for key in keys]
@@ -292,7 +292,7 @@ def _make_indexed(scene: Scene) -> None:
 
 def _delete_indexed(scene: Scene) -> None:
     scene.wire.request(Op.DELETE_SHARD, {"name": "loop/indexed"})
-    # What it left goes in the background.
+    # The rest is deleted in the background.
     time.sleep(INDEXED_KEYS / 50_000)
 
 
@@ -314,7 +314,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "delete-indexed", f"DELETE_SHARD of one with {INDEXED_KEYS:,} indexed keys", _delete_indexed, _make_indexed
     ),
-    # It takes shards away: the last of all.
+    # It deletes shards, so it is the last one.
     Operation("delete", "DELETE_SHARD of 1,000 at once", _delete),
 )
 
@@ -330,7 +330,7 @@ def rows(shards: int) -> list[Row]:
 
 
 def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
-    """The one measurement of this module; ``progress`` gets the shards done and the shards in all."""
+    """The only measurement of this module; ``progress`` gets the shards done and the shards in all."""
 
     def run(_: object) -> Mapping[str, float]:
         with _served(stage.directory / "loop", shards, progress) as server:
@@ -343,7 +343,7 @@ def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
 
 @contextmanager
 def _served(directory: Path, shards: int, progress: Progress) -> Iterator[processes.Server]:
-    """A server that was restarted after the shards were made: none of them was opened since."""
+    """A server that was restarted after the shards were created: none of them has been opened since."""
     server = _start(directory)
     try:
         create_shards(server.address, shards, progress)
@@ -373,13 +373,13 @@ def _longest(server: processes.Server, shards: int, operation: Operation) -> dic
     with Wire(server.address, timeout_s=DONE_TIMEOUT_S) as wire:
         operation.run(Scene(server.address, shards, wire))
         took_s = time.perf_counter() - begun_at
-        # What it left to be done, such as a member's leave, belongs to it.
+        # Work that it left to do, such as a member's leave, belongs to it.
         time.sleep(WATCH_S)
         return {**_told(server), "took_s": took_s}
 
 
 def _told(server: processes.Server) -> dict[str, Any]:
-    """The longest step since the last time this was asked."""
+    """The longest step since the last call."""
     found = _CONTROL.search(server.log_path.read_text(errors="replace"))
     if found is None:
         raise load.LoadError(f"the server told no control address; see {server.log_path}")

@@ -1,6 +1,6 @@
-"""What the rows ``loop.*`` find in the views beside the shards: state, half of it expired, and producers.
+"""Data for the rows ``loop.*`` in the views, in addition to the shards: state, half of it expired, and producers.
 
-Written straight into the store of a stopped server: a million requests would take longer than all that is measured.
+Written directly into the store of a stopped server: a million requests would take longer than all measurements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shards.views.producers import Producers
 from shards.views.state_store import StateStore
 
 FOR_EACH_SHARD: Final = 10
-"""State keys and producers for each shard that there is."""
+"""State keys and producers per shard."""
 
 SHARDS_WITH_PRODUCERS: Final = 100
 PRODUCERS_OF_A_SHARD: Final = 1000
@@ -37,7 +37,7 @@ def fill(directory: Path, shards: list[str]) -> None:
     """Put state and producers into the views of a data directory.
 
     Args:
-        directory: Of a server that is stopped.
+        directory: Data directory of a stopped server.
         shards: Names of all shards; the first ones get producers.
     """
     store = RocksStore(str(directory / "state"))

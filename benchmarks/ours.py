@@ -1,6 +1,6 @@
-"""The product's server under the cheapest generator there can be: frames built ahead on a raw socket.
+"""The product's server under the cheapest possible generator: frames built before, on a raw socket.
 
-The same work through the product's own client is in `benchmarks.adapter_load`.
+`benchmarks.adapter_load` does the same work through the product's own client.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ WINDOW_APPENDS = 16_384
 WINDOW_BYTES = 8 << 20
 CHUNK_BYTES = 128 << 10
 READ_BYTES = 256 << 20
-# Past the journal's budget once, so that all of its files are there and have been recycled.
+# More than the journal's budget, so that all of its files exist and have been recycled.
 WARM_UP_BYTES = 1 << 30
 FETCH_BYTES = 1 << 20
 MESSAGES_PER_S = 1000
 MANY_SHARDS = 4000
 
 FILE = ShardConfig(mode=Mode.FILE)
-# A memory-mode shard must be bounded by somebody; whole segments go when this is passed.
+# A memory-mode shard must have a bound; whole segments are dropped beyond it.
 MEMORY = ShardConfig(mode=Mode.MEMORY, retention=Retention(max_bytes=256 << 20), segment_bytes=16 << 20)
 
 _names = itertools.count()
@@ -68,7 +68,7 @@ def measurements(stage: Stage) -> list[Measurement]:
 
 
 def journal(stage: Stage) -> Server:
-    """The server under test, after it has been round once: its journal files are zeroed, its memory is faulted in."""
+    """The server under test after a warm-up: its journal files were all written once, and its memory is mapped."""
 
     def warm() -> Server:
         server = stage.journal()
@@ -79,7 +79,7 @@ def journal(stage: Stage) -> Server:
 
 
 def warm_up(wire: Wire) -> None:
-    """Have a server go round its journal once, over a connection that is closed afterwards."""
+    """Make a server use all of its journal files once, over a connection that is closed afterwards."""
     name = fresh_name("warm-up")
     with wire:
         fill(wire, name, WARM_UP_BYTES)
@@ -88,14 +88,14 @@ def warm_up(wire: Wire) -> None:
 
 @attrs.frozen(slots=True)
 class ReadShard:
-    """A sealed shard to read back: all its offsets lie in closed log segments."""
+    """A shard to read back: all its offsets are in closed log segments."""
 
     name: str
     next_offset: int
 
 
 def shard_to_read(stage: Stage) -> ReadShard:
-    """Fill a shard once with 16 KiB batches and close its last segment."""
+    """Fill a shard once with 16 KiB batches and roll its last segment."""
 
     def make() -> ReadShard:
         name = fresh_name("read")
@@ -108,7 +108,7 @@ def shard_to_read(stage: Stage) -> ReadShard:
 
 
 def fill(wire: Wire, name: str, size_bytes: int) -> None:
-    """Append 16 KiB batches to a file-mode shard until it has grown by about so many bytes, all acknowledged."""
+    """Append 16 KiB batches to a file-mode shard until about this many bytes were added and acknowledged."""
     [handle] = wire.open([name], FILE)
     batch = batch_of(BATCH_RECORDS)
     chunk = _chunk([(handle, batch)] * (CHUNK_BYTES // len(batch)))
@@ -141,14 +141,14 @@ def many_shards(stage: Stage) -> list[str]:
 
 
 def in_random_order(names: list[str]) -> Callable[[], str]:
-    """A function that returns one name after the other for ever, four shuffled rounds long before it repeats."""
+    """A function that returns one name after the other without end, in four shuffled rounds that repeat."""
     order = names * 4
     random.Random(1).shuffle(order)
     return itertools.cycle(order).__next__
 
 
 def window_of(batch_bytes: int) -> int:
-    """Unacknowledged appends that both the byte and the count bound allow."""
+    """Number of unacknowledged appends within both the byte limit and the count limit."""
     return max(2, min(WINDOW_APPENDS, WINDOW_BYTES // batch_bytes))
 
 
@@ -156,8 +156,8 @@ class Generator:
     """Loads a server.
 
     Args:
-        stage: Where it runs.
-        connect: Opens a connection to it.
+        stage: The servers and files of the benchmark.
+        connect: Opens a connection to the server.
     """
 
     def __init__(self, stage: Stage, connect: Callable[[], Wire]) -> None:
@@ -260,7 +260,7 @@ class Generator:
 
     @contextmanager
     def _fresh_shard(self, config: ShardConfig) -> Iterator[tuple[Wire, str, int]]:
-        """A connection and a shard of its own that is deleted afterwards, on a connection that was not under load."""
+        """A connection and a shard of its own, which is deleted afterwards over another connection."""
         name = fresh_name(config.mode)
         with self._connect() as wire:
             [handle] = wire.open([name], config)
@@ -270,6 +270,6 @@ class Generator:
 
 
 def _chunk(appends: list[tuple[int, bytes]]) -> Chunk:
-    """APPEND frames, one after the other; correlation ids repeat from chunk to chunk, acks are only counted."""
+    """APPEND frames, one after the other; correlation ids repeat in each chunk, because replies are only counted."""
     data = b"".join(frames.build_append(number, handle, batch) for number, (handle, batch) in enumerate(appends))
     return Chunk(data, len(appends))

@@ -1,4 +1,4 @@
-"""A deep pipeline of appends through what takes them without waiting: the client, or the storage adapter over it."""
+"""A deep pipeline of appends through the client, or through the storage adapter, which accept them without waiting."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from shards.model import Appended
 
 VALUE = b"x" * VALUE_BYTES
 BURST_RECORDS = 1024
-# At least what a record costs in the client's window over its value.
+# The least that a record occupies in the client's window in addition to its value.
 OVERHEAD_BYTES = 128
 
 
 class Pending(Protocol):
-    """An append under way."""
+    """A pending append."""
 
     @property
     def is_done(self) -> bool:
         """Whether its outcome is known."""
 
     async def wait(self) -> Appended:
-        """Wait for it."""
+        """Wait for the outcome."""
 
     def result_nowait(self) -> Appended:
-        """It, once it is known."""
+        """The outcome, once it is known."""
 
 
 class Appending(Protocol):
-    """What takes appends."""
+    """An object that accepts appends."""
 
     def append_nowait(self, shard: str, records: list[bytes], /) -> Pending:
-        """Take one, or refuse it because too much is under way."""
+        """Queue an append; raises an error if too many bytes are in flight."""
 
     async def wait_for_room(self, size_bytes: int = ..., /) -> None:
-        """Wait until more is taken."""
+        """Wait until an append may be accepted."""
 
 
 async def keep_full(target: Appending, choose: Callable[[], str], values: list[bytes], timing: Timing) -> float:

@@ -1,6 +1,6 @@
 """Real servers as child processes: started on free loopback ports, stopped by the handle that started them.
 
-No measurement here, and nothing is ever looked up or stopped by name.
+No measurement here; processes are never looked up or stopped by name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ READY_ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
 class NotInstalledError(Exception):
-    """A program that a row needs is not on this machine."""
+    """A program that a row needs is not installed."""
 
 
 class ProcessError(Exception):
-    """A server did not start or ended on its own."""
+    """A server did not start, or ended by itself."""
 
 
 @attrs.define(slots=True)
@@ -39,8 +39,8 @@ class Child:
 
     Attributes:
         process: Its handle.
-        ready_s: Time from exec to readiness.
-        log_path: What it printed.
+        ready_s: Time from exec to readiness, in seconds.
+        log_path: File with its output.
     """
 
     process: subprocess.Popen[bytes]
@@ -48,17 +48,17 @@ class Child:
     log_path: Path
 
     def processor_s(self) -> float:
-        """Processor time that it has used by now, in all its threads."""
-        # The name of the program, in parentheses, may hold anything.
+        """Processor time of all its threads so far, in seconds."""
+        # The name of the program, in parentheses, may contain anything.
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def resident_bytes(self) -> int:
-        """Resident memory of the process and its children (a server may keep workers)."""
+        """Resident memory of the process and its children (a server may have workers)."""
         return sum(resident_bytes(pid) for pid in [self.process.pid, *children(self.process.pid)])
 
     def stop(self, *, kill: bool = False) -> float:
-        """Stop the process (SIGTERM, or SIGKILL if asked or if it does not end) and return the seconds that took."""
+        """Stop the process (SIGTERM; SIGKILL if requested or if it does not end) and return how long that took."""
         begun_at = time.perf_counter()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
@@ -72,10 +72,10 @@ class Child:
 
 @attrs.define(slots=True)
 class Server(Child):
-    """A running server that this program started; ready when it accepts.
+    """A running server that this program started; it is ready when it accepts connections.
 
     Attributes:
-        address: Where it listens.
+        address: Address on which it listens.
     """
 
     address: tuple[str, int]
@@ -118,7 +118,7 @@ def free_port() -> int:
 
 
 def installed(program: str) -> str:
-    """Path of a program, also where system daemons live; raises `NotInstalledError`."""
+    """Path of a program, also in the directories of system daemons; raises `NotInstalledError`."""
     path = shutil.which(program, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin:/usr/local/bin")
     if path is None:
         raise NotInstalledError("not installed")
@@ -139,13 +139,13 @@ def start_listening(argv: Sequence[str], port: int, log_path: Path, *, cwd: Path
 
 
 def start_announcing(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> Server:
-    """Start a server that prints ``ready`` and its addresses in a line; the first loopback address is taken."""
+    """Start a server that prints a line with ``ready`` and its addresses; the first loopback address is used."""
     child, address = _start_ready(argv, log_path, cwd, READY_ADDRESS)
     return Server(child.process, child.ready_s, log_path, ("127.0.0.1", int(address[1])))
 
 
 def start_ready(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> Child:
-    """Start a program that listens nowhere and prints a line that begins with ``ready``."""
+    """Start a program that does not listen, and prints a line that begins with ``ready``."""
     return _start_ready(argv, log_path, cwd, READY)[0]
 
 

@@ -1,4 +1,4 @@
-"""The rows of the table: what each is called, what it is compared to, and what it must reach. No measuring here."""
+"""The rows of the table: their names, what they are compared to, and their goals. No measuring here."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int,
     """All rows.
 
     Args:
-        history: Records of the section about sealed segments; its goals are for 5,000,000.
-        shards: Idle shards of their section; its goals are for 100,000.
-        many: Shards that the spread row appends to.
+        history: Records of the rows about sealed segments; the goals are for 5,000,000.
+        shards: Idle shards of the rows about these; the goals are for 100,000.
+        many: Number of shards of the row with appends to many shards.
         connections: Idle MQTT connections; the goal is for 10,000.
         queued: Messages that wait for an MQTT session; the goal is for 100,000.
         waiting: Records that wait in a cache queue.

@@ -1,7 +1,7 @@
-"""The arithmetic of a benchmark: rows, samples, ratios, goals, and in which order runs take place.
+"""The arithmetic of a benchmark: rows, samples, ratios, goals, and the order of the runs.
 
-Pure apart from calling the measurements it is given. What is measured lives in `limits`, `peers`, `ours`; how it is
-shown in `table`.
+Pure except for the calls of the given measurements. The measurements are in `limits`, `peers` and `ours`, the output in
+`table`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from benchmarks.load import Timing
 
 
 class UnavailableError(Exception):
-    """A row cannot be measured here; the message is shown in its place."""
+    """A row cannot be measured here; the message is shown instead of a figure."""
 
 
 @attrs.frozen(slots=True)
 class Goal:
-    """What a row must reach.
+    """The goal of a row.
 
     Attributes:
         bound: The figure, or the factor if ``of`` is given.
         of: Key of the row that the bound is a factor of; empty for an absolute bound.
-        at_most: The figure must not be above the bound, instead of not below it.
+        at_most: The figure must not be above the bound; otherwise it must not be below it.
     """
 
     bound: float
@@ -38,7 +38,7 @@ class Goal:
         return figure <= self.bound if self.at_most else figure >= self.bound
 
     def describe(self, unit: str) -> str:
-        """The goal in a few words."""
+        """The goal as a short text."""
         sign = "<=" if self.at_most else ">="
         return f"{sign} {self.bound:g} x {self.of}" if self.of else f"{sign} {format_figure(self.bound)} {unit}"
 
@@ -49,13 +49,13 @@ class Row:
 
     Attributes:
         key: Dotted name, matched by ``--rows``.
-        title: What is measured.
+        title: Description.
         unit: Unit of the figures.
-        promise: What must have happened before an acknowledgement (or what else must be known to read the figure).
+        promise: What must have happened before an acknowledgement (or other information needed to read the figure).
         peer: Key of the row to compare with; empty for none.
         limit: Key of the row that bounds this one; empty for none.
-        limit_scale: Turns this row's figure into the limit's unit (for example stored megabytes per record).
-        goal: What must be reached; None for rows that are there for comparison.
+        limit_scale: Converts this row's figure to the limit's unit (for example stored megabytes per record).
+        goal: The goal; None for rows that are only compared with.
     """
 
     key: str
@@ -70,11 +70,11 @@ class Row:
 
 @attrs.frozen(slots=True)
 class Measurement:
-    """Something that can be run again and again, and fills one row or several.
+    """A measurement that can be repeated, and fills one row or several.
 
     Attributes:
         keys: Rows it fills.
-        run: One run; returns a figure per key. Raises `UnavailableError` where it cannot be done on this machine.
+        run: One run; returns a figure per key. Raises `UnavailableError` if it is not possible on this machine.
         repeated: False for a long measurement that is made once, in the first round.
     """
 
@@ -85,7 +85,7 @@ class Measurement:
 
 @attrs.define(slots=True)
 class Samples:
-    """Figures of one row in the order of the rounds, and why there are no (more) of them."""
+    """Figures of one row in the order of the rounds, and the reason if some are missing."""
 
     figures: list[float] = attrs.field(factory=list)
     problem: str = ""
@@ -102,7 +102,7 @@ class Line:
         runs: Number of runs.
         peer_ratio: This row over its peer; None if either is missing.
         limit_ratio: This row (scaled) over its limit; None if either is missing.
-        goal: The goal in words, or empty.
+        goal: The goal as text, or empty.
         reached: Whether the goal is met; None without a goal or without the figures to judge it.
         problem: Why the row has no figure, or empty.
     """
@@ -120,7 +120,7 @@ class Line:
 
 
 def select(rows: Sequence[Row], pattern: str) -> list[Row]:
-    """Rows whose key matches a shell pattern (or one of several, apart by commas), and all they are compared to."""
+    """Rows whose key matches a shell pattern (or one of several, separated by commas), and those they refer to."""
     by_key = {row.key: row for row in rows}
     wanted: set[str] = set()
     patterns = pattern.split(",")
@@ -136,7 +136,7 @@ def select(rows: Sequence[Row], pattern: str) -> list[Row]:
 
 
 def schedule(measurements: Iterable[Measurement], wanted: set[str], rounds: int) -> list[tuple[int, Measurement]]:
-    """Order of the runs: every measurement once per round (A B C A B C), so that slow drifts hit all alike."""
+    """Order of the runs: every measurement once per round (A B C A B C), so that slow changes affect all equally."""
     needed = [measurement for measurement in measurements if wanted & set(measurement.keys)]
     return [
         (number, measurement)
@@ -155,19 +155,19 @@ def collect(
     progress: Callable[[int, Measurement], None],
     expected_errors: tuple[type[Exception], ...],
 ) -> dict[str, Samples]:
-    """Make the runs of a plan and gather their figures per row.
+    """Make the runs of a plan and collect their figures per row.
 
-    A measurement that fails is not tried again; its rows show why. The first round is always made whole; a later run
-    is made only if it is likely to end before the deadline (judged by how long the same one took before), so the whole
-    stays within its time.
+    A measurement that fails is not repeated; its rows show why. The first round is always complete; a later run is made
+    only if it is likely to end before the deadline (judged by how long the same one took before), so the whole stays
+    within its time.
 
     Args:
         plan: From `schedule`.
         timing: Passed to each run.
         now_s: A clock that never goes backwards.
-        deadline_s: Time on that clock after which no further round goes on.
+        deadline_s: Time on that clock after which no further round continues.
         progress: Called before each run with its number in the plan.
-        expected_errors: Failures of a server or a generator that end one measurement and not the benchmark.
+        expected_errors: Errors of a server or a generator that end one measurement but not the benchmark.
     """
     samples: dict[str, Samples] = {}
     longest_s: dict[tuple[str, ...], float] = {}
@@ -198,8 +198,8 @@ def collect(
 def ratio(own: Sequence[float], other: Sequence[float], scale: float = 1.0) -> float | None:
     """Median over the rounds of own/other.
 
-    Figures of the same round are compared with each other, because they met the same noise. None if there is no round
-    with both, or the other figure is 0.
+    Figures of the same round are compared with each other, because they had the same disturbances. None if there is no
+    round with both, or the other figure is 0.
     """
     pairs = [(mine * scale, theirs) for mine, theirs in zip(own, other, strict=False) if theirs]
     return statistics.median(mine / theirs for mine, theirs in pairs) if pairs else None
@@ -237,7 +237,7 @@ def evaluate(rows: Sequence[Row], samples: Mapping[str, Samples]) -> list[Line]:
 
 
 def format_figure(value: float) -> str:
-    """A figure with three or so significant digits; k and M stand for thousands and millions."""
+    """A figure with about three significant digits; k and M mean thousands and millions."""
     if abs(value) >= 999_500:
         return f"{value / 1e6:.2f} M"
     if abs(value) >= 10_000:

@@ -1,4 +1,4 @@
-"""What it costs to be safe: the load of `benchmarks.ours` over TLS, and on a server that asks who is there.
+"""The cost of security: the load of `benchmarks.ours` over TLS, and on a server with authentication and quotas.
 
 Certificates, users and rules are made here, in the directory of the run.
 """
@@ -20,12 +20,12 @@ from journal.access.users import PasswordHash, write_user
 USER: Final = "bench"
 PASSWORD: Final = "known-to-the-benchmark"
 OTHERS: Final = 50
-"""So many other users have rules and quotas of their own, which are in front of those of the benchmark."""
+"""Number of other users with rules and quotas of their own, which come before those of the benchmark."""
 
 
 @attrs.frozen(slots=True)
 class _Secured:
-    """A server, and what a connection to it takes."""
+    """A server, and how to connect to it."""
 
     server: processes.Server
     tls: ssl.SSLContext | None = None
@@ -39,7 +39,7 @@ class _Secured:
 
 
 def measurements(stage: Stage) -> list[Measurement]:
-    """All measurements of servers that others may reach."""
+    """All measurements of secured servers."""
     encrypted = ours.Generator(stage, lambda: _encrypted(stage).connect())
     guarded = ours.Generator(stage, lambda: _guarded(stage).connect())
     return [
@@ -50,7 +50,7 @@ def measurements(stage: Stage) -> list[Measurement]:
 
 
 def _encrypted(stage: Stage) -> _Secured:
-    """A server with a certificate that speaks TLS alone."""
+    """A server with a certificate that accepts only TLS."""
 
     def make() -> _Secured:
         try:
@@ -72,7 +72,7 @@ def _encrypted(stage: Stage) -> _Secured:
 
 
 def _guarded(stage: Stage) -> _Secured:
-    """A server with users, rules and quotas, none of which the benchmark runs into."""
+    """A server with users, rules and quotas; the benchmark reaches none of the quotas."""
 
     def make() -> _Secured:
         directory = _directory(stage, "guarded")

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.spark_load DIRECTORY``: Spark over a data directory at rest; one JSON object on stdout.
+"""``python -m benchmarks.spark_load DIRECTORY``: Spark on a data directory that is not in use; prints a JSON object.
 
-Both ways of reading, timed after start-up, and compared with each other row for row on random filters.
+Both ways of reading, measured after start-up, and compared row by row for random filters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _one(spark: SparkSession, query: str) -> int:
 
 
 def _rate(spark: SparkSession, records: int, query: str) -> float:
-    """Median records per second, after runs that start what starts once and let Java compile what runs often."""
+    """Median records per second, after runs for initialisation and for Java's compiler."""
     seconds = []
     for _ in range(WARM_UP_RUNS + RUNS):
         begun_at = time.perf_counter()
@@ -78,7 +78,7 @@ def _filters(count: int) -> list[str]:
 
 
 def _differences(spark: SparkSession, condition: str) -> int:
-    """Rows that one of the two finds and the other does not; an empty answer compares nothing and counts as one."""
+    """Rows that only one of the two returns; an empty result compares nothing and counts as one."""
     views = [_rows(spark, view, condition) for view in ("sealed", "source")]
     if views[0].isEmpty():
         return 1

@@ -18,7 +18,7 @@ T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-# Default settings, apart from what lets several servers run side by side and a memory-mode run end before the budget.
+# Default settings, except those that let several servers run at once and a memory-mode run end before the budget.
 JOURNAL_CONFIG = """\
 [listen]
 websocket = ""
@@ -32,12 +32,12 @@ memory_budget_bytes = "4 GiB"
 def start_journal(
     directory: Path, log_path: Path, *, settings: Mapping[str, str] | None = None, config: str = ""
 ) -> processes.Server:
-    """Start the product's server on a data directory, as a user would; its log also holds its ``ready`` line.
+    """Start the product's server on a data directory, as a user would; its log also has its ``ready`` line.
 
     Args:
         directory: The data directory.
-        log_path: Where it logs to.
-        settings: Single settings that are not the default.
+        log_path: File of its log.
+        settings: Single settings that differ from the default.
         config: Sections that are added to its configuration file.
     """
     config_path = log_path.with_name("journal.toml")
@@ -50,10 +50,10 @@ def start_journal(
 
 
 class Stage:
-    """Everything that runs beside the generators.
+    """All that runs in addition to the generators.
 
     Args:
-        directory: Made if it is not there. Must lie on a real file system for the synced rows to mean anything.
+        directory: Created if it does not exist. It must be on a real disk for the synced rows to be meaningful.
         keep: Leave the directory with data and logs instead of removing it at the end.
     """
 
@@ -72,7 +72,7 @@ class Stage:
         self._exit.close()
 
     def once(self, name: str, make: Callable[[], T], close: Callable[[T], object] | None = None) -> T:
-        """Make something at its first use and keep it; a failure to make it is kept as well and raised each time."""
+        """Make an object at its first use and keep it; if making it failed, the error is raised again each time."""
         if name not in self._things:
             try:
                 made = make()
@@ -113,7 +113,7 @@ class Stage:
 
 
 def file_system_of(directory: Path) -> str:
-    """Type of the file system that a directory lies on, from the longest mount point above it."""
+    """Type of the file system of a directory, from the longest mount point above it."""
     path = os.path.realpath(directory)
     best = ("", "unknown")
     for line in Path("/proc/mounts").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""How results are shown: one table for people, one JSON document for scripts. No measuring and no arithmetic here."""
+"""Output of the results: a table, and a JSON document for scripts. No measuring and no arithmetic here."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def document(lines: Sequence[Line], *, machine: Mapping[str, Any], form: str) ->
 
 
 def problems(lines: Sequence[Line]) -> list[str]:
-    """Why rows have no (or fewer) figures, once per reason, with the rows concerned."""
+    """Why rows have no figures (or fewer), once per reason, with the rows concerned."""
     rows_by_problem: dict[str, list[str]] = {}
     for line in lines:
         if line.problem:
@@ -88,7 +88,7 @@ def problems(lines: Sequence[Line]) -> list[str]:
 
 
 def _short(problem: str) -> str:
-    """What fits into the place of a figure; the whole is printed below the table."""
+    """The problem, shortened for the place of a figure; the full text is printed below the table."""
     return problem.partition(":")[0]
 
 

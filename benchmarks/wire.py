@@ -1,7 +1,7 @@
-"""A blocking client of the journal protocol with just the requests that the benchmark makes, and counters of replies.
+"""A blocking client of the journal protocol with only the requests that the benchmark makes, and counters of replies.
 
-Deliberately not the product's client: rows called "encoded" measure the server with the cheapest generator there can
-be, rows called "adapter" measure the product's client.
+Not the product's client on purpose: rows called "encoded" measure the server with the cheapest possible generator, rows
+called "adapter" measure the product's client.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Wire:
     """One connection. Requests are blocking and in order; hot paths use `socket` directly.
 
     Args:
-        address: Of the server.
-        timeout_s: Bound on each wait.
-        tls: Whom to trust; None speaks in the clear.
-        credentials: Who is asking; None gives nothing.
+        address: Address of the server.
+        timeout_s: Limit of each wait, in seconds.
+        tls: TLS context; None for no TLS.
+        credentials: Credentials; None for none.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Wire:
         return self.requests(op, [body])[0]
 
     def requests(self, op: Op, bodies: Sequence[Any]) -> list[dict[str, Any]]:
-        """Send many requests of one kind at once; replies in the order of the requests, in whatever order they come."""
+        """Send many requests of one kind at once; returns the replies in the order of the requests."""
         self.socket.sendall(b"".join(frames.build(op, number, _encode(body)) for number, body in enumerate(bodies)))
         replies: dict[int, dict[str, Any]] = {}
         while len(replies) < len(bodies):
@@ -80,7 +80,7 @@ class Wire:
         return op, correlation, body
 
     def open(self, names: Sequence[str], create: ShardConfig | None) -> list[int]:
-        """Open shards, creating those that are not there; their handles."""
+        """Open shards, creating missing ones; returns their handles."""
         handles: list[int] = []
         for start in range(0, len(names), 500):
             bodies = [{"name": name, "create": create} for name in names[start : start + 500]]
@@ -103,7 +103,7 @@ class Wire:
 
 
 class _Encrypted(ssl.SSLSocket):
-    """An encrypted socket that says as one in the clear does that it would block."""
+    """A TLS socket that raises the same error as a plain one when it would block."""
 
     def send(self, data: Any, flags: int = 0) -> int:
         try:
@@ -119,7 +119,7 @@ class _Encrypted(ssl.SSLSocket):
 
 
 class AckCounter:
-    """Counts appends acknowledged in a byte stream, touching nothing but frame headers."""
+    """Counts acknowledged appends in a byte stream, reading only frame headers."""
 
     def __init__(self) -> None:
         self._rest = 0
@@ -173,7 +173,7 @@ class FrameCutter:
 def fetch_bytes_per_s(
     connection: socket.socket, shards: Sequence[tuple[int, int]], *, max_bytes: int, timing: load.Timing
 ) -> float:
-    """Read shards over and over by offset, the next request sent before the body of the last reply is received.
+    """Read shards repeatedly by offset; the next request is sent before the body of the last reply is received.
 
     Args:
         shards: Handle and next offset of each; they are read from offset 0 on, one after the other.

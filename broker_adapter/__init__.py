@@ -1,7 +1,7 @@
-"""What a broker imports: one storage interface over several engines.
+"""The storage interface of a broker, with several engines behind it.
 
-``async with open_adapter("journal://127.0.0.1:7420") as adapter`` gives a `StorageAdapter`. An engine's own
-dependencies are imported only when its URL is opened, so a broker installs what it uses.
+``async with open_adapter("journal://127.0.0.1:7420") as adapter`` opens a `StorageAdapter`. The dependencies of an
+engine are imported only when its URL is opened, so a broker installs only what it uses.
 """
 
 from broker_adapter.adapter import StorageAdapter

@@ -1,7 +1,7 @@
 """The storage adapter: the one interface through which a broker stores and reads, whatever engine is behind it.
 
-Here are the interface and its guarantees. The types of its arguments and results are in `results`, `subscription`,
-`feed` and `changes`. Engines are in `broker_adapter.engines`; they all pass the contract suite in
+This module has the interface and its guarantees. The types of its arguments and results are in `results`,
+`subscription`, `feed` and `changes`. Engines are in `broker_adapter.engines`; they all pass the contract suite in
 ``tests/adapter_contract``. Errors are those of `broker_adapter.errors`, on every engine.
 """
 
@@ -175,7 +175,7 @@ class StorageAdapter(abc.ABC):
         Raises:
             OverloadedError: Too many bytes wait for their acknowledgement already; nothing of this append was kept.
             InvalidRequestError: There are no records, or they have a type that cannot be stored.
-                trio.ClosedResourceError: The adapter is closed.
+            trio.ClosedResourceError: The adapter is closed.
         """
 
     @abc.abstractmethod
@@ -193,8 +193,8 @@ class StorageAdapter(abc.ABC):
         the sequence numbers itself, so that appends are stored once across reconnects.
 
         Raises:
-            BatchError: The bytes are not exactly one intact batch. UnknownProducerError, StaleEpochError,
-                SequenceGapError: See there.
+            BatchError: The bytes are not exactly one intact batch.
+            UnknownProducerError, StaleEpochError, SequenceGapError: See `shards.errors`.
         """
 
     @abc.abstractmethod

@@ -1,7 +1,7 @@
-"""Finds leases that have run out, from their versions as they are read from time to time. Pure.
+"""Detects leases that have expired, from their versions as they are read at intervals. Pure.
 
-Clocks of different machines are never compared: a lease has run out when its key has not changed for a whole lease
-period, seen by an observer that could read it all that time. So after an outage of the store no holder counts as dead
+Clocks of different machines are never compared: a lease has expired when its key has not changed for a whole lease
+period, seen by an observer that could read it all that time. So after an outage of the store no holder is declared dead
 before it had a whole period to renew.
 """
 

@@ -1,4 +1,4 @@
-"""From a URL to an open adapter: the table of engines. The engines themselves are in `broker_adapter.engines`."""
+"""Opens an adapter by its URL, with the table of engines. The engines are in `broker_adapter.engines`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ ENGINES = {
     "journal+ws": "broker_adapter.engines.journal:open_journal",
     "journal+wss": "broker_adapter.engines.journal:open_journal",
 }
-"""URL scheme -> module and function that opens it. The function takes the URL; for a server also the options of one."""
+"""URL scheme -> module and function that opens it. The function takes the URL; for a server also its options."""
 
 _SERVED = ("journal", "journals", "journal+ws", "journal+wss")
 
 _EXTRAS = {"journal+ws": "websocket", "journal+wss": "websocket"}
-"""URL scheme -> extra that installs what its engine needs, where the extra has another name than the scheme."""
+"""URL scheme -> extra that installs what its engine needs, if the extra has another name than the scheme."""
 
 
 @asynccontextmanager
 async def open_adapter(
     url: str, *, name: str | None = None, ends_at_restore: bool = False, first_within_s: float | None = None
 ) -> AsyncIterator[StorageAdapter]:
-    """Open a store for the time of an ``async with`` block; its background tasks run inside that block.
+    """Open a store as an async context manager; its background tasks run inside the context.
 
     Args:
         url: ``memory:``, ``rocksdb:/directory``, ``embedded:/directory``, ``journal://host:port`` or

@@ -1,4 +1,4 @@
-"""What a check may do after the connection to the store was lost and before the new one is used."""
+"""What a check may do after the connection to the store was lost, before the new connection is used."""
 
 from __future__ import annotations
 

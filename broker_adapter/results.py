@@ -44,7 +44,7 @@ class StoredBatches:
 
 
 class PendingAppend(Protocol):
-    """An append that was queued. It is carried out whether or not anybody waits for it."""
+    """An append that was queued. It is carried out whether or not a task waits for it."""
 
     @property
     def is_done(self) -> bool:

@@ -30,7 +30,7 @@ def decode(kind: type[Stored], key: bytes, value: bytes) -> Stored:
 
     Raises:
         FormatVersionError: The format version is not the one that this program reads.
-        CorruptionError: The bytes are no structure of this kind.
+        CorruptionError: The bytes are not a structure of this kind.
     """
     if value[:1] != _FORMAT_PREFIX:
         raise FormatVersionError(
@@ -43,6 +43,6 @@ def decode(kind: type[Stored], key: bytes, value: bytes) -> Stored:
     try:
         record = decoder.decode(memoryview(value)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptionError(f"state {key!r}", 0, f"no {kind.__name__}: {error}") from error
+        raise CorruptionError(f"state {key!r}", 0, f"not a {kind.__name__}: {error}") from error
     assert isinstance(record, kind)
     return record

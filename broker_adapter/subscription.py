@@ -15,7 +15,7 @@ from shards.format.record import Gap, StoredRecord
 
 
 async def _nothing_to_acknowledge() -> None:
-    """Default of a delivery that belongs to no group."""
+    """Default for a delivery outside of groups."""
 
 
 @attrs.frozen(slots=True)

@@ -57,7 +57,7 @@ class MappingRule:
 
     @property
     def target(self) -> str:
-        """A filter that matches all its shards, also those that are not created yet."""
+        """A filter that matches all its shards, including those that are not created yet."""
         return f"{self.prefix}/+"
 
     def shard_for(self, topic: str, publisher: str) -> str:

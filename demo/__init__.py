@@ -1,6 +1,6 @@
-"""The main job on real input: ``python -m demo``. `demo.scenario` says what happens, `demo.evidence` what must hold.
+"""A demonstration with real input: ``python -m demo``. `demo.scenario` has the steps, `demo.evidence` the checks.
 
-`demo.processes` are server and brokers, `demo.clients` MQTT clients, `demo.results` is what is told of a run.
+`demo.processes` are server and brokers, `demo.clients` MQTT clients, `demo.results` the output of a run.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""``python -m demo``: the command line. Exit status 0 if every promise held, 1 if not, 2 for wrong usage."""
+"""``python -m demo``: the command line. Exit status 0 if every promise was kept, 1 if not, 2 for wrong usage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TABLE_WIDTH = 150
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo and tell what came of it. Returns the exit status."""
+    """Run the demo and print the results. Returns the exit status."""
     given = _parse(arguments)
     given.directory.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=given.directory))
@@ -53,7 +53,7 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(msgspec.json.encode(document(outcome)).decode() + "\n")
         return
-    # Wrapped by a narrow terminal the table is ugly but whole; cut to its width it would not be.
+    # On a narrow terminal wrapping makes the table ugly, but cutting would lose parts of it.
     console = Console(width=max(Console().width, _TABLE_WIDTH))
     console.print()
     console.print(render(outcome))
@@ -69,16 +69,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m demo",
         description="Live telemetry of this machine through three MQTT brokers on one journal server; a broker and the "
-        "server are killed on the way. Then what every client published and was given is compared with what is stored. "
-        "The exit status says whether all promises held.",
+        "server are killed during the run. Then what every client published and received is compared with the store. "
+        "The exit status says whether all promises were kept.",
     )
     parser.add_argument("--seconds", type=float, default=15.0, help="how long the clients publish (default: 15)")
     parser.add_argument(
-        "--rate", type=float, default=500.0, help="messages a second of both publishers together (default: 500)"
+        "--rate", type=float, default=500.0, help="messages per second of both publishers together (default: 500)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
     parser.add_argument("--keep", action="store_true", help="keep the data directory and the logs")
-    parser.add_argument("--directory", type=Path, default=Path(".demo"), help="where they go (default: .demo)")
+    parser.add_argument("--directory", type=Path, default=Path(".demo"), help="where to put them (default: .demo)")
     given = parser.parse_args(arguments)
     if not _LEAST_SECONDS <= given.seconds <= _MOST_SECONDS:
         parser.error(f"--seconds is {given.seconds:g}; it must be from {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}")

@@ -1,4 +1,4 @@
-"""What was noted on the way of a run."""
+"""Observations during a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import attrs
 
 @attrs.define(slots=True)
 class Course:
-    """What was noted on the way; times ending in ``_us`` are by the wall clock.
+    """Observations during a run; times ending in ``_us`` are by the wall clock.
 
     Attributes:
         switched: The topic whose shard's mode was switched.
@@ -15,9 +15,9 @@ class Course:
         broker_killed_at_us: Just before the SIGKILL to the broker.
         server_killed_at_us: Just before the SIGKILL to the server.
         warehouse_s: How long the warehouse was out.
-        queue_grew_to: Messages that waited for it when it came back.
-        drained_s: From then until none did.
-        server_back_at_us: The new server accepts: what was acknowledged before may have been in memory.
+        queue_grew_to: Messages that waited in its queue when it came back.
+        drained_s: From then until the queue was empty.
+        server_back_at_us: The new server accepts connections: earlier acknowledged messages may have been in memory.
     """
 
     switched: str = ""

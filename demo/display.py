@@ -1,6 +1,6 @@
-"""What is seen while the demo runs: a line for each step, and on a terminal a live bar with the counts below them.
+"""Output while the demo runs: a line for each step, and on a terminal a live bar with the counts below them.
 
-Everything goes to standard error, so that standard output carries the result alone.
+Everything goes to standard error; standard output has only the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLAIN_WIDTH = 200
 
 
 class Display:
-    """Tells steps and shows counts; where there is no terminal the bar is left out."""
+    """Prints steps and shows counts; without a terminal there is no bar."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -26,12 +26,12 @@ class Display:
         self._begun_at = time.monotonic()
 
     def step(self, text: str) -> None:
-        """Say what happens now."""
+        """Print the step that begins now."""
         self._console.print(Text(f"{time.monotonic() - self._begun_at:5.1f} s  {text}"), soft_wrap=True)
 
     @contextmanager
     def working(self, text: str) -> Iterator[None]:
-        """Say what happens now, and on a terminal that it goes on while the block runs."""
+        """Print the step that begins now, and on a terminal show activity during the context."""
         self.step(text)
         if self._console.is_terminal:
             with self._console.status(Text(text)):
@@ -41,13 +41,13 @@ class Display:
 
     @contextmanager
     def counting(self, seconds: float) -> Iterator[Callable[[str], None]]:
-        """Show a bar over the time of the run while the block runs.
+        """Show a bar over the time of the run during the context.
 
         Args:
-            seconds: How long it is meant to take.
+            seconds: Planned duration.
 
         Yields:
-            A function to call with the counts reached so far, in words.
+            A function to call with the counts so far, as text.
         """
         begun_at = time.monotonic()
         with Progress(

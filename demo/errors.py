@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message says what happened and where to look."""
+    """The demo cannot continue; the message says what happened and where to look."""

@@ -1,4 +1,4 @@
-"""What the demo's messages say of themselves: a number, a time, and what was measured; JSON."""
+"""Payload of the demo's messages: a number, a time, and the measured values; JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from demo.telemetry import Reading
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What a payload says of itself.
+    """The decoded payload.
 
-    ``number`` counts the messages of its publisher and topic from 0, -1 if the payload is not one of ours; ``time_us``
-    is when it was handed over.
+    ``number`` counts the messages of its publisher and topic from 0, -1 if the payload is not from this demo;
+    ``time_us`` is when it was published.
     """
 
     number: int = -1
@@ -29,7 +29,7 @@ def payload_of(number: int, time_us: int, reading: Reading) -> bytes:
 
 
 def sample_of(payload: bytes) -> Sample:
-    """Read a payload, whatever it is."""
+    """Decode a payload; any bytes are accepted."""
     try:
         return _SAMPLES.decode(payload)
     except msgspec.MsgspecError:
@@ -37,7 +37,7 @@ def sample_of(payload: bytes) -> Sample:
 
 
 def metric_of(payload: bytes, metric: str) -> float | None:
-    """What one of our payloads says of a metric, if that is a number."""
+    """The value of a metric in a payload of the demo, if it is a number."""
     reading: dict[str, Any] = msgspec.json.decode(payload)
     return number_of(reading.get(metric))
 

@@ -1,7 +1,7 @@
-"""What happens, in order: a mode switch; a session goes away; broker, warehouse and server are killed; a replay.
+"""The steps of the demo: a mode switch; a session goes away; broker, warehouse and server are killed; a replay.
 
-For the history everything is sealed, and Spark counts what the server had. Nobody tells the clients anything: they find
-another broker on their own, as the brokers find the server.
+At the end everything is sealed, and Spark counts the records. The clients get no help: they find another broker by
+themselves, as the brokers find the server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TO_FILE_AT, AWAY_AT, TO_MEMORY_AT, KILL_BROKER_AT, OUTAGE_AT, KILL_SERVER_AT, BA
     *(0.1, 0.15, 0.25, 0.35),
     *(0.4, 0.55, 0.75, 0.9),
 )
-"""When the steps come, as shares of the run."""
+"""Times of the steps, as shares of the run."""
 
 _WAIT_S = 30.0
 _SHOW_INTERVAL_S = 0.1
@@ -49,11 +49,11 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
     Args:
         directory: A fresh directory for data, configurations and logs.
         seconds: How long the clients publish.
-        rate: Messages a second that they publish together.
-        display: Told of every step.
+        rate: Messages per second of all publishers together.
+        display: Shows every step.
 
     Raises:
-        DemoError: It could not be carried through.
+        DemoError: A step failed.
     """
     course, data = Course(), directory / "data"
     warehouse = WarehouseService(directory / "warehouse.sqlite", free_port(), directory / "warehouse.log")
@@ -61,7 +61,7 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
         await server.start()
         await warehouse.start()
         async with _brokers(server, warehouse, directory) as brokers, open_adapter(server.url) as adapter:
-            display.step(f"a journal server ({server.url}) and {', '.join(BROKERS)} accept, data in {data}")
+            display.step(f"a journal server ({server.url}) and {', '.join(BROKERS)} accept connections, data in {data}")
             crowd = Crowd([broker.port for broker in brokers], rate)
             try:
                 await _publish(adapter, server, warehouse, brokers, crowd, course, seconds, display)
@@ -80,7 +80,7 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
         await server.stop()
     files = list((data / "sealed").glob("shard=*/*.parquet"))
     display.step(
-        f"what lies in files was sealed: {len(files)} Parquet files; brokers and server have stopped on SIGTERM"
+        f"the segments in files are sealed: {len(files)} Parquet files; brokers and server have stopped on SIGTERM"
     )
     report = await trio.to_thread.run_sync(check_directory, str(data))
     with display.working("every checksum of its directory was checked; Spark starts, then reads the sealed files"):
@@ -105,7 +105,7 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
 
 @asynccontextmanager
 async def _brokers(server: Server, warehouse: WarehouseService, directory: Path) -> AsyncIterator[list[Broker]]:
-    """Three brokers for the length of the block."""
+    """Three brokers for the duration of the context."""
     async with AsyncExitStack() as stack:
         brokers = [
             Broker(
@@ -137,7 +137,7 @@ async def _publish(
     seconds: float,
     display: Display,
 ) -> None:
-    """Everything that happens while the clients publish; at the end all that was published is acknowledged."""
+    """All steps while the clients publish; at the end all published messages are acknowledged."""
     for listener, topic_filter in crowd.listeners.items():
         listener.client.subscribe(topic_filter, 1 if topic_filter.startswith("$share") else 2)
         listener.client.connect()
@@ -171,7 +171,7 @@ async def _publish(
             await trio.sleep_until(at(OUTAGE_AT))
             out_at = trio.current_time()
             await warehouse.kill()
-            display.step("SIGKILL to the warehouse: what the bridge would bring it waits in the queue from now on")
+            display.step("SIGKILL to the warehouse: messages for it wait in the bridge's queue from now on")
             await trio.sleep_until(at(KILL_SERVER_AT))
             await _kill_server(adapter, server, crowd, course, display)
             await trio.sleep_until(at(BACK_AT))
@@ -199,7 +199,7 @@ async def _publish(
 
 
 async def _drain(adapter: StorageAdapter, course: Course, display: Display) -> None:
-    """Wait until nothing waits for the warehouse; the broker that drove the bridge may be the one that was killed."""
+    """Wait until the bridge's queue is empty; the broker that drove the bridge may be the one that was killed."""
     with _deadline("not everything reached the warehouse"):
         while (await look(adapter, BRIDGE)).depth.record_count:  # noqa: ASYNC110  other processes empty it
             await trio.sleep(_LOOK_INTERVAL_S)
@@ -215,27 +215,29 @@ async def _switch_mode(adapter: StorageAdapter, crowd: Crowd, course: Course, mo
         course.switched = max((info for info in infos if info.config.mode is Mode.MEMORY), key=_end).name
     info = await adapter.set_mode(course.switched, mode)
     display.step(
-        f"{course.switched}, which is being written, goes on in {mode.value} mode at offset {info.next_offset:,}"
+        f"{course.switched}, which is being written, continues in {mode.value} mode at offset {info.next_offset:,}"
     )
 
 
 async def _kill_broker(broker: Broker, crowd: Crowd, course: Course, display: Display) -> None:
-    """SIGKILL the broker that half of the clients are at; wait until its publisher is heard by another one."""
+    """SIGKILL the broker of half of the clients; wait until its publisher gets an acknowledgement from another one."""
     bereft = [client.client_id for client in crowd.clients if client.port == broker.port]
     pid, course.broker_killed_at_us = broker.pid, _now_us()
     await broker.kill()
     display.step(f"SIGKILL to {broker.name}, process {pid}; its clients {', '.join(bereft)} look for another broker")
     publisher = crowd.publishers[0]
     await _until(
-        f"{publisher.client.client_id} was not heard by another broker",
+        f"{publisher.client.client_id} got no acknowledgement from another broker",
         lambda: publisher.ledger.acknowledged_of_later_than(course.broker_killed_at_us) is not None,
     )
     await broker.start()
-    display.step(f"{publisher.client.client_id} has acknowledgements by another broker; {broker.name} is started again")
+    display.step(
+        f"{publisher.client.client_id} has acknowledgements from another broker; {broker.name} is started again"
+    )
 
 
 async def _kill_server(adapter: StorageAdapter, server: Server, crowd: Crowd, course: Course, display: Display) -> None:
-    """SIGKILL the server, start it on the same data and port, and wait until both publishers are heard again."""
+    """SIGKILL the server, restart it on the same data and port, and wait until both publishers are acknowledged."""
     course.switched_modes = mode_history(await adapter.describe_shard(course.switched))
     display.step(crowd.in_words())
     pid, course.server_killed_at_us = server.pid, _now_us()
@@ -244,7 +246,7 @@ async def _kill_server(adapter: StorageAdapter, server: Server, crowd: Crowd, co
     await server.start()
     course.server_back_at_us = _now_us()
     await _until(
-        "a publisher was not heard again",
+        "a publisher got no acknowledgement",
         lambda: all(
             publisher.ledger.acknowledged_of_later_than(course.server_back_at_us) is not None
             for publisher in crowd.publishers
@@ -254,7 +256,7 @@ async def _kill_server(adapter: StorageAdapter, server: Server, crowd: Crowd, co
 
 
 async def _come_back(crowd: Crowd, left_port: int, course: Course, display: Display) -> None:
-    """Connect the session that was away, at another broker; wait until it has what came meanwhile."""
+    """Connect the session that was away at another broker; wait until it has the messages queued meanwhile."""
     client, ledger = crowd.away.client, crowd.away.ledger
     before, begun_at = ledger.count, trio.current_time()
     client.move_on()
@@ -266,7 +268,7 @@ async def _come_back(crowd: Crowd, left_port: int, course: Course, display: Disp
         if topic.rsplit("/", 1)[-1] not in NOT_KEPT and not topic.endswith("network")
     }
     await _until(
-        "the session that was away did not get what came meanwhile",
+        "the session that was away did not get the messages queued meanwhile",
         lambda: all(len(ledger.topics[topic]) >= count for topic, count in goal.items()),
     )
     course.catching_up = (ledger.count - before, trio.current_time() - begun_at)
@@ -275,7 +277,7 @@ async def _come_back(crowd: Crowd, left_port: int, course: Course, display: Disp
 
 
 async def _receive_the_rest(crowd: Crowd, stored: dict[str, ReadBack], course: Course, display: Display) -> None:
-    """Wait until the subscribers have what is stored; then have it all played again."""
+    """Wait until the subscribers have all stored messages; then replay all of them to another client."""
     numbers = {topic: {record.number for record in read.found} for topic, read in stored.items()}
     count = sum(len(read.found) for read in stored.values())
 
@@ -287,7 +289,7 @@ async def _receive_the_rest(crowd: Crowd, stored: dict[str, ReadBack], course: C
             for topic, wanted in numbers.items()
         )
 
-    # What does not come in time is the checker's to tell.
+    # Messages that do not come in time are reported by the checks.
     with trio.move_on_after(_WAIT_S):
         await _look_until(have_all)
     begun_at = trio.current_time()
@@ -296,15 +298,13 @@ async def _receive_the_rest(crowd: Crowd, stored: dict[str, ReadBack], course: C
     with trio.move_on_after(_WAIT_S):
         await _look_until(lambda: crowd.player.ledger.count >= count)
     course.replayed = (crowd.player.ledger.count, trio.current_time() - begun_at)
-    display.step(
-        f"a client without a session has had everything played from the beginning: {course.replayed[0]:,} messages"
-    )
-    # What must not come has no condition to wait for.
+    display.step(f"a client without a session has got a replay from the beginning: {course.replayed[0]:,} messages")
+    # There is no condition to wait for: nothing more may come.
     await trio.sleep(_QUIET_S)
 
 
 async def _seal_all(adapter: StorageAdapter, infos: dict[str, ShardInfo]) -> float:
-    """Close every shard's segment and wait until those in files are Parquet; the seconds that took."""
+    """Roll every shard's segment and wait until those in files are Parquet; returns how many seconds that took."""
     begun_at = trio.current_time()
     for name in infos:
         with _deadline(f"{name} was not sealed"):
@@ -313,13 +313,13 @@ async def _seal_all(adapter: StorageAdapter, infos: dict[str, ShardInfo]) -> flo
 
 
 def _modes(infos: dict[str, ShardInfo], course: Course) -> dict[str, list[tuple[str, int]]]:
-    """Mode history of each shard; of memory segments that went with the server nothing is left to tell it by."""
+    """Mode history of each shard; memory segments that were lost with the server cannot be seen any more."""
     found = {name: [(info.config.mode.value, 0)] for name, info in infos.items()}
     return {**found, course.switched: course.switched_modes}
 
 
 async def _until(otherwise: str, is_so: Callable[[], bool]) -> None:
-    """Wait until something is so.
+    """Wait until a condition holds.
 
     Raises:
         DemoError: It took too long.
@@ -335,10 +335,10 @@ async def _look_until(is_so: Callable[[], bool]) -> None:
 
 @contextmanager
 def _deadline(otherwise: str) -> Iterator[None]:
-    """Give what is in the block its time.
+    """A time limit for the context.
 
     Raises:
-        DemoError: It took longer; ``otherwise`` says what is then the case.
+        DemoError: It took longer; the message begins with ``otherwise``.
     """
     try:
         with trio.fail_after(_WAIT_S):

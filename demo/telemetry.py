@@ -1,6 +1,6 @@
-"""This machine's live telemetry: what the files under ``/proc`` say, as plain readings. Publishing is not done here.
+"""This machine's live telemetry: the values in files under ``/proc``, as plain readings. Publishing is not done here.
 
-The parsers are pure. They take what is there and leave out what is not: containers hide files, lines and columns.
+The parsers are pure. They skip what is missing: containers hide files, lines and columns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 Reading = dict[str, str | int | float]
-"""One thing measured at one moment: names and values, ready for JSON."""
+"""One sample at one moment: names and values, ready for JSON."""
 
 PROC: Final = Path("/proc")
 ROOT: Final = "host"
@@ -43,7 +43,7 @@ _NETWORK_FIELDS: Mapping[int, str] = {
 
 
 def parse_cpu(text: str) -> list[Reading]:
-    """``/proc/stat``: the clock ticks of each core by what it did."""
+    """``/proc/stat``: the clock ticks of each core by state."""
     readings: list[Reading] = []
     for line in text.splitlines():
         name, *words = line.split() or [""]
@@ -120,8 +120,8 @@ class Source:
     Attributes:
         topic: Last level of its topic.
         file: Path below ``/proc``.
-        parse: From the file's text to readings.
-        metric: Field of the readings that the history's table shows.
+        parse: Converts the file's text to readings.
+        metric: Field of the readings in the report's second table.
     """
 
     topic: str
@@ -130,7 +130,7 @@ class Source:
     metric: str
 
     def sample(self, proc: Path = PROC) -> list[Reading]:
-        """What the file says now; nothing if it cannot be read here."""
+        """The present readings of the file; empty if it cannot be read here."""
         try:
             text = (proc / self.file).read_text("utf-8", "replace")
         except OSError:
@@ -148,13 +148,13 @@ SOURCES: Final = (
 
 
 def available_sources(proc: Path = PROC) -> dict[Source, int]:
-    """The sources that say something on this machine, with the readings each gives at a time."""
+    """The sources that have readings on this machine, with the number of readings of each sample."""
     counts = {source: len(source.sample(proc)) for source in SOURCES}
     return {source: count for source, count in counts.items() if count}
 
 
 def _numbers(words: list[str]) -> list[int]:
-    """The leading whole numbers of a list of words."""
+    """The leading integers of a list of words."""
     numbers: list[int] = []
     for word in words:
         if not word.isdecimal():

@@ -1,6 +1,6 @@
 """History in Spark: a data source for reading shards, a plain scan of sealed segments, and exports.
 
-The data source is used by its name, ``journal``; exports have a door of their own, `spark_export.export`.
+The data source is used by its name, ``journal``; exports are in `spark_export.export`.
 """
 
 from spark_export.sealed_table import read_sealed

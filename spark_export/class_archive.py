@@ -1,12 +1,12 @@
-"""What Java has loaded for Spark, kept in a file for the next start: a class data sharing archive of this user's own.
+"""The Java classes that Spark loads, kept in a file for the next start: a class data sharing archive of this user.
 
-Spark loads many thousand classes before it answers a short query. To parse and verify them takes over a third of the
-processor time (14 s in all, 9 s without that, Java 17). An archive has them ready. To make it takes 20 s of processor
-time, so it is made at the end of the third run with the same Java and the same Spark, and not for who asks once.
+Spark loads many thousand classes before it answers a short query. Parsing and verifying them takes over a third of the
+processor time (14 s in all, 9 s without that, Java 17). An archive has them ready. Making it takes 20 s of processor
+time, so it is made at the end of the third run with the same Java and the same Spark, not for a single query.
 
-An archive never decides whether Spark starts. Java compares its own version and all jars with what the archive was made
-of and goes on without one that does not fit. It would crash over one that is cut short or changed: so the name has a
-checksum, which is compared before each start. One with which Java does not start is removed.
+An archive never decides whether Spark starts. Java compares its own version and all jars with those that the archive
+was made from, and continues without an archive that does not match. It would crash on one that is truncated or changed:
+so the name has a checksum, which is compared before each start. An archive with which Java does not start is removed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from spark_export.jvm import Java, cache_directory
 
 MADE_AT_RUN: Final = 3
 _MIN_FREE_BYTES: Final = 1 << 30
-"""An archive takes some 170 MB."""
+"""An archive has about 170 MB."""
 _KEPT: Final = 3
 _CHUNK_BYTES: Final = 1 << 20
 _ABANDONED_S: Final = 3600.0
 _GIVEN: Final = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare", "-XX:AOT")
 _UNFIT: Final = re.compile(r"[^\w./+@:-]", re.ASCII)
-"""Spark splits the options of Java at spaces and takes quotation marks away."""
+"""Spark splits the options of Java at spaces and removes quotation marks."""
 _QUIET: Final = "-XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr"
-"""Java says on stdout that an archive does not fit, where the rows of the answer go."""
+"""Java reports on stdout that an archive does not match; stdout is for the rows of the answer."""
 
 
 @attrs.define
@@ -43,10 +43,10 @@ class ClassArchive:
     """The archive for one Java and one Spark.
 
     Attributes:
-        name: What the names of its files begin with.
-        directory: Where they lie.
+        name: Prefix of the names of its files.
+        directory: Directory of its files.
         path: The archive; None if there is none.
-        aside: Where Java is to write it at its end; None if it is not to be made in this run.
+        aside: File that Java is to write at its end; None if it is not to be made in this run.
     """
 
     name: str
@@ -62,13 +62,13 @@ class ClassArchive:
         return f"-XX:SharedArchiveFile={self.path} {_QUIET}" if self.path is not None else ""
 
     def discard(self) -> None:
-        """Do without it from now on: Java did not start with it."""
+        """Use it no more: Java did not start with it."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         self.path = self.aside = None
 
     def settle(self, java_status: int) -> None:
-        """Java has ended: keep what it made, if it made it to the end.
+        """Java has ended: keep the archive that it wrote, if it is complete.
 
         Args:
             java_status: The exit status of Java.
@@ -90,12 +90,12 @@ class ClassArchive:
 def find_archive(java: Java, given_options: str, *, may_be_made: bool) -> ClassArchive | None:
     """The archive for this Java, with the Spark that is installed here; None where there can be none.
 
-    There can be none if the user's options speak of one, if this Java has none of its own to build on (the packaged
-    one), and if the cache directory of this user cannot be written or may be written by others: Java trusts an archive.
+    There can be none if the user's options name one, if this Java has none of its own to build on (the packaged one),
+    or if the cache directory of this user cannot be written or can be written by others: Java trusts an archive.
 
     Args:
         given_options: Options of Java that the user gave.
-        may_be_made: Whether this run may make it, at its end.
+        may_be_made: Whether this run may make it at its end.
     """
     base = java.home / "lib" / "server" / "classes.jsa"
     if any(option in given_options for option in _GIVEN) or not base.is_file():
@@ -118,13 +118,13 @@ def find_archive(java: Java, given_options: str, *, may_be_made: bool) -> ClassA
         ):
             archive.aside = directory / f".{name}-{os.getpid()}.jsa"
     except OSError:
-        # It is a matter of speed alone, and a home directory that is read-only is no fault.
+        # It only saves time, and a read-only home directory is not an error.
         return None
     return archive
 
 
 def _whole(directory: Path, name: str) -> Path | None:
-    """The archive that is as it was written; others are removed."""
+    """The archive that has not changed since it was written; others are removed."""
     for path in directory.glob(f"{name}-*.jsa"):
         if path.name == f"{name}-{_checksum(path)}.jsa":
             return path
@@ -133,7 +133,7 @@ def _whole(directory: Path, name: str) -> Path | None:
 
 
 def _checksum(path: Path) -> str:
-    """Of a whole file; of an archive it takes a twentieth of a second."""
+    """Checksum of a whole file; for an archive it takes a twentieth of a second."""
     found = 0
     buffer = bytearray(_CHUNK_BYTES)
     with path.open("rb", buffering=0) as file:
@@ -143,7 +143,7 @@ def _checksum(path: Path) -> str:
 
 
 def _digest(java: Java, base: Path) -> str:
-    """Stands for what an archive is made of. Java compares more, so this need not notice everything."""
+    """Hash of what an archive is made from. Java compares more, so this need not detect everything."""
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars"
@@ -155,7 +155,7 @@ def _digest(java: Java, base: Path) -> str:
 
 
 def _count_run(path: Path) -> int:
-    """Count this run; how many there were with it. The file has a byte for each."""
+    """Count this run; return the number of runs including it. The file has a byte for each."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         size_bytes = os.fstat(descriptor).st_size
@@ -176,7 +176,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_others(directory: Path) -> None:
-    """Remove archives of Javas and Sparks that are gone, all but the newest, and what a killed Java left."""
+    """Remove archives of other Javas and Sparks, except the newest, and files that a killed Java left."""
     for left in directory.glob(".classes-*.jsa"):
         if time.time() - left.stat().st_mtime > _ABANDONED_S:
             left.unlink(missing_ok=True)

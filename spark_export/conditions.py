@@ -1,6 +1,6 @@
-"""Conditions on rows that a query hands down: what they rule out beforehand, and which rows pass them.
+"""Conditions on rows that a query pushes down: which values they exclude in advance, and which rows satisfy them.
 
-A condition speaks of the columns offset, timestamp, append_time, topic and shard as the data source shows them; times
+A condition is about the columns offset, timestamp, append_time, topic and shard as the data source shows them; times
 are microseconds since the epoch. Spark's filters are translated into conditions here as well. Nothing is read.
 """
 
@@ -34,7 +34,7 @@ _HOLDS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">=": operator.ge,
     "in": lambda found, values: found in values,
 }
-# Whether any value from `low` to `high` may fulfil the condition.
+# Whether any value from `low` to `high` may satisfy the condition.
 _MAY_HOLD: Final[dict[str, Callable[[Any, Any, Any], bool]]] = {
     "=": lambda low, high, value: low <= value <= high,
     "<": lambda low, _, value: low < value,
@@ -72,15 +72,15 @@ class Condition:
     value: Value | tuple[Value, ...]
 
     def holds(self, found: Value) -> bool:
-        """Whether a value of the column fulfils it."""
+        """Whether a value of the column satisfies it."""
         return _HOLDS[self.operator](found, self.value)
 
     def may_hold(self, low: Value, high: Value) -> bool:
-        """Whether a value from ``low`` to ``high`` may fulfil it."""
+        """Whether a value from ``low`` to ``high`` may satisfy it."""
         return _MAY_HOLD[self.operator](low, high, self.value)
 
     def mask(self, values: pa.Array) -> pa.Array:
-        """Which of the column's values fulfil it; times as they are in `shards.parquet.schema`."""
+        """Which of the column's values satisfy it; times have the type in `shards.parquet.schema`."""
         found = values.cast(pa.int64()) if self.column in TIMES else values
         many = isinstance(self.value, tuple)
         compared = pa.array(self.value, found.type) if many else pa.scalar(self.value, found.type)
@@ -88,7 +88,7 @@ class Condition:
 
 
 def may_hold(conditions: Iterable[Condition], column: str, low: Value, high: Value) -> bool:
-    """Whether a row whose ``column`` lies from ``low`` to ``high`` may fulfil all conditions."""
+    """Whether a row whose ``column`` is between ``low`` and ``high`` may satisfy all conditions."""
     return all(one.may_hold(low, high) for one in conditions if one.column == column)
 
 
@@ -96,7 +96,7 @@ def from_filters(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filte
     """Translate Spark's filters.
 
     Returns:
-        Conditions, and those filters that are none: Spark has to see to them.
+        Conditions, and the filters that cannot be translated: Spark has to apply these.
     """
     conditions: list[Condition] = []
     others: list[Filter] = []
@@ -125,7 +125,7 @@ def _translate(found: Filter) -> Condition | None:
 
 
 def _value(column: str, value: object) -> Value | None:
-    """What a column is compared with here; None for what it is not compared with."""
+    """The value in the form of the column; None if the column cannot be compared with it."""
     if column in NUMBERS and isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
         return value
     if column in TIMES and isinstance(value, datetime) and value.tzinfo is not None:
@@ -136,6 +136,6 @@ def _value(column: str, value: object) -> Value | None:
 
 
 def _always_holds(found: Filter) -> bool:
-    """No column that is shown is ever null."""
+    """Whether a filter always holds: no column is ever null."""
     attribute: Sequence[str] = getattr(found, "attribute", ())
     return type(found).__name__ == "IsNotNull" and len(attribute) == 1

@@ -1,4 +1,4 @@
-"""Finding out what there is to read: from a server, a data directory at rest, or a tree of sealed segments."""
+"""Finds the readable shards: of a server, a data directory that is not in use, or a tree of sealed segments."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from spark_export.snapshot import Snapshot, Store
 def take_snapshot(
     options: SourceOptions, *, with_segments: bool | None = None, read: ReadHistory | None = None
 ) -> Snapshot:
-    """Find out what there is to read now. Not to be called inside an event loop.
+    """Find the present shards and their ranges. Not to be called inside an event loop.
 
     Args:
-        options: Where, and which shards.
-        with_segments: Whether to ask a server for the segments of each shard, which is one question more for each;
-            otherwise one stands for all if every offset has a record. None: if their files can be reached from here. A
-            data directory at rest and a tree of sealed segments tell them anyway.
-        read: What was read before, to be told from which offsets on the shards have other records now.
+        options: Where to look, and which shards.
+        with_segments: Whether to request the segments of each shard from a server, which takes one more request per
+            shard; otherwise one segment represents all if every offset has a record. None: if their files can be
+            accessed from here. A data directory that is not in use and a tree of sealed segments always have them.
+        read: What was read before, to compute from which offsets on the shards have other records now.
 
     Raises:
-        UnreadableError: The path holds nothing of ours, or the server cannot be reached.
+        UnreadableError: The path has no shards, or the server cannot be reached.
         StorageError: The data directory cannot be opened: damaged, or written by a newer program.
     """
     found = find_files(options.path) if options.path else None
     if options.server:
         sealed, log = (found.sealed, found.log) if found else ("", "")
         return server_snapshot(Store(sealed, log, options.server), options, with_segments=with_segments, read=read)
-    assert found is not None  # one of the two options is given
+    assert found is not None  # one of the two options is required
     if found.directory:
         return directory_snapshot(
             Store(found.sealed, found.log), found.directory, options, with_segments=with_segments, read=read

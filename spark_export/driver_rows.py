@@ -1,6 +1,6 @@
-"""Reading a few records in the driver: then Spark starts no Python processes for them, which takes seconds.
+"""Reads a few records in the driver: then Spark starts no Python processes for them, which takes seconds.
 
-Those would each import PySpark and pyarrow: one to find the data source, one to plan it and one for each task.
+Each of these processes would import PySpark and pyarrow: one to find the data source, one to plan it and one per task.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_BYTES: Final = 16 << 20
-"""What weighs more is read by tasks: they work side by side, and the driver has to hold what it reads."""
+"""Larger amounts are read by tasks: they work in parallel, and the driver would have to hold the records in memory."""
 _MOST_ROW_BYTES: Final = 4 * MOST_BYTES
 
 
 def driver_rows(spark: SparkSession, store: Store, parts: Sequence[Part], options: SourceOptions) -> DataFrame | None:
-    """The records of parts, read now and here; None if these are too many for that.
+    """The records of parts, read now in the driver; None if there are too many.
 
     Args:
         spark: The session.
-        store: Where they lie.
+        store: Where they are stored.
         parts: What to read.
         options: Which topics are wanted, and whether a loss is an error.
 
     Raises:
-        DataLossError: Records are gone and that is to be an error.
-        UnreadableError: A file is damaged, or the server is out of reach.
+        DataLossError: Records are gone, and the options make that an error.
+        UnreadableError: A file is damaged, or the server cannot be reached.
     """
     if weight_bytes(parts) > MOST_BYTES:
         return None
@@ -41,11 +41,11 @@ def driver_rows(spark: SparkSession, store: Store, parts: Sequence[Part], option
     from spark_export.record_columns import SPARK_SCHEMA, Wanted
 
     wanted = Wanted.of(SPARK_SCHEMA, (), options)
-    # One batch at least, or Spark takes the table for one without columns.
+    # At least one batch, or Spark treats the table as one without columns.
     batches = [pa.RecordBatch.from_pylist([], wanted.schema)]
     size_bytes = 0
     for batch in read_parts(store, parts, wanted):
-        # Compressed batches may be far larger than their segment is.
+        # Compressed batches may be much larger than their segment.
         size_bytes += batch.nbytes
         if size_bytes > _MOST_ROW_BYTES:
             return None

@@ -1,6 +1,7 @@
-"""Files at a path or URL, by pyarrow's file systems: found, listed, and opened for `shards.parquet` to read.
+"""Files at a path or URL, through pyarrow's file systems: listed, and opened for the readers of `shards.parquet`.
 
-Executors may run where nothing but pyarrow reaches the files; what Java reaches is for `spark_export.read_sealed`.
+Executors may run where only pyarrow can access the files; files that only Java can access are for
+`spark_export.read_sealed`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class FileTree:
     """Everything below a path or URL.
 
     Args:
-        where: A local path, or a URL of a file system that pyarrow reaches.
+        where: A local path, or a URL of a file system that pyarrow supports.
 
     Attributes:
         where: As given; a local path is made absolute.
         is_local: Whether it is on this machine's own file system.
 
     Raises:
-        UnreadableError: pyarrow knows no such file system, or cannot reach it.
+        UnreadableError: pyarrow does not support such a file system, or cannot reach it.
     """
 
     def __init__(self, where: str) -> None:
@@ -47,12 +48,12 @@ class FileTree:
             self._files, self._root = fs.FileSystem.from_uri(f"{_SPARK_SCHEMES.get(scheme, scheme)}:{rest.rstrip('/')}")
         except (pa.ArrowException, OSError) as error:
             raise UnreadableError(
-                f"cannot reach {where}: {error}. The data source reads what pyarrow reaches (local paths, s3://, "
-                f"gs://, abfss://, hdfs://); for other file systems that Spark has use spark_export.read_sealed"
+                f"cannot reach {where}: {error}. The data source supports the file systems of pyarrow (local paths, "
+                f"s3://, gs://, abfss://, hdfs://); for other file systems of Spark use spark_export.read_sealed"
             ) from error
 
     def names(self, directory: str = "") -> list[str]:
-        """What lies in a directory below; nothing if it is not there.
+        """The names in a directory below; empty if it does not exist.
 
         Raises:
             UnreadableError: It cannot be listed.
@@ -60,12 +61,12 @@ class FileTree:
         return [posixpath.basename(path) for path, _ in self._list(directory, recursive=False)]
 
     def files(self) -> list[tuple[str, int]]:
-        """Path (below the root) and size of everything in the tree; directories have no size, -1.
+        """Path (below the root) and size of everything in the tree; directories have the size -1.
 
         Hidden files, such as the marker of a data directory, are left out, as other readers of Parquet do.
 
         Raises:
-            UnreadableError: It is not there, or cannot be listed.
+            UnreadableError: It does not exist, or cannot be listed.
         """
         found = ((path.removeprefix(f"{self._root}/"), size) for path, size in self._list("", recursive=True))
         return [(path, size) for path, size in found if not path.rpartition("/")[2].startswith(".")]
@@ -74,25 +75,25 @@ class FileTree:
         """The whole of a small file.
 
         Raises:
-            OSError: It is not there, or cannot be read.
+            OSError: It does not exist, or cannot be read.
         """
         with self._files.open_input_stream(self._below(path)) as stream:
             return bytes(stream.read())
 
     def shown(self, path: str) -> str:
-        """A file below the root as users know it."""
+        """The full path of a file below the root, for messages."""
         return f"{self.where}/{path}" if path else self.where
 
     @property
     def file_system(self) -> FileSystem:
-        """What `shards.parquet` opens files of this tree with, by their paths as `shown`; for reading only."""
+        """A read-only file system for `shards.parquet`, with the files of this tree by their paths as in `shown`."""
         return OsFileSystem() if self.is_local else cast("FileSystem", _RemoteFiles(self))
 
     def open_remote(self, shown: str) -> File:
-        """Open a file, given by its path as `shown`, of a tree that is not local.
+        """Open a file of a tree that is not local, by its path as in `shown`.
 
         Raises:
-            OSError: It is not there, or cannot be read.
+            OSError: It does not exist, or cannot be read.
         """
         path = self._below(shown.removeprefix(f"{self.where}/"))
         return cast("File", _RemoteFile(self._files.open_input_file(path)))
@@ -112,19 +113,19 @@ class FileTree:
 
 
 class _RemoteFiles:
-    """As much of `FileSystem` as readers of sealed segments use."""
+    """The part of `FileSystem` that readers of sealed segments use."""
 
     def __init__(self, tree: FileTree) -> None:
         self._tree = tree
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
-        assert not create  # sealed segments are read here, and nothing else
+        assert not create  # only sealed segments are read here
         assert not write
         return self._tree.open_remote(path)
 
 
 class _RemoteFile:
-    """As much of `File` as readers of sealed segments use, in few requests: they read on from where they were."""
+    """The part of `File` that readers of sealed segments use, with few requests: they read sequentially."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

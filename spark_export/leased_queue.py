@@ -1,6 +1,6 @@
-"""Holding a cache queue from code that has no event loop: a thread of its own keeps the lease while Spark works.
+"""Holding the lease of a cache queue from code without an event loop: a thread keeps it while Spark works.
 
-What is written where is not known here, only how much waits, whether it is still ours to write, and that it is done.
+Records are read and written elsewhere; this module returns how much waits, whether the lease is held, and confirms.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_export.read_history import ReadHistory
 from spark_export.server_connection import PATIENCE_S, connected
 
 WAIT_S: Final = 60.0
-"""How long whoever drives the queue may take to stand aside."""
+"""How long the queue's driver may take to give way, in seconds."""
 
 _LOOK_PATIENCE_S: Final = 3.0
 _Result = TypeVar("_Result")
@@ -40,15 +40,15 @@ _Result = TypeVar("_Result")
 
 @attrs.frozen(slots=True)
 class Backlog:
-    """What waits.
+    """The records that wait.
 
     Attributes:
-        shard_id: Of the queue's shard.
-        cursor_offset: Everything below has left the queue.
-        start_offset: First offset that is there; what lies between the two was dropped.
+        shard_id: Id of the queue's shard.
+        cursor_offset: Everything below it has left the queue.
+        start_offset: First offset that is still stored; records between the two were dropped.
         next_offset: Offset after the last record.
-        changed_offset: From here on the queue has other records than it had in the history that was asked about; None
-            if all are the same.
+        changed_offset: From here on the queue has other records than in the history that was compared; None if all are
+            the same.
         dead_offsets: Ranges of offsets whose records are dead letters already.
         restores: Restores from backups that the store knows.
     """
@@ -63,17 +63,17 @@ class Backlog:
 
 
 class LeasedQueue:
-    """A queue whose lease is held for the length of a block.
+    """A queue whose lease is held, as a context manager.
 
     Args:
         server: URL, as ``journal://host:port``.
         queue: The queue's name.
-        wait_s: How long its present driver may take to stand aside.
-        lease: As the queue's drivers have it.
+        wait_s: How long its present driver may take to give way, in seconds.
+        lease: The lease settings of the queue's drivers.
 
     Raises:
         QueueNotFoundError: There is no such queue.
-        QueueLostError: Its driver did not stand aside.
+        QueueLostError: Its driver did not give way.
         UnreadableError: The server cannot be reached.
     """
 
@@ -106,35 +106,35 @@ class LeasedQueue:
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody else may have the queue now."""
+        """Whether another process may have the lease now."""
         return self._failure is not None
 
     def require(self) -> None:
-        """Return if the queue is still held and its cursor where it was.
+        """Check that the lease is held, and the queue's offset is unchanged.
 
         Raises:
-            QueueLostError: It is not.
+            QueueLostError: Another process has the queue, or changed its offset.
             UnreadableError: The server does not answer.
         """
         self._call(self._require_cursor)
 
     def backlog(self, read: ReadHistory) -> Backlog:
-        """What waits now, compared with what was read before."""
+        """The records that wait now, compared with what was read before."""
         return self._call(lambda: self._look(read))
 
     def counts_up_to(self, next_offset: int) -> Counts:
-        """What is to be counted if the target has all records that wait below an offset; see `QueueDrain`."""
+        """The counts to confirm if the target has all records that wait below an offset; see `QueueDrain`."""
         return self._call(lambda: self._drain.counts_without_reading(next_offset))
 
     def confirm(self, next_offset: int, outcome: Counts) -> None:
-        """Move the cursor, and drop what is done with. Returns when that would survive a crash.
+        """Advance the queue's offset, and drop finished records. Returns when that is durable.
 
         Args:
-            next_offset: Everything below is done with.
-            outcome: What became of it.
+            next_offset: Everything below it is finished.
+            outcome: Outcomes of these records.
 
         Raises:
-            QueueLostError: Somebody else moved the cursor.
+            QueueLostError: Another process changed the offset.
         """
         self._call(lambda: self._confirm(next_offset, outcome))
 
@@ -153,7 +153,7 @@ class LeasedQueue:
                 f"{self._queue!r}); check that it runs, then drain again"
             ) from None
         except (trio.Cancelled, trio.ClosedResourceError, trio.RunFinishedError) as error:
-            # The thread has ended, or is about to: it says why.
+            # The thread has ended, or is about to: its error has the reason.
             self._thread.join()
             self._raise_failure()
             raise UnreadableError(f"the connection to {self._server} was closed") from error
@@ -165,12 +165,12 @@ class LeasedQueue:
     def _leave(self) -> None:
         """Give the lease back, or stop waiting for it."""
         self._has_begun.wait()
-        # Otherwise it has ended by itself.
+        # If this fails the thread has ended by itself.
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._cancel)
         self._thread.join()
 
-    # In the thread
+    # Runs in the thread
 
     def _run(self) -> None:
         try:
@@ -186,7 +186,7 @@ class LeasedQueue:
         with trio.CancelScope() as self._held:
             self._has_begun.set()
             async with connected(self._server) as self._adapter:
-                # What is cancelled from here on still has the connection to take its leave.
+                # After a cancellation the connection is still open, to give the lease back.
                 with trio.CancelScope() as self._held:
                     await self._drive()
 
@@ -211,13 +211,13 @@ class LeasedQueue:
                             with trio.move_on_after(self._lease.renew_interval_s, shield=True):
                                 await self._tell("idle")
             except QueueLostError as error:
-                # At once: who asks meanwhile must not hear that all is well.
+                # At once, so that callers get the error from now on.
                 self._failure = error
         if patience.cancelled_caught:
             holder = await lease.holder()
             raise QueueLostError(
-                f"the cache queue {self._queue!r} is driven by {holder or 'others who ask for it'}, who did not stand "
-                f"aside within {self._wait_s:g} s; wait longer, or end that process"
+                f"the cache queue {self._queue!r} is driven by {holder or 'other processes that request it'}, which "
+                f"did not give way within {self._wait_s:g} s; wait longer, or end that process"
             )
 
     async def _require_cursor(self) -> None:
@@ -256,7 +256,7 @@ def require_queue(server: str, queue: str) -> None:
     """Return if a server has a queue.
 
     Raises:
-        InvalidNameError: The name cannot be a queue's.
+        InvalidNameError: The name is not valid.
         QueueNotFoundError: There is no such queue.
         UnreadableError: The server cannot be reached.
     """
@@ -269,7 +269,7 @@ def require_queue(server: str, queue: str) -> None:
 
 
 def _single(error: Exception) -> Exception:
-    """The one error in a group of one."""
+    """The single error in a group of one."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

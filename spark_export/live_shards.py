@@ -1,7 +1,7 @@
-"""Snapshots through the storage adapter: of a running server, or of a data directory, in use or at rest.
+"""Snapshots through the storage adapter: of a running server, or of a data directory, in use or not.
 
-A directory at rest is opened like a server would, which recovers what lies in its journal and, when it is closed,
-leaves every record in a file. One that is in use is its server's: that one is asked.
+A directory that is not in use is opened as a server would open it, which recovers the records in its journal and, when
+it is closed, leaves every record in a file. If a server uses the directory, the snapshot is taken from that server.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _DESCRIBED_AT_ONCE: Final = 64
 _SERVER_FILE: Final = "SERVER"
 _SERVER_FILE_BYTES: Final = 4096
 DIRECTORY_PATIENCE_S: Final = 30.0
-"""How long a directory may be in use by a process that tells no address: a server that starts, or another reader."""
+"""How long a directory may be used by a process without an address, in seconds: a server that starts, or a reader."""
 _LOOK_AGAIN_S: Final = 0.05
 
 
 def server_snapshot(
     store: Store, options: SourceOptions, *, with_segments: bool | None = None, read: ReadHistory | None = None
 ) -> Snapshot:
-    """What a running server has.
+    """Snapshot of a running server.
 
     Args:
-        store: Where it is, and its files if they can be reached from here.
+        store: Its address, and its files if they can be accessed from here.
         options: Which shards.
         with_segments: See `spark_export.discovery.take_snapshot`.
-        read: See there.
+        read: See `spark_export.discovery.take_snapshot`.
 
     Raises:
         UnreadableError: It cannot be reached.
@@ -64,17 +64,17 @@ def directory_snapshot(
     with_segments: bool | None = None,
     read: ReadHistory | None = None,
 ) -> Snapshot:
-    """What a data directory has; see the module.
+    """Snapshot of a data directory; see the module.
 
     Args:
-        store: Where its files lie.
+        store: Where its files are.
         directory: The data directory.
         options: Which shards.
         with_segments: See `spark_export.discovery.take_snapshot`.
-        read: See there.
+        read: See `spark_export.discovery.take_snapshot`.
 
     Raises:
-        UnreadableError: Another process uses it and does not tell its address.
+        UnreadableError: Another process uses it and has not stored its address.
         DataDirectoryError: It cannot be opened.
     """
     return trio.run(_of_directory, store, directory, options, with_segments, read)
@@ -87,7 +87,7 @@ async def _of_server(
         with_segments = bool(store.sealed)
     async with connected(store.server) as adapter:
         questions = _Questions(adapter, f"the journal server at {store.server}")
-        # A server that is restored meanwhile ends the connection.
+        # A server that is restored meanwhile closes the connection.
         store = attrs.evolve(store, restores=tuple(adapter.restores))
         return Snapshot(store, await _shards(questions, options, read, with_segments=with_segments), read)
 
@@ -105,7 +105,7 @@ async def _of_directory(
                 store = attrs.evolve(store, restores=tuple(adapter.restores))
             return Snapshot(store, found, read)
         except DataDirectoryError as error:
-            # Not found out by taking the lock: a server that is just starting would find it taken.
+            # The lock is not taken to find this out: a server that is just starting would fail.
             if not isinstance(error.__cause__, BlockingIOError):
                 raise
         address = _server_of(files, directory)
@@ -118,12 +118,12 @@ async def _of_directory(
                 f"{directory}/{_SERVER_FILE} for {DIRECTORY_PATIENCE_S:g} s; give the option 'server' with the address "
                 f"of the server that uses it"
             )
-        # Neither a lock nor a file can be waited for; both change within moments of a start or a read.
+        # Neither a lock nor a file can be waited for; both change soon when a server starts or a read ends.
         await trio.sleep(_LOOK_AGAIN_S)
 
 
 def _server_of(files: FileSystem, directory: str) -> str:
-    """The address that the server of a directory has left there; empty if there is none."""
+    """The address that the server of a directory has stored there; empty if there is none."""
     try:
         file = files.open(f"{directory}/{_SERVER_FILE}", write=False)
     except FileNotFoundError:
@@ -137,11 +137,11 @@ def _server_of(files: FileSystem, directory: str) -> str:
 
 
 class _Questions:
-    """What is asked of a store, each question with a bound on how long the answer may take.
+    """Requests to a store, with a time limit for each answer.
 
     Args:
         adapter: The store.
-        shown: What it is, for messages.
+        shown: Description of the store, for messages.
     """
 
     def __init__(self, adapter: StorageAdapter, shown: str) -> None:
@@ -187,7 +187,7 @@ async def _shards(
 
     async def snapshot(name: str) -> ShardSnapshot | None:
         info = infos[name]
-        # Where offsets have no records, the segments tell which.
+        # If some offsets have no records, the segments show which.
         described = with_segments or info.record_count < info.next_offset - info.start_offset
         if described:
             info = await adapter.describe_shard(name)
@@ -232,9 +232,9 @@ def offset_of_change(info: ShardInfo, found_offset: int) -> int:
 
     Args:
         info: The shard.
-        found_offset: Where the first record lies that is not of the common history; its end if there is none.
+        found_offset: Offset of the first record that is not of the common history; the shard's end if there is none.
     """
-    # What was appended after the restore may have been trimmed since: then its records tell nothing.
+    # Records appended after the restore may have been trimmed since: then the shard's records do not show it.
     return found_offset if info.restored_offset is None else min(found_offset, info.restored_offset)
 
 
@@ -255,7 +255,7 @@ async def _first_not_older(adapter: _Questions, info: ShardInfo, time_us: int) -
 async def _each(
     names: Sequence[str], call: Callable[[str], Awaitable[ShardSnapshot | None]]
 ) -> list[ShardSnapshot | None]:
-    """Call for every name, some at a time; a shard that was deleted meanwhile gives nothing."""
+    """Call for every name, some at a time; the result for a shard that was deleted meanwhile is None."""
     found: list[ShardSnapshot | None] = [None] * len(names)
     waiting = iter(enumerate(names))
 

@@ -1,7 +1,7 @@
-"""The options of the data source `journal`, in the manner of Spark's Kafka source: their names, values and defaults.
+"""The options of the data source `journal`, in the style of Spark's Kafka source: names, values and defaults.
 
-Spark hands options over as texts, with names in lower case. Nothing is looked up here: whether a shard or a path exists
-is found out by `spark_export.snapshot`.
+Spark passes options as texts, with names in lower case. Nothing is looked up here: `spark_export.snapshot` finds out
+whether a shard or a path exists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LATEST: Final = "latest"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SERVER_SCHEMES = ("journal://", "journals://", "journal+ws://", "journal+wss://")
 
-# As users write them; Spark does not mind the case.
+# Spelled as users write them; Spark ignores the case.
 _NAMES: Final = (
     "path",
     "server",
@@ -64,7 +64,7 @@ class Positions:
     offsets: dict[str, int | str] = attrs.field(factory=dict, hash=False)
 
     def of(self, shard: str, *, earliest: int, latest: int) -> int:
-        """The offset that is meant in a shard which holds offsets from ``earliest`` up to ``latest``."""
+        """The offset in a shard that holds offsets from ``earliest`` up to ``latest``."""
         position = self.offsets.get(shard, self.default)
         if isinstance(position, int):
             return position
@@ -73,23 +73,24 @@ class Positions:
 
 @attrs.frozen(slots=True)
 class SourceOptions:
-    """What the options of one query say.
+    """The options of one query.
 
     Attributes:
-        path: A data directory, or a tree of sealed segments on any file system that pyarrow knows; empty if not given.
+        path: A data directory, or a tree of sealed segments on any file system of pyarrow; empty if not given.
         server: URL of a journal server, as ``journal://host:port``; empty if not given.
         topics: Filters; records of topics that match one of them are read.
-        shards: Filters; only shards that match one of them are looked into.
+        shards: Filters; only shards that match one of them are read.
         starting: Where to begin.
-        starting_us: Begin at the first record that is not older than this, in each shard; None if not given.
+        starting_us: Begin at the first record that is not older than this, in each shard, in microseconds since 1970;
+            None if not given.
         ending: Where to end (batch).
-        min_partitions: Cut the work into at least so many partitions, if there is so much; 0 leaves it to us.
-        max_records_per_trigger: Bound of one micro-batch (stream); 0 for none.
-        fail_on_data_loss: Whether records that are gone end the query; else they are passed over.
+        min_partitions: Make at least this many partitions, if there are as many records; 0: no minimum.
+        max_records_per_trigger: Most records of one micro-batch (stream); 0 for no limit.
+        fail_on_data_loss: Whether missing records end the query with an error; otherwise they are skipped.
         filter_pushdown: Whether to take filters from Spark: see `spark_export.source` for when that is safe.
-        as_queue: Read what a consumer would be given rather than the history: records of every topic, also of those
-            that begin with ``$``, but none that has expired when it is read.
-        shard_ids: By shard: the id that it has to have; another shard of its name is not read.
+        as_queue: Read the records that a consumer would get rather than the history: of every topic, also those that
+            begin with ``$``, but none that has expired when it is read.
+        shard_ids: By shard: its required id; another shard of that name is not read.
     """
 
     path: str
@@ -107,23 +108,23 @@ class SourceOptions:
     shard_ids: dict[str, int] = attrs.field(factory=dict, hash=False)
 
     def wants_shard(self, name: str) -> bool:
-        """Whether a shard is to be looked into."""
+        """Whether a shard is to be read."""
         return any(matches(wanted, name) for wanted in self.shards)
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether the records of a topic are to be shown."""
+        """Whether records of a topic are to be returned."""
         return self.as_queue or any(matches(wanted, topic) for wanted in self.topics)
 
 
 def parse_options(options: Mapping[str, str], use: Use | None = None) -> SourceOptions:
-    """Read the options of a query.
+    """Parse the options of a query.
 
     Args:
         options: Names, in any case, and texts.
-        use: What the query is; None if that is not known yet: then what only one of the two takes is let through.
+        use: Kind of the query; None if it is not known yet: then options that only one kind accepts are allowed.
 
     Raises:
-        OptionError: It names the option, the value found and the values allowed.
+        OptionError: An option is not valid; the message has its name, its value and the allowed values.
     """
     given = _known(options, use)
     path, server = given.get("path", ""), _read(given, "server", _server, "")
@@ -192,7 +193,7 @@ def _bad(name: str, value: str, allowed: str) -> OptionError:
 def _server(name: str, value: str) -> str:
     url = value if "://" in value else f"journal://{value}"
     scheme = next((one for one in _SERVER_SCHEMES if url.startswith(one)), None)
-    # What comes behind names files with secrets and certificates, which is for the adapter to read.
+    # The part behind it names files with secrets and certificates; the adapter parses it.
     host, _, port = url.removeprefix(scheme or "").partition("?")[0].rstrip("/").rpartition(":")
     if scheme is None or not host or not port.isdigit():
         raise _bad(name, value, "host:port, journal://host:port or journal+ws://host:port")
@@ -200,8 +201,8 @@ def _server(name: str, value: str) -> str:
 
 
 def _filters(name: str, value: str) -> tuple[str, ...]:
-    """Filters with commas between them; or a JSON list, for those that have a comma themselves."""
-    allowed = "MQTT topic filters with commas between them, as 'sensors/+/temperature,alarms/#', or a JSON list of them"
+    """Filters separated by commas; or a JSON list, for filters that contain a comma."""
+    allowed = "MQTT topic filters separated by commas, as 'sensors/+/temperature,alarms/#', or a JSON list of them"
     if value.startswith("["):
         found = _json(name, value, allowed)
         if not all(isinstance(one, str) for one in found):
@@ -252,7 +253,7 @@ def _json(name: str, value: str, allowed: str) -> Any:
 
 
 def _time(name: str, value: str) -> int | None:
-    """Microseconds since the epoch."""
+    """A time in microseconds since the epoch."""
     allowed = (
         "milliseconds since the epoch, or a time in ISO 8601 as 2026-03-01T12:00:00Z (UTC if it names no zone), "
         "not before 1970"
@@ -271,7 +272,7 @@ def _time(name: str, value: str) -> int | None:
 
 def _count(name: str, value: str) -> int:
     if not value.isdecimal() or not 0 < int(value) < 1 << 63:
-        raise _bad(name, value, "a whole number from 1 on")
+        raise _bad(name, value, "an integer of at least 1")
     return int(value)
 
 

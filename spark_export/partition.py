@@ -1,4 +1,4 @@
-"""What Spark hands from planning to a task, in a batch query and in a stream alike."""
+"""The object that Spark passes from planning to a task, both in batch queries and in streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_export.snapshot import Store
 
 
 class PartitionOfParts(InputPartition):
-    """What one task reads, and where."""
+    """The parts that one task reads, and the store."""
 
     def __init__(self, store: Store, parts: Sequence[Part]) -> None:
         self.store = store
@@ -30,9 +30,9 @@ def read_partition(
     """The rows of a partition.
 
     Raises:
-        DataLossError: Records are gone and the query does not let that pass.
-        UnreadableError: A file is damaged, or the server is out of reach.
+        DataLossError: Records are gone, and the query makes that an error.
+        UnreadableError: A file is damaged, or the server cannot be reached.
     """
     if isinstance(partition, PartitionOfParts):
-        # Spark makes one partition of no partitions, which is none of ours.
+        # For an empty plan Spark makes a partition of its own class.
         yield from read_parts(partition.store, partition.parts, Wanted.of(schema, conditions, options))

@@ -1,6 +1,6 @@
-"""Cutting what there is to read into partitions: enough to keep a cluster busy, each worth a task of its own.
+"""Cutting the records to read into partitions: enough for all processors of a cluster, each large enough for a task.
 
-Pure: a snapshot and wishes in, parts of files out. Nothing is opened, so of what lies compressed the size is estimated.
+Pure: snapshot and options in, parts of files out. No file is opened, so the size of compressed records is estimated.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot
 
 _MIB: Final = 1 << 20
 LARGEST_BYTES: Final = 64 * _MIB
-"""About so many bytes of records are one partition at most, unless one record is larger."""
+"""Approximate limit of a partition in bytes of records, unless one record is larger."""
 _SMALLEST_BYTES: Final = 4 * _MIB
 _USUAL_PARTITIONS: Final = 16
-# Opening a file costs about as much as reading so many bytes; it bounds the parts of a partition too.
+# Opening a file costs about as much as reading this many bytes; this also limits the parts of a partition.
 _OPENING_BYTES: Final = 64 << 10
-# How much larger records are than the file they lie in.
+# How much larger records are than their file.
 _GROWTH: Final = {SegmentKind.MEMORY: 1, SegmentKind.LOG: 1, SegmentKind.PARQUET: 6}
 
 
@@ -43,7 +43,7 @@ class Part:
     Attributes:
         shard: Name of the shard.
         shard_id: Its id.
-        segment: Where they lay at the time of the snapshot.
+        segment: Where they were stored at the time of the snapshot.
         first_offset: First offset wanted.
         next_offset: Offset after the last one wanted.
     """
@@ -56,11 +56,11 @@ class Part:
 
 
 def batch_ranges(snapshot: Snapshot, options: SourceOptions) -> list[ShardRange]:
-    """What a batch query with these options wants of each shard.
+    """The offsets that a batch query with these options wants of each shard.
 
     Raises:
-        OptionError: An option names a shard that is not there, or an offset past its end.
-        DataLossError: Records that an option asks for were trimmed, or their shard is gone, and that is to be an error.
+        OptionError: An option names a shard that does not exist, or an offset past its end.
+        DataLossError: Wanted records were trimmed, or their shard is gone, and the options make that an error.
     """
     others = _other_shards(snapshot, options)
     positions = {"startingOffsets": options.starting, "endingOffsets": options.ending}
@@ -76,7 +76,7 @@ def batch_ranges(snapshot: Snapshot, options: SourceOptions) -> list[ShardRange]
 
 
 def _other_shards(snapshot: Snapshot, options: SourceOptions) -> set[str]:
-    """Names of the shards that do not have the ids they have to have, if that is no error."""
+    """Names of the shards that do not have their required ids, if that is not an error."""
     ids = {shard.name: shard.shard_id for shard in snapshot.shards}
     others = {name for name, shard_id in options.shard_ids.items() if ids.get(name) != shard_id}
     if others and options.fail_on_data_loss:
@@ -115,14 +115,14 @@ def _batch_range(shard: ShardSnapshot, options: SourceOptions) -> ShardRange:
 def plan_partitions(
     ranges: Iterable[ShardRange], conditions: Sequence[Condition] = (), *, min_partitions: int = 0
 ) -> list[tuple[Part, ...]]:
-    """Cut ranges into partitions: every wanted offset that lies in a segment is in exactly one part.
+    """Cut ranges into partitions: every wanted offset that is in a segment is in exactly one part.
 
     Parts follow each other in the order of the ranges and of their offsets.
 
     Args:
         ranges: What to read.
-        conditions: Shards and offsets that they rule out are left out.
-        min_partitions: Cut into at least so many, if there are so many records.
+        conditions: Shards and offsets that they exclude are left out.
+        min_partitions: Make at least this many, if there are as many records.
     """
     parts = [part for one in ranges for part in _parts(one, conditions)]
     total = sum(map(_weight, parts))
@@ -145,17 +145,17 @@ def plan_partitions(
 
 
 def parts_of(ranges: Iterable[ShardRange]) -> list[Part]:
-    """What lies in the ranges, uncut."""
+    """The parts of the ranges, uncut."""
     return [part for one in ranges for part in _parts(one, ())]
 
 
 def weight_bytes(parts: Iterable[Part]) -> int:
-    """About how many bytes of records parts are, with what opening their files costs."""
+    """Approximate bytes of records in parts, plus the cost of opening their files."""
     return sum(map(_weight, parts))
 
 
 def _at_least(count: int, partitions: list[tuple[Part, ...]]) -> list[tuple[Part, ...]]:
-    """The partitions, the heaviest halved until there are so many, or one for each record."""
+    """The partitions, the heaviest halved until there are ``count``, or one for each record."""
     while len(partitions) < count:
         divisible = [at for at, parts in enumerate(partitions) if _records(parts) > 1]
         if not divisible:
@@ -179,7 +179,7 @@ def _halves(parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], tuple[Part, ...]
             rest = (attrs.evolve(part, first_offset=middle),) if left < count else ()
             return first, (*rest, *parts[at + 1 :])
         left -= count
-    raise AssertionError("half of the records lie before the last part ends")
+    raise AssertionError("half of the records must be before the last part ends")
 
 
 def _records(parts: Sequence[Part]) -> int:
@@ -198,7 +198,7 @@ def _parts(wanted: ShardRange, conditions: Sequence[Condition]) -> Iterator[Part
 
 
 def _narrowed(first: int, end: int, conditions: Sequence[Condition]) -> Iterator[tuple[int, int]]:
-    """The offsets from ``first`` up to ``end`` that conditions may let through, as one range, or none."""
+    """The offsets from ``first`` up to ``end`` that conditions may accept, as one range, or none."""
     for one in conditions:
         if one.column != "offset" or first >= end:
             continue
@@ -215,18 +215,18 @@ def _narrowed(first: int, end: int, conditions: Sequence[Condition]) -> Iterator
 
 
 def _weight(part: Part) -> int:
-    """What reading a part costs, in bytes of records."""
+    """Cost of reading a part, in bytes of records."""
     segment = part.segment
     share = (part.next_offset - part.first_offset) / (segment.next_offset - segment.base_offset)
     return _OPENING_BYTES + int(segment.size_bytes * _GROWTH[segment.kind] * share)
 
 
 def _cut(part: Part, target: int) -> Iterator[Part]:
-    """A part as pieces of about equal size that are not over the target."""
+    """A part cut into pieces of about equal size that are not over the target."""
     count = part.next_offset - part.first_offset
     weight = _weight(part)
     if target >= 2 * _OPENING_BYTES:
-        # Every piece is opened anew.
+        # Every piece is opened separately.
         weight, target = weight - _OPENING_BYTES, target - _OPENING_BYTES
     pieces = max(1, min(count, -(-weight // target)))
     for number in range(pieces):

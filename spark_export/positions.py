@@ -1,4 +1,4 @@
-"""How far a stream has read: a position in every shard, as the JSON that Spark keeps in the query's checkpoint.
+"""How far a stream has read: a position in every shard, stored by Spark as JSON in the query's checkpoint.
 
 ::
 
@@ -6,13 +6,13 @@
     {"version": 2, "shards": {"plant/1": "17:70:42"}, "missing": {"plant/3": "19:12::88"}, "restores": [[88, 1099511]]}
     {"version": 2, "packed": "eNqrVirOSCxKKVayUqhWKs..."}
 
-A shard's position is its id and the next offset to read; the id tells a shard from a later one of the same name.
-Behind them stands, if need be, where the micro-batch that ends there begins in that shard (a restore replaced what was
-read before), and up to which lsn a shard that could not be looked at after a restore is known to be the same.
-``restores`` are those from backups that the store knew: their lsns before and after. A shard that is not named has not
-given anything yet and is read from offset 0. Of many shards the same object is packed: zlib, then base64. Spark keeps
-a hundred positions and more of a query, so their size counts. Version 1 had nothing but ``shards``, with two numbers
-each, and ``after``. Pure values.
+A shard's position is its id and the next offset to read; the id distinguishes a shard from a later one of the same
+name. Two optional parts follow: where the micro-batch that ends there begins in that shard (if a restore replaced
+records that were read before), and up to which lsn a shard that could not be compared after a restore is known to be
+the same. ``restores`` are the restores from backups that the store knew: their lsns before and after. A shard that is
+not named has not been read yet, and is read from offset 0. For many shards the same object is packed: zlib, then
+base64. Spark keeps a hundred positions and more of a query, so their size matters. Version 1 had only ``shards``, with
+two numbers each, and ``after``. Pure values.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from spark_export.read_history import ReadHistory, decode_restores, encode_resto
 
 VERSION: Final = 2
 PACKED_FROM: Final = 200
-"""From so many shards on a position is packed."""
+"""From this many shards on a position is packed."""
 RECORDS_LEFT: Final = "records_left"
-"""Beside the newest position, in the progress of a query: how many records its micro-batch leaves up to there."""
+"""Key in the progress of a query, next to the newest position: records that its micro-batch leaves up to there."""
 
 
 @attrs.frozen(slots=True)
@@ -44,8 +44,8 @@ class Position:
     Attributes:
         shard_id: The shard's id, which no later shard of its name has.
         next_offset: The next offset to read.
-        first_offset: Where the micro-batch that ends here begins in this shard; None: where the one before ended.
-        common_lsn: See `ReadHistory.common_lsns`; None for a shard that was looked at.
+        first_offset: Where the micro-batch that ends here begins in this shard; None: at the end of the one before.
+        common_lsn: See `ReadHistory.common_lsns`; None for a shard whose records were compared.
     """
 
     shard_id: int
@@ -60,10 +60,10 @@ class StreamPosition:
 
     Attributes:
         shards: By name.
-        after: With fewer records to a micro-batch than shards: the shard that got the last one, so that the next
-            micro-batch begins behind it. Otherwise empty.
-        missing: By name: shards that are not there any more, which was passed over. One that comes back is read from
-            there on.
+        after: If a micro-batch has fewer records than there are shards: the shard that was served last, so that the
+            next micro-batch begins after it. Otherwise empty.
+        missing: By name: shards that do not exist any more, a loss that was accepted. A shard that comes back is read
+            from there on.
         restores: Restores that the store knew.
     """
 
@@ -74,25 +74,25 @@ class StreamPosition:
 
     @property
     def read_history(self) -> ReadHistory:
-        """Of which history of the store what was read is."""
+        """The history of the store to which the records read so far belong."""
         places = {**self.missing, **self.shards}
         lsns = {name: one.common_lsn for name, one in places.items() if one.common_lsn is not None}
         return ReadHistory(self.restores, lsns)
 
     def of(self, shard: str, shard_id: int) -> Position | None:
-        """The position in a shard; None if that one has not given anything yet."""
+        """The position in a shard; None if it has not been read yet."""
         found = self.shards.get(shard) or self.missing.get(shard)
         return found if found is not None and found.shard_id == shard_id else None
 
     def first_offset(self, shard: str, end: Position) -> int:
-        """Where what lies between this position and a later one of a shard begins."""
+        """Where the records between this position and a later one of a shard begin."""
         place = self.of(shard, end.shard_id)
         if place is None:
             return 0
         return place.next_offset if end.first_offset is None else end.first_offset
 
     def encode(self) -> dict[str, Any]:
-        """The object that Spark makes JSON of."""
+        """The object that Spark stores as JSON."""
         members: dict[str, Any] = {"shards": _texts(self.shards)}
         if self.missing:
             members["missing"] = _texts(self.missing)
@@ -107,10 +107,10 @@ class StreamPosition:
 
     @classmethod
     def decode(cls, found: Mapping[str, Any]) -> Self:
-        """Read what `encode` gave.
+        """Decode the result of `encode`.
 
         Raises:
-            UnreadableError: It is of another version, or no position at all.
+            UnreadableError: It has another version, or is not a position.
         """
         version = found.get("version")
         if version not in range(1, 1 + VERSION):

@@ -1,8 +1,8 @@
-"""What a task does: read the parts of its partition, each from wherever its records lie now, and give rows to Spark.
+"""Reading in a task: the parts of its partition, each from where its records are stored now, as rows for Spark.
 
 A part is a range of offsets. Between planning and reading its log may have been sealed: then the Parquet file of that
-range has the records. A file may have been trimmed away: then they are lost. What lies in no file, or not yet, is asked
-of the server. Whatever goes wrong is told with shard, file and offsets, for text is all that reaches the user.
+range has the records. A file may have been trimmed: then they are lost. Records that are in no file, or not yet, are
+read from the server. Errors name shard, file and offsets, because only their text reaches the user.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def read_parts(store: Store, parts: Iterable[Part], wanted: Wanted) -> Iterator[
     """Rows of the parts, in their order.
 
     Raises:
-        DataLossError: Records are gone and the query does not let that pass.
-        UnreadableError: A file is damaged, or the server is out of reach.
+        DataLossError: Records are gone, and the query makes that an error.
+        UnreadableError: A file is damaged, or the server cannot be reached.
     """
     with ServerConnection(store.server, store.restores) as connection:
         reader = _PartReader(store, connection, wanted)
@@ -45,7 +45,7 @@ def read_parts(store: Store, parts: Iterable[Part], wanted: Wanted) -> Iterator[
 
 
 def joined(batches: Iterable[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer, larger batches: each costs the way to Java once."""
+    """The same rows in fewer, larger batches: each batch has a fixed cost for its transfer to Java."""
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -69,9 +69,9 @@ class _PartReader:
     """Reads parts one after the other.
 
     Args:
-        store: Where to look.
-        connection: To the server of the store, if it has one.
-        wanted: What the query wants.
+        store: Where the records are.
+        connection: Connection to the server of the store, if it has one.
+        wanted: Rows that the query wants.
     """
 
     def __init__(self, store: Store, connection: ServerConnection, wanted: Wanted) -> None:
@@ -112,7 +112,7 @@ class _PartReader:
         yield from self._from_server(part)
 
     def _from_log(self, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
-        """Read what the log has; return what is left of the part, None if nothing is."""
+        """Read the records in the log; return the rest of the part, None if nothing is left."""
         path = log_path(self._store.log, part.shard_id, part.segment.base_offset)
         try:
             yield from read_log(OsFileSystem(), path, part.shard_id, part.first_offset, part.next_offset, self._wanted)
@@ -121,15 +121,15 @@ class _PartReader:
         except LogEndsError as ends:
             if not self._store.server:
                 raise ends.error from ends
-            # What is appended just now reaches the file a little later than its readers.
+            # Records that were just appended are in the file a little later than readers get them.
             return attrs.evolve(part, first_offset=ends.offset)
         return None
 
     def _from_sealed(self, tree: FileTree, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
-        """Read what sealed segments have; return what is left of the part, None if nothing is.
+        """Read the records in sealed segments; return the rest of the part, None if nothing is left.
 
-        A trim takes segments from the front, so what is missing in front of a part is gone; what is missing behind has
-        not been sealed yet.
+        A trim removes segments from the front, so missing records before those found are gone; missing ones after them
+        are not sealed yet.
         """
         directory = directory_name(part.shard)
         offset = part.first_offset
@@ -151,7 +151,7 @@ class _PartReader:
     def _sealed_files(self, tree: FileTree, directory: str, part: Part) -> list[tuple[int, int, str]]:
         segment = part.segment
         if segment.kind is SegmentKind.PARQUET:
-            # Its name is known, so nothing need be listed; it may be gone, but never be another.
+            # Its name is known, so no listing is needed; the file may be gone, but never another one.
             name = sealed_path("", part.shard, part.shard_id, segment.base_offset, segment.next_offset)
             return [(segment.base_offset, segment.next_offset, name.rpartition("/")[2])]
         return sealed_files_of(tree.names(directory), part.shard_id)

@@ -1,6 +1,6 @@
-"""The columns that Spark sees, and how records of one shard become rows of them.
+"""The columns of the data source, and conversion of the records of one shard to rows.
 
-The data source shows `topic` as every reader understands it: a record's own topic, or the name of its shard.
+The column `topic` has the usual meaning: a record's own topic, or the name of its shard.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ SPARK_SCHEMA: Final = StructType([StructField(name, kind, False) for name, kind 
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse columns that the data source does not have.
+    """Check that the data source has the columns of a schema.
 
     Raises:
-        OptionError: It names the column, the type found and the type it has.
+        OptionError: It does not; the message has the column, the requested type and the type that it has.
     """
     for field in schema.fields:
         there = _TYPES.get(field.name)
@@ -65,18 +65,18 @@ def check_schema(schema: StructType) -> None:
 
 
 def _plain(kind: DataType) -> str:
-    """A type without what is said of nulls, which a schema of the user's may allow."""
+    """A type without its nullability, which may differ in a user's schema."""
     return kind.simpleString()
 
 
 @attrs.frozen(slots=True)
 class Wanted:
-    """What a query wants of the records.
+    """The rows that a query wants.
 
     Attributes:
         schema: Arrow schema of the rows, exactly as Spark expects it.
-        conditions: All of them hold for every row that is given.
-        options: Which topics are to be shown.
+        conditions: All of them hold for every returned row.
+        options: Which topics are wanted.
     """
 
     schema: Any
@@ -85,19 +85,19 @@ class Wanted:
 
     @classmethod
     def of(cls, schema: StructType, conditions: Sequence[Condition], options: SourceOptions) -> Wanted:
-        """What is wanted when Spark expects these columns."""
+        """The wanted rows when Spark expects these columns."""
         return cls(to_arrow_schema(schema, timezone="UTC"), tuple(conditions), options)
 
     @property
     def stored_columns(self) -> list[str]:
-        """The columns that have to be read for it, but for the topic: see `needs_topic`."""
+        """The columns that have to be read, except the topic: see `needs_topic`."""
         named = {*self.schema.names, *(one.column for one in self.conditions)}
         if self.options.as_queue:
             named.add("expires_at")
         return [name for name in STORED.names if name in named and name != "topic"]
 
     def shows_shard_topic(self, shard: str) -> bool:
-        """Whether records without a topic of their own are shown."""
+        """Whether records without a topic of their own are wanted."""
         return self.options.wants_topic(shard) and all(
             one.holds(shard) for one in self.conditions if one.column == "topic"
         )
@@ -106,7 +106,7 @@ class Wanted:
         """Rows of those records that the query wants.
 
         Args:
-            records: Of one shard, with at least the `stored_columns` and ``topic``, typed as `STORED`.
+            records: Records of one shard, with at least the `stored_columns` and ``topic``, typed as `STORED`.
             shard: Its name.
         """
         records, topics = self._chosen(records, shard)
@@ -147,7 +147,7 @@ class Wanted:
 
 
 def _unexpired(expiries: pa.Array) -> pa.Array:
-    """Which records have not expired by now, as a consumer is told: null stands for never."""
+    """Which records have not expired yet, as for a consumer: null means never."""
     now = pa.scalar(SystemClock().now_us(), expiries.type)
     return pc.fill_null(pc.greater(expiries, now), True)
 

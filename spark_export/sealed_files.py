@@ -1,7 +1,7 @@
-"""What the names of sealed segments tell: whose they are, what range they hold, and which of them count.
+"""Names of sealed segments: the shard and the range of offsets in them, and which files belong to the history.
 
-Nothing is read here. Where there is no more than the tree of sealed segments (a copy, an object store), these names
-are all that says what belongs together; layout and names are those of `shards.segments.segment_paths`.
+Nothing is read here. In a copy or an object store, these names are the only information about what belongs together;
+layout and names are those of `shards.segments.segment_paths`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MARK = re.compile(r"_start-([0-9a-f]{16})")
 
 @attrs.frozen(slots=True, order=True)
 class SealedName:
-    """One Parquet segment, as its path tells.
+    """One Parquet segment, by its path.
 
     Attributes:
         directory: Name of its directory, ``shard=...``.
         base_offset: First offset.
         next_offset: Offset after the last one.
-        shard_id: The shard's id, which a later shard of the same name does not share.
+        shard_id: The shard's id; a later shard of the same name has another.
         file: Name of the file.
     """
 
@@ -39,12 +39,12 @@ class SealedName:
 
     @property
     def shard(self) -> str | None:
-        """Name of the shard; None if the directory's name is hashed, then the file's metadata has it."""
+        """Name of the shard; None if the directory's name is a hash: then the file's metadata has it."""
         return shard_name(self.directory)
 
 
 def parse_file(path: str) -> SealedName | None:
-    """What a path says of a Parquet segment; None for a file that is none."""
+    """The Parquet segment of a path; None for another file."""
     directory, _, file = path.rpartition("/")
     found = _FILE.fullmatch(file)
     if found is None:
@@ -53,29 +53,29 @@ def parse_file(path: str) -> SealedName | None:
 
 
 def parse_mark(path: str) -> tuple[str, int] | None:
-    """Directory and shard id of a file that tells where a trimmed shard starts; None for another file."""
+    """Directory and shard id of a file with the start of a trimmed shard; None for another file."""
     directory, _, file = path.rpartition("/")
     found = _MARK.fullmatch(file)
     return None if found is None else (directory.rpartition("/")[2], int(found[1], 16))
 
 
 def partition_value(directory: str) -> str:
-    """What Spark takes for the partition value of a directory: it decodes each ``%XX`` to a character of its own."""
+    """The partition value that Spark reads from a directory name: it decodes each ``%XX`` to a character of its own."""
     return unquote_to_bytes(directory.partition("=")[2]).decode("latin-1")
 
 
 def counted(files: Iterable[SealedName], starts: dict[tuple[str, int], int]) -> list[SealedName]:
-    """Those files that hold the history of the shards there are.
+    """The files that have the history of the present shards.
 
-    Of several shards that had the same name only the newest counts (ids grow), and a file that lies wholly below its
-    shard's start, or within the range of another, does not.
+    Of several shards of the same name only the newest counts (ids grow). A file that is completely below its shard's
+    start, or inside the range of another, does not count.
 
     Args:
-        files: All that were found.
+        files: All files that were found.
         starts: By directory and shard id: first offset that was not trimmed.
 
     Raises:
-        UnreadableError: Two files of a shard overlap otherwise.
+        UnreadableError: Two files of a shard overlap in another way.
     """
     kept: list[SealedName] = []
     # Within a directory the newest shard's files come first, the wider of two with the same base before the other.

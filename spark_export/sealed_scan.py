@@ -1,8 +1,8 @@
-"""Sealed segments as an ordinary Spark table: which files there are, and a data frame over them.
+"""Sealed segments as an ordinary Spark table: the files that belong to it, and a data frame over them.
 
-Spark's own Parquet reader scans the files, in the JVM: no Python between them and the query, partitions pruned by
-shard, row groups by their statistics. What is added here are the names of shards and topics as users know them, and
-that only files which count are read. Columns are those of the data source `journal`.
+Spark's own Parquet reader scans the files in the JVM: without Python, with partitions pruned by shard and row groups by
+their statistics. This module adds the names of shards and topics, and the selection of the files that count. Columns
+are those of the data source `journal`.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _STORED: Final = (
 _DIRECTORY: Final = "__directory"
 _FROM: Final = "__from"
 _MOST_PATHS: Final = 1000
-"""Up to so many files are named to Spark one by one; otherwise it lists the tree and drops what does not count."""
+"""Up to this many files are named to Spark one by one; otherwise it lists the tree, and other files are dropped."""
 
 
 @attrs.frozen
 class SealedTree:
-    """The sealed segments that count, as they lay there when they were listed.
+    """The sealed segments that count, at the time of the listing.
 
     Attributes:
         root: The directory with the ``shard=...`` directories.
         files: The segments, by directory and offset.
-        starts: By directory: first offset that was not trimmed, where that is not the first one there is.
+        starts: By directory: first offset that was not trimmed, if that is not the first one in the files.
         names: By directory: name of the shard.
-        other_files: Names of the files that Spark would find there and that do not count.
-        empty_files: Paths of segments that have no bytes: damaged, and nothing that Spark would complain of.
-        listed: Spark's table of all files there, which is what takes long to make of very many directories.
+        other_files: Names of files that Spark would find there and that do not count.
+        empty_files: Paths of segments without bytes: they are damaged, but Spark would skip them without an error.
+        listed: Spark's table of all files there; creating it takes long for very many directories.
     """
 
     root: str
@@ -63,7 +63,7 @@ def list_tree(spark: SparkSession, path: str) -> SealedTree:
     """Find the sealed segments at a path.
 
     Raises:
-        UnreadableError: There is nothing to read at that path.
+        UnreadableError: The path has nothing to read.
     """
     files = HadoopFiles(spark, path)
     root = _root(files, path)
@@ -108,7 +108,7 @@ def scan(
     """Return the records of a tree whose shard and topic match; see `spark_export.sealed_table`.
 
     Args:
-        columns: Of `COLUMNS`, ``lsn`` and ``expires_at``.
+        columns: A selection of `COLUMNS`, ``lsn`` and ``expires_at``.
 
     Raises:
         UnreadableError: A segment is empty.
@@ -127,15 +127,15 @@ def scan(
         frame = frame.join(functions.broadcast(marks), frame["shard"] == marks[_DIRECTORY], "left")
         frame = frame.where(f"offset >= coalesce({_FROM}, 0)").drop(_DIRECTORY, _FROM)
     frame = frame.withColumn("shard", _shown_name(tree)).where(matching("shard", shards))
-    # Two scans rather than one with a condition on both columns: so a filter on the topic prunes directories where the
-    # topic is the shard's name, and row groups where records have topics of their own. Each is skipped by the other.
+    # Two scans instead of one with a condition on both columns: so a filter on the topic prunes directories where the
+    # topic is the shard's name, and row groups where records have topics of their own.
     plain = frame.where("topic = ''").withColumn("topic", functions.col("shard"))
     own = frame.where("topic <> ''")
     return plain.unionByName(own).where(matching("topic", topics)).select(*columns)
 
 
 def _require_whole(tree: SealedTree, shards: Sequence[str]) -> None:
-    """Refuse empty files, of those that are to be read."""
+    """Refuse empty files among those that are to be read."""
     counted_files = {f"{file.directory}/{file.file}": file for file in tree.files}
     for path in tree.empty_files:
         file = counted_files.get("/".join(path.rsplit("/", 2)[1:]))
@@ -148,7 +148,7 @@ def _require_whole(tree: SealedTree, shards: Sequence[str]) -> None:
 
 
 def matching(column: str, filters: Sequence[str]) -> Column:
-    """A condition: the column's text matches one of some valid filters."""
+    """A condition: the column's text matches at least one of some valid filters."""
     return reduce(or_, (_matching(column, one) for one in dict.fromkeys(filters)))
 
 
@@ -161,13 +161,13 @@ def _matching(column: str, topic_filter: str) -> Column:
     if topic_filter == "#":
         return ~text.startswith("$")
     matches = text.rlike(rf"(?s)\A{pattern(topic_filter).pattern}\z")
-    # Spark compares a beginning with the statistics, a pattern with each row. `a/#` matches `a` too.
+    # Spark compares a prefix with the statistics, but a pattern with each row. `a/#` matches `a` too.
     prefix = literal_prefix(topic_filter).removesuffix("/")
     return text.startswith(prefix) & matches if prefix else matches
 
 
 def _root(files: HadoopFiles, path: str) -> str | None:
-    """The directory with the shards' directories, or None: a data directory without any."""
+    """The directory with the shards' directories, or None for a data directory without any."""
     path = path.rstrip("/") or "/"
     if not files.exists(path):
         raise UnreadableError(
@@ -207,7 +207,7 @@ def _chosen(spark: SparkSession, tree: SealedTree) -> DataFrame:
 
 
 def _shown_name(tree: SealedTree) -> Column:
-    """The shard's name, from what Spark reads out of the directory's."""
+    """The shard's name, from the directory name that Spark has read."""
     from pyspark.sql import functions
 
     value = functions.col("shard")
@@ -238,5 +238,5 @@ def _start(files: HadoopFiles, path: str) -> int:
 def _name_in(files: HadoopFiles, path: str) -> str:
     name = files.parquet_metadata(path, "journal.shard")
     if name is None:
-        raise UnreadableError(f"{path} has no journal.shard in its metadata, so it is no sealed segment")
+        raise UnreadableError(f"{path} has no journal.shard in its metadata, so it is not a sealed segment")
     return name

@@ -23,27 +23,27 @@ def read_sealed(
 ) -> DataFrame:
     """Return the records of sealed segments, with the columns of the data source `journal`.
 
-    The files are those that are there now; what is sealed later is not seen by the data frame. A filter on ``shard``
-    chooses directories, one on ``offset``, ``timestamp``, ``append_time``, ``topic`` or ``key`` row groups. Records
-    that have expired are history and shown, trimmed ones never.
+    The files are those that exist now; segments that are sealed later are not in the data frame. A filter on ``shard``
+    selects directories, one on ``offset``, ``timestamp``, ``append_time``, ``topic`` or ``key`` selects row groups.
+    Expired records are part of the history and returned; trimmed ones never are.
 
     Args:
         spark: A session whose driver runs in this process.
         path: A data directory or a tree of sealed segments, on any file system that Spark reads.
-        topics: MQTT topic filters; records of topics that match one are shown.
-        shards: MQTT topic filters; only shards that match one are looked into. By default those in ``topics``: name the
-            shards that topics are folded into, if a mapping rule does that.
-        with_unsealed: Add what is not sealed yet, through the data source `journal`: every record there is now, once.
-        server: URL of the server to ask for that; by default the one that uses the data directory, if one does.
+        topics: MQTT topic filters; records of topics that match one are returned.
+        shards: MQTT topic filters; only shards that match one are read. By default those in ``topics``: name the shards
+            to which topics are mapped, if there is a mapping rule.
+        with_unsealed: Add unsealed records, through the data source `journal`: every present record, once.
+        server: URL of the server for these; by default the one that uses the data directory, if one does.
 
     Raises:
-        UnreadableError: There is nothing to read at that path, or the server cannot be reached.
+        UnreadableError: The path has nothing to read, or the server cannot be reached.
         InvalidNameError: A filter is not valid.
     """
     wanted_topics = _filters(topics)
     wanted_shards = wanted_topics if shards is None else _filters(shards)
     if with_unsealed:
-        # Imported late: whoever imports this package pays for it, `journal-spark --help` too.
+        # Imported late: it would slow down every import of this package, `journal-spark --help` too.
         from spark_export.history import Origin, take_history
 
         return take_history(spark, Origin(path, server or "", wanted_topics, wanted_shards)).read(spark)

@@ -1,7 +1,7 @@
-"""What lies at a path: a data directory, or a tree of sealed segments on any file system that pyarrow reaches.
+"""The content of a path: a data directory, or a tree of sealed segments on any file system of pyarrow.
 
-Of a tree only names, sizes and start marks are looked at, by one listing; a file is opened only where the name of its
-directory is hashed, or where the records of a time are looked for.
+Of a tree only names, sizes and start marks are read, in one listing; a file is opened only if the name of its directory
+is a hash, or to find the records of a time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _SEALED: Final = "sealed"
 
 @attrs.frozen(slots=True)
 class Found:
-    """What a path turned out to be.
+    """The result of `find_files`.
 
     Attributes:
-        directory: The data directory, on this machine; empty if it is a tree of sealed segments alone.
+        directory: The data directory, on this machine; empty for a tree of sealed segments.
         sealed: The tree of sealed segments.
         log: Directory of the log segments of a data directory.
     """
@@ -41,13 +41,13 @@ class Found:
 
 
 def find_files(path: str) -> Found:
-    """Tell what lies at a path.
+    """Find out what is at a path.
 
     Raises:
-        UnreadableError: Nothing of ours does.
+        UnreadableError: It is neither a data directory nor a tree of sealed segments.
     """
     tree = FileTree(path)
-    # A data directory's marker is hidden: all that lies in `sealed` as long as nothing is sealed.
+    # The marker file in the directory of sealed segments is hidden; before the first segment it is the only file there.
     names = [name for name in tree.names() if not name.startswith(".")]
     if tree.is_local and "FORMAT" in names:
         return Found(tree.where, tree.shown(_SEALED), tree.shown("log"))
@@ -55,14 +55,14 @@ def find_files(path: str) -> Found:
         return Found("", tree.shown(_SEALED), "")
     if names and not any(name.startswith("shard=") for name in names):
         raise UnreadableError(
-            f"{path} is no data directory (it has no FORMAT) and no tree of sealed segments (it has no shard=... "
-            f"directories) but holds {', '.join(sorted(names)[:3])}: name a server's data directory or its '{_SEALED}'"
+            f"{path} is neither a data directory (it has no FORMAT) nor a tree of sealed segments (it has no shard=... "
+            f"directories), it has {', '.join(sorted(names)[:3])}: name a server's data directory or its '{_SEALED}'"
         )
     return Found("", tree.where, "")
 
 
 def tree_snapshot(sealed: str, options: SourceOptions) -> Snapshot:
-    """What the sealed segments of a tree hold.
+    """Snapshot of a tree of sealed segments.
 
     Raises:
         UnreadableError: It cannot be listed, or files of a shard overlap.
@@ -115,6 +115,6 @@ def _read_start(tree: FileTree, path: str) -> int:
 
 
 def _stored_name(tree: FileTree, path: str) -> str:
-    """The shard's name as a file has it: that of its directory was too long to be kept whole."""
+    """The shard's name from a file: the directory name was too long, and is a hash."""
     with SealedReader(tree.file_system, tree.shown(path)) as reader:
         return reader.shard

@@ -1,7 +1,7 @@
-"""Reading segments from their files: log segments, which may still grow, and sealed ones, which never change.
+"""Reading segments from files: log segments, which may still grow, and sealed ones, which never change.
 
-Both give records as `pyarrow.RecordBatch` of the columns of `shards.parquet.schema`. What a query does not want is left
-out as early as can be: whole row groups and batches by the times that their headers tell.
+Both yield records as `pyarrow.RecordBatch` with the columns of `shards.parquet.schema`. Records that a query does not
+want are skipped as early as possible: whole row groups and batches, by the times in their headers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _TIMES: Final = ("timestamp", "append_time")
 
 
 class LogEndsError(Exception):
-    """A log file does not hold what a reader wants of it, or not any more as it was written.
+    """A log file does not have the records that a reader wants, or they are damaged.
 
     Attributes:
         offset: First offset that was not read.
-        error: What was found there instead.
+        error: The error at that place.
     """
 
     def __init__(self, offset: int, error: CorruptionError) -> None:
@@ -67,7 +67,7 @@ def read_sealed(reader: SealedReader, first: int, end: int, wanted: Wanted) -> I
 
 
 def _rows_of(reader: SealedReader, group: RowGroup, columns: Sequence[str]) -> pa.RecordBatch:
-    """Rows of a row group with an empty topic where none is read; at least one column is, which counts the rows."""
+    """Rows of a row group, with an empty topic if none is read; at least one column is read, to count the rows."""
     records = reader.table(group.index, columns or ["offset"])
     if "topic" in columns:
         return records
@@ -75,7 +75,7 @@ def _rows_of(reader: SealedReader, group: RowGroup, columns: Sequence[str]) -> p
 
 
 class _Statistics:
-    """What the footer tells of a row group's values."""
+    """The statistics of a row group in the footer."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -87,7 +87,7 @@ class _Statistics:
         return found is not None and found.max == ""
 
     def may_hold(self, conditions: Sequence[Condition]) -> bool:
-        """Whether conditions on times may hold for any of its records."""
+        """Whether conditions on times may hold for at least one of its records."""
         for column in _TIMES:
             if any(one.column == column for one in conditions):
                 found = self._of(column)
@@ -121,11 +121,11 @@ def first_not_older(reader: SealedReader, time_us: int, start: int) -> int | Non
 def read_log(
     files: FileSystem, path: str, shard_id: int, first: int, end: int, wanted: Wanted
 ) -> Iterator[pa.RecordBatch]:
-    """Records of a log segment from offset ``first`` up to ``end``; its server may be writing behind them.
+    """Records of a log segment from offset ``first`` up to ``end``; its server may be appending to it.
 
     Raises:
-        FileNotFoundError: There is no such file (any more, or yet).
-        LogEndsError: It holds less, or something else; what comes before is given.
+        FileNotFoundError: The file does not exist (any more, or yet).
+        LogEndsError: It has fewer records, or other data; the records before that are yielded.
     """
     file = files.open(path, write=False)
     try:
@@ -144,7 +144,7 @@ def read_log(
 
 
 def clipped(records: pa.RecordBatch, first: int, end: int) -> pa.RecordBatch:
-    """Those of the records, which are in offset order, from ``first`` up to ``end``."""
+    """The records from ``first`` up to ``end``; the input is in offset order."""
     if not records.num_rows:
         return records
     offsets = records.column("offset").to_numpy()
@@ -157,7 +157,7 @@ def _begin(files: FileSystem, file: File, path: str, shard_id: int, first: int) 
     try:
         header, position = LogHeader.decode(path, file.pread(_LOG_HEADER_BYTES, 0))
     except CorruptionError as error:
-        # Not flushed yet: the file is there before its first bytes are.
+        # Not flushed yet: the file is created before its first bytes are written.
         raise LogEndsError(first, error) from error
     if header.shard_id != shard_id:
         problem = f"expected a log of the shard with id {shard_id}, found one of {header.name!r}, id {header.shard_id}"
@@ -167,7 +167,7 @@ def _begin(files: FileSystem, file: File, path: str, shard_id: int, first: int) 
 
 
 def _indexed_position(files: FileSystem, path: str, offset: int, start: int) -> tuple[int, int] | None:
-    """What the sparse index beside a log says; None if it says nothing of use. It only spares walking."""
+    """The entry of the sparse index of a log; None if there is no useful one. It only saves time."""
     if not files.exists(path):
         return None
     file = files.open(path, write=False)
@@ -190,10 +190,10 @@ def _whole_batches(
     bounds: tuple[int, int],
     conditions: Sequence[Condition],
 ) -> tuple[bytes, tuple[int, int], list[slice]]:
-    """A window of a log from a batch on.
+    """Read a window of a log, beginning with a batch.
 
     Returns:
-        Its bytes, how many of them were walked and the offset behind these, and the runs of batches that are wanted.
+        Its bytes, how many of them were examined and the offset after these, and the runs of batches that are wanted.
     """
     first, end = bounds
     data = file.pread(_WINDOW_BYTES, position)
@@ -223,7 +223,7 @@ def _whole_batches(
 
 
 def _header_at(data: bytes, at: int, offset: int) -> BatchHeader | str:
-    """The header of the batch that is to begin here with this offset, or what is wrong with it."""
+    """The header of the batch that should begin here with this offset, or a description of the problem."""
     if len(data) - at < HEADER_SIZE:
         return f"expected the batch of offset {offset}, the file ends after {len(data) - at} bytes"
     try:
@@ -237,7 +237,7 @@ def _header_at(data: bytes, at: int, offset: int) -> BatchHeader | str:
 
 
 def _rules_out(data: bytes, at: int, header: BatchHeader, conditions: Sequence[Condition]) -> bool:
-    """Whether conditions on times let no record of a batch through, which its header tells if it is whole."""
+    """Whether conditions on times exclude all records of a batch; its header shows that, if it is complete."""
     if may_hold(conditions, "timestamp", header.min_timestamp_us, header.max_timestamp_us) and may_hold(
         conditions, "append_time", header.append_time_us, header.append_time_us
     ):
@@ -245,7 +245,7 @@ def _rules_out(data: bytes, at: int, header: BatchHeader, conditions: Sequence[C
     try:
         verify(data, at)
     except BatchError:
-        # Whoever reads it says what is wrong.
+        # The reader of the batch reports what is wrong.
         return False
     return True
 

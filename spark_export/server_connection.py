@@ -1,7 +1,7 @@
-"""Asking a journal server from code that has no event loop, such as a Spark task: the next batches come while it works.
+"""Reading from a journal server in code without an event loop, such as a Spark task, with read-ahead.
 
-A thread of its own runs the adapter; what it has fetched ahead is bounded. A server that does not answer is an error
-after a while: a task that waits for ever tells nobody why.
+A thread runs the adapter; the amount that it reads ahead is bounded. A server that does not answer is an error after a
+while, so that a task does not wait for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shards.history import HistoryGap
 from spark_export.errors import DataLossError, UnreadableError
 
 PATIENCE_S: Final = 60.0
-"""How long a server may take to answer."""
+"""How long a server may take to answer, in seconds."""
 CONNECT_PATIENCE_S: Final = 15.0
 _READ_BYTES: Final = 4 << 20
 _READS_AHEAD: Final = 2
@@ -29,10 +29,10 @@ _READS_AHEAD: Final = 2
 
 @asynccontextmanager
 async def connected(server: str, *, patience_s: float = CONNECT_PATIENCE_S) -> AsyncIterator[StorageAdapter]:
-    """An adapter to a server, if that can be reached.
+    """An adapter to a server, as a context manager.
 
     Raises:
-        UnreadableError: It cannot, within ``patience_s``.
+        UnreadableError: It cannot be reached within ``patience_s`` seconds.
     """
     with trio.CancelScope(deadline=trio.current_time() + patience_s) as scope:
         async with open_adapter(server, ends_at_restore=True, first_within_s=math.inf) as adapter:
@@ -46,12 +46,12 @@ async def connected(server: str, *, patience_s: float = CONNECT_PATIENCE_S) -> A
 
 
 class ServerConnection:
-    """A connection to a server; it is made when it is first used. Leave the block to close it.
+    """A connection to a server, as a context manager; it is opened when it is first used.
 
     Args:
         server: URL, as ``journal://host:port``.
-        restores: Restores from backups that the server knew when the query was planned; None if it was not asked.
-        patience_s: How long the server may take to answer.
+        restores: Restores from backups that the server knew when the query was planned; None if it was not contacted.
+        patience_s: How long the server may take to answer, in seconds.
     """
 
     def __init__(
@@ -77,20 +77,20 @@ class ServerConnection:
         self._thread.join()
 
     def require(self) -> None:
-        """Return if the server can be reached and is as it was when the query was planned.
+        """Check that the server can be reached and was not restored since the query was planned.
 
         Raises:
-            UnreadableError: It is not.
+            UnreadableError: It cannot be reached, or was restored.
         """
         self._start()
 
     def read(self, shard: str, shard_id: int, first: int, end: int) -> Iterator[StoredBatches]:
-        """Batches that hold the records of a shard from offset ``first`` up to ``end``, perhaps among others.
+        """Batches with the records of a shard from offset ``first`` up to ``end``, perhaps with others.
 
         Raises:
-            DataLossError: They are not there (any more).
+            DataLossError: They do not exist (any more).
             UnreadableError: The server cannot be reached.
-            StorageError: It refuses.
+            StorageError: The server refuses the request.
         """
         self._start()
         send, receive = trio.open_memory_channel[StoredBatches | Exception](_READS_AHEAD)
@@ -149,7 +149,7 @@ class ServerConnection:
                 async for found in self._batches(shard, shard_id, first, end):
                     await send.send(found)
             except trio.BrokenResourceError:
-                # Nobody wants the rest.
+                # The reader does not want the rest.
                 return
             except (StorageError, UnreadableError, DataLossError) as error:
                 await send.send(error)
@@ -162,7 +162,7 @@ class ServerConnection:
             raise self._silent(shard, first) from None
         if info.shard_id != shard_id:
             raise DataLossError(
-                f"shard {shard!r} was deleted and made anew: the one with id {shard_id} is gone, this one has id "
+                f"shard {shard!r} was deleted and created again: the one with id {shard_id} is gone, this one has id "
                 f"{info.shard_id}"
             )
         while first < end:

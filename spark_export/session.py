@@ -1,6 +1,6 @@
 """Spark sessions for the command line and the tests: local, quiet, started with a Java that was found.
 
-A program that has a session of its own needs nothing from here: the data source works in any session.
+A program with a session of its own does not need this module: the data source works in any session.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _COMPILE_LATER: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
     "-XX:Tier4BackEdgeThreshold=400000"
 )
-"""Ten times Java's own thresholds for its optimising compiler. Spark's start runs much code a few thousand times; to
-compile that took a third of the processor time of a short query. Loops over records reach them within moments."""
+"""Ten times Java's own thresholds for its optimising compiler. Spark's start runs much code a few thousand times;
+compiling it took a third of the processor time of a short query. Loops over records reach the thresholds in moments."""
 _SETTINGS: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Spark hands filters over to a load of the data source that asks for them by its option `filterPushdown`.
+    # Spark passes filters to a load of the data source that requests them by its option `filterPushdown`.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # For one machine: the 200 that are the default are made for a cluster, and each costs every task a file.
+    # For one machine: the default of 200 is for a cluster, and each costs every task a file.
     "spark.sql.shuffle.partitions": "16",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -49,7 +49,7 @@ _SETTINGS: Final[dict[str, str]] = {
 
 
 class SparkStartError(Exception):
-    """Spark did not start; the message holds what its Java said last."""
+    """Spark did not start; the message has the last output of its Java."""
 
 
 def make_session(
@@ -62,20 +62,20 @@ def make_session(
     archive: ClassArchive | None = None,
     debug: bool = False,
 ) -> SparkSession:
-    """Start Spark in this process's own Java, on this machine alone; `end_session` ends both.
+    """Start Spark in a Java process of its own, on this machine; `end_session` ends both.
 
     Args:
-        app_name: Name that Spark shows for it.
-        cores: Tasks at a time; `*` for one for each processor.
+        app_name: Name of the session in Spark.
+        cores: Number of parallel tasks; `*` for one per processor.
         memory: Heap of the Java process (driver and tasks), as `512m` or `4g`.
-        extra: Settings of Spark's to add or override.
-        java: What it runs on; None to look for one.
-        archive: Classes that Java need not load anew, or is to write at its end (`ClassArchive.settle`).
-        debug: Let everything that Java says come out on stderr; otherwise that is only shown if Spark does not start,
-            and refused queries are raised alone, not logged.
+        extra: Settings of Spark to add or override.
+        java: The Java to use; None to search for one.
+        archive: Class archive that Java uses, or writes at its end (`ClassArchive.settle`).
+        debug: Print all output of Java on stderr; otherwise it is only shown if Spark does not start, and refused
+            queries are only raised, not logged.
 
     Raises:
-        JavaNotFoundError: There is no Java that Spark runs on.
+        JavaNotFoundError: There is no Java on which Spark runs.
         SparkStartError: Spark did not start.
     """
     from pyspark import SparkContext
@@ -86,12 +86,12 @@ def make_session(
         "spark.app.name": app_name,
         "spark.master": f"local[{cores}]",
         "spark.driver.memory": memory,
-        # Named for the case that something asks for tables; without it a directory appears where the user stands.
+        # Set because Spark may use tables: without it a directory appears in the user's working directory.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"journal-spark-warehouse-{os.getuid()}"),
         **(extra or {}),
     }
     given = settings.get(_JAVA_OPTIONS, "")
-    # Ours must be found by the Python processes that Spark starts, however this one found it.
+    # The Python processes that Spark starts must find this package, however this process found it.
     own_path = str(Path(__file__).parent.parent)
     environment = {
         "JAVA_HOME": str((java or find_java()).home),
@@ -105,7 +105,7 @@ def make_session(
             if archive is None or not archive.java_options:
                 raise
             conf, gateway = _launch(settings, java_options(given, debug=debug), debug=debug)
-            # It does start without.
+            # It starts without the archive.
             archive.discard()
         if not debug:
             _silence_query_logs()
@@ -128,12 +128,12 @@ def _launch(settings: Mapping[str, str], options: str, *, debug: bool) -> tuple[
 
 
 def java_options(given: str, archive: ClassArchive | None = None, *, debug: bool) -> str:
-    """Options of the Java process: ours, then those that were given, which so have the last word."""
+    """Options of the Java process: the defaults, then the given ones, which override them."""
     ours = [_COMPILE_LATER]
     if archive is not None and archive.java_options:
         ours.append(archive.java_options)
     if not re.search(r"-XX:[+-]Use\w*GC\b", given):
-        # Java ends when it is given two collectors.
+        # Java ends with an error if two garbage collectors are given.
         ours.append("-XX:+UseParallelGC")
     if not debug:
         ours.append(f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")
@@ -144,7 +144,7 @@ def end_session(session: SparkSession, *, kills_java: bool = False) -> int:
     """Stop Spark and its Java process, and wait until both are gone.
 
     Args:
-        kills_java: Do not let Java do what it does at its end, after Spark's.
+        kills_java: Kill Java after Spark has stopped, without its own shutdown work.
 
     Returns:
         The exit status of Java; 0 if this process did not start it.
@@ -159,7 +159,7 @@ def end_session(session: SparkSession, *, kills_java: bool = False) -> int:
     if process is not None:
         if kills_java:
             process.kill()
-        # Its stdin is what keeps it alive.
+        # Java ends when its stdin is closed.
         process.stdin.close()
         status = process.wait()
     SparkContext._gateway = None  # noqa: SLF001 - or the next session would talk to the process that is gone
@@ -168,7 +168,7 @@ def end_session(session: SparkSession, *, kills_java: bool = False) -> int:
 
 
 def _silence_query_logs() -> None:
-    """PySpark logs each refused query with its stack trace to stderr, and raises it as well."""
+    """Stop PySpark from logging refused queries with their stack traces to stderr; it raises them as well."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -190,7 +190,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _last_words(said: IO[bytes]) -> str:
-    """The last lines of what Java wrote, as one."""
+    """The last lines of Java's output, as one."""
     said.seek(0)
     lines = said.read().decode(errors="replace").split("\n")
     return " ".join(line.strip() for line in lines[-6:] if line.strip())

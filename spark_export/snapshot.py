@@ -1,10 +1,10 @@
-"""A snapshot: which records there are to read, shard by shard, and where they lie. Plain values.
+"""A snapshot: the readable records, shard by shard, and where they are stored. Plain values.
 
-A range of offsets is what a snapshot promises, not a file: a log segment may be sealed between planning and reading,
-and then its records are read from the Parquet file of that range (`spark_export.reading`).
+A snapshot has ranges of offsets, not files: a log segment may be sealed between planning and reading, and then its
+records are read from the Parquet file of that range (`spark_export.reading`).
 
-How they are found (`spark_export.discovery`): a running server or a data directory at rest is asked through the storage
-adapter (`spark_export.live_shards`), a tree of sealed segments tells by its names (`spark_export.sealed_tree`).
+`spark_export.discovery` takes a snapshot: of a running server or a data directory through the storage adapter
+(`spark_export.live_shards`), of a tree of sealed segments by their names (`spark_export.sealed_tree`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Store:
     Attributes:
         sealed: The tree of sealed segments: a directory or a URL; empty if there is none.
         log: Directory of the log segments; empty if there is none.
-        server: URL of the server to ask for what is in no file; empty if there is none.
-        restores: Restores from backups that it knew; None if there is none that could know. A server with others has
-            other records under the same offsets.
+        server: URL of the server for records that are in no file; empty if there is none.
+        restores: Restores from backups that it knew; None if they are unknown. A server with other restores has other
+            records under the same offsets.
     """
 
     sealed: str = ""
@@ -38,13 +38,13 @@ class Store:
 
 @attrs.frozen(slots=True)
 class SegmentRange:
-    """Records that lie together.
+    """Records that are stored together.
 
     Attributes:
-        kind: Where they lay at the time of the snapshot; those in memory are read through the server.
+        kind: Where they were at the time of the snapshot; those in memory are read through the server.
         base_offset: First offset.
         next_offset: Offset after the last one.
-        size_bytes: Bytes there.
+        size_bytes: Their stored size.
     """
 
     kind: SegmentKind
@@ -60,12 +60,12 @@ class ShardSnapshot:
     Attributes:
         name: Its name.
         shard_id: Its id, which no later shard of that name has.
-        start_offset: First offset that is there.
+        start_offset: First offset that is still stored.
         next_offset: Offset after the last record.
-        segments: In offset order, not overlapping; what lies between two of them was lost, or is not in this tree.
+        segments: In offset order, not overlapping; records between two of them were lost, or are not in this tree.
         time_offset: First record that is not older than the option `startingTimestamp`; None if that is not given.
         changed_offset: From here on other records had these offsets in the history that the snapshot was compared with;
-            None if all are the same, or if it cannot be known here.
+            None if all are the same, or if it is unknown.
     """
 
     name: str
@@ -77,12 +77,12 @@ class ShardSnapshot:
     changed_offset: int | None = None
 
     def record_count_from(self, offset: int) -> int:
-        """How many records there are from an offset on; those of a segment that stands for all count all offsets."""
+        """Number of records from an offset on; for a segment that represents several, its number of offsets."""
         offset = max(offset, self.start_offset)
         return sum(max(0, one.next_offset - max(one.base_offset, offset)) for one in self.segments)
 
     def offset_behind(self, offset: int, record_count: int) -> int:
-        """The offset behind so many records from an offset on; the shard's end if it has no more."""
+        """The offset after this many records from an offset on; the shard's end if it has no more."""
         offset = max(offset, self.start_offset)
         if record_count >= self.record_count_from(offset):
             return self.next_offset
@@ -99,7 +99,7 @@ class ShardSnapshot:
 
 @attrs.frozen(slots=True)
 class Snapshot:
-    """All shards that a query looks into, sorted by name.
+    """All shards of a query, sorted by name.
 
     Attributes:
         read: What `ShardSnapshot.changed_offset` compares with; None if nothing was read before.
@@ -110,7 +110,7 @@ class Snapshot:
     read: ReadHistory | None = None
 
     def compared_with(self, read: ReadHistory) -> Self | None:
-        """The snapshot, compared with what was read before; None if the store has to be asked for that."""
+        """The snapshot, compared with what was read before; None if that needs a request to the store."""
         if read == self.read or self.store.restores is None:
             return self
         if read.common_lsns or common_lsn(read.restores, self.store.restores) is not None:
@@ -121,5 +121,5 @@ class Snapshot:
 
     @property
     def knows_unsealed(self) -> bool:
-        """Whether it tells of what is not sealed too: a tree of sealed segments alone does not."""
+        """Whether it includes unsealed records: a tree of sealed segments does not have them."""
         return bool(self.store.server or self.store.log)

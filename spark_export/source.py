@@ -1,12 +1,12 @@
 """The data source `journal` for Spark: ``spark.read.format("journal").option("path", ...).load()``.
 
-Spark finds it by itself through the top-level module `pyspark_journal`. This module is what Spark calls; options,
-snapshot, planning and reading have modules of their own beside it, and so has reading as a stream.
+Spark finds it by itself through the top-level module `pyspark_journal`. This module has the classes that Spark calls;
+options, snapshot, planning and reading are in other modules, and so is reading as a stream.
 
 A loaded data frame is a snapshot, taken at its first action: Spark plans its source once. With the option
-`filterPushdown` that plan contains the filters of the query that came first, and Spark (seen in 4.3) goes on with it
-whatever is asked of the same frame later: wrong rows, and no error. So load a frame of its own for each query then; and
-so the option is off unless it is asked for.
+`filterPushdown` that plan contains the filters of the query that came first, and Spark (seen in 4.3) uses it for all
+later queries of the same frame: wrong rows, without an error. So load a separate frame for each query then; the option
+is off by default.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class JournalDataSource(DataSource):
         return "journal"
 
     def schema(self) -> StructType:
-        # Called by load(): what is wrong with an option is said there, not when the query runs.
+        # Called by load(): errors in options are reported there, not when the query runs.
         parse_options(self.options)
         return SPARK_SCHEMA
 
@@ -69,9 +69,9 @@ class JournalReader(DataSourceReader):
 
 
 class JournalFilteringReader(JournalReader):
-    """The same, taking filters on offset, timestamp, append_time, topic and shard from Spark.
+    """A reader that accepts filters on offset, timestamp, append_time, topic and shard from Spark.
 
-    A class of its own, because Spark refuses a reader that would take filters unless its setting
+    It is a separate class, because Spark refuses a reader that accepts filters unless its setting
     ``spark.sql.python.filterPushdown.enabled`` is on.
     """
 

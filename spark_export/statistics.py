@@ -1,7 +1,7 @@
-"""What there is in a journal, shard by shard: how many records, from when to when, in what they lie. Needs no Spark.
+"""Statistics of a journal, shard by shard: number of records, first and last time, kinds of segments. Needs no Spark.
 
 Counts and sizes come from the names of files or from the server's catalogue; for the times one record at each end of a
-shard is read. No values are scanned, so the answer takes as long for a terabyte as for a megabyte.
+shard is read. No values are scanned, so it takes as long for a terabyte as for a megabyte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot
 
 @attrs.frozen(slots=True)
 class SegmentTotal:
-    """Segments of one kind together."""
+    """The sum of segments of one kind."""
 
     segments: int = 0
     records: int = 0
@@ -36,14 +36,14 @@ class ShardStatistics:
 
     Attributes:
         shard: Its name.
-        start_offset: First offset that is there.
+        start_offset: First offset that is still stored.
         next_offset: Offset after the last one.
-        sealed: What lies in Parquet segments.
-        unsealed: What lies in logs or in memory.
-        gaps: Ranges of offsets without records: those were in memory alone and are lost, or the offsets were reserved
-            and never given out. How many records were lost is not known.
-        first_us: When the first record was appended; None if it is not known.
-        last_us: When the last record was appended; None if it is not known.
+        sealed: Parquet segments.
+        unsealed: Segments in logs or in memory.
+        gaps: Ranges of offsets without records: their records were in memory only and are lost, or the offsets were
+            reserved and never used. How many records were lost is unknown.
+        first_us: When the first record was appended, in microseconds since 1970; None if unknown.
+        last_us: When the last record was appended, in microseconds since 1970; None if unknown.
     """
 
     shard: str
@@ -57,17 +57,17 @@ class ShardStatistics:
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """Number of records."""
         return self.sealed.records + self.unsealed.records
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that they take where they lie."""
+        """Stored bytes."""
         return self.sealed.size_bytes + self.unsealed.size_bytes
 
     @property
     def per_second(self) -> float | None:
-        """Records appended per second between the first and the last; None if that is no time."""
+        """Records appended per second between the first and the last; None if these have the same time."""
         if self.first_us is None or self.last_us is None or self.last_us <= self.first_us:
             return None
         return (self.records - 1) / (self.last_us - self.first_us) * 1_000_000
@@ -77,7 +77,7 @@ _NOTHING: Final = SegmentTotal()
 
 
 def shard_statistics(shard: ShardSnapshot) -> ShardStatistics:
-    """What a snapshot tells of a shard; the times are not in it."""
+    """Statistics of a snapshot, without the times."""
     sealed = unsealed = _NOTHING
     gaps = 0
     offset = shard.start_offset
@@ -96,7 +96,7 @@ def shard_statistics(shard: ShardSnapshot) -> ShardStatistics:
 
 
 def ends(shards: Iterable[ShardSnapshot]) -> list[Part]:
-    """The first and the last record of each shard, as what a reader is to read."""
+    """The first and the last record of each shard, as parts to read."""
     parts = []
     for shard in shards:
         there = [each for each in shard.segments if each.next_offset > max(each.base_offset, shard.start_offset)]
@@ -110,7 +110,7 @@ def ends(shards: Iterable[ShardSnapshot]) -> list[Part]:
 
 
 def with_times(all_statistics: Sequence[ShardStatistics], times_us: Iterable[tuple[str, int]]) -> list[ShardStatistics]:
-    """The same with the times of records read at the ends: pairs of shard and append time."""
+    """Statistics with the times of records read at the ends: pairs of shard and append time."""
     found: dict[str, tuple[int, int]] = {}
     for shard, time_us in times_us:
         first_us, last_us = found.get(shard, (time_us, time_us))
@@ -122,7 +122,7 @@ def with_times(all_statistics: Sequence[ShardStatistics], times_us: Iterable[tup
 
 
 def total(all_statistics: Sequence[ShardStatistics], name: str) -> ShardStatistics:
-    """All of them as one; offsets of different shards have nothing in common and are left out."""
+    """The sum; offsets of different shards cannot be added and are left out."""
     known_first = [each.first_us for each in all_statistics if each.first_us is not None]
     known_last = [each.last_us for each in all_statistics if each.last_us is not None]
     return ShardStatistics(
@@ -138,10 +138,10 @@ def total(all_statistics: Sequence[ShardStatistics], name: str) -> ShardStatisti
 
 
 def read_times(snapshot: Snapshot) -> Iterable[tuple[str, int]]:
-    """Append times of the first and the last record of each shard; what is gone meanwhile is passed over.
+    """Append times of the first and the last record of each shard; records that are gone meanwhile are skipped.
 
     Raises:
-        UnreadableError: A file is damaged, or the server is out of reach.
+        UnreadableError: A file is damaged, or the server cannot be reached.
     """
     import pyarrow as pa
     from pyspark.sql.types import StructType

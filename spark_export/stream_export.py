@@ -1,7 +1,8 @@
-"""Following a journal into files: what is appended is added to a directory, micro-batch by micro-batch, exactly once.
+"""Following a journal into files: appended records are added to a directory, micro-batch by micro-batch, exactly once.
 
-How far it got stands in the checkpoint, which files count in the target's ``_spark_metadata``; Spark keeps both, and a
-stream that is killed goes on from there. Rows look as those of an export do (`spark_export.export`).
+The checkpoint has how far the stream got, the target's ``_spark_metadata`` has the files that count; Spark maintains
+both, and a stream that is killed continues from there. Rows have the form of those of an export
+(`spark_export.export`).
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _SHOWN_ROWS: Final = 1_000_000
 
 @attrs.frozen(kw_only=True)
 class StreamSink:
-    """Where a stream goes.
+    """Target of a stream.
 
     Attributes:
-        format: ``parquet``, ``csv`` or ``json`` files, or ``console`` for looking on.
+        format: ``parquet``, ``csv`` or ``json`` files, or ``console`` to print the records.
         target: Directory of the files, on any file system that Spark writes; empty for the console.
-        checkpoint: Directory that holds how far the stream got; by default ``_checkpoint`` in the target. One for each
-            stream, and never without its target: together they make each record come once.
+        checkpoint: Directory that stores how far the stream got; by default ``_checkpoint`` in the target. Each stream
+            needs its own, used only with its target: together they make each record come once.
         value_as: How key and value are written, as in an export; by default bytes in Parquet, text in the others.
         partition_by: Directories in the target: ``date``, ``topic``, both or none.
     """
@@ -57,14 +58,14 @@ class StreamSink:
 
 @attrs.frozen(slots=True)
 class MicroBatch:
-    """What one micro-batch did.
+    """Result of one micro-batch.
 
     Attributes:
         batch: Its number.
         records: How many records it read.
         duration_ms: How long it took.
-        behind: How many records were left to read when it was planned; None for one that was planned before the stream
-            was started again.
+        behind: How many records were left to read when it was planned; None if it was planned before a restart of the
+            stream.
     """
 
     batch: int
@@ -74,7 +75,7 @@ class MicroBatch:
 
     @classmethod
     def of(cls, progress: StreamingQueryProgress) -> MicroBatch:
-        """What the progress of a stream from the data source `journal` says."""
+        """The result in the progress of a stream from the data source `journal`."""
         source = progress.sources[0]
         latest = json.loads(source.latestOffset or "null")
         behind = None if latest is None else latest.get(RECORDS_LEFT)
@@ -89,26 +90,26 @@ def stream(
     available_now: bool = False,
     interval_s: float | None = None,
 ) -> StreamingQuery:
-    """Start to add what a journal has, and what is appended to it, to a directory of files.
+    """Start to add the present and all later records of a journal to a directory of files.
 
     Args:
         spark: The session.
         source: Options of the data source `journal`.
-        sink: Where to.
-        available_now: Take what is there now, then end.
-        interval_s: Time from one micro-batch to the next; by default the next begins when the last one has ended.
+        sink: The target.
+        available_now: Read the present records, then end.
+        interval_s: Time from one micro-batch to the next, in seconds; by default without a pause.
 
     Returns:
-        The query, which runs until it is stopped, fails, or has all that was wanted of it.
+        The query, which runs until it is stopped, fails, or has read all records with ``available_now``.
 
     Raises:
-        OptionError: The options are not possible ones.
+        OptionError: The options are not valid.
     """
     wanted = parse_options(source, "stream")
     chosen: dict[str, Any] = {} if sink.value_as is None else {"value_as": sink.value_as}
     looks = ExportOptions(
         target=sink.target or "console",
-        # Shown in a table, records are what they are in CSV.
+        # The console shows records in the form of CSV.
         format="csv" if sink.format == "console" else sink.format,
         path=wanted.path,
         server=wanted.server,

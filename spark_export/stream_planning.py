@@ -1,6 +1,6 @@
-"""What a micro-batch reads of each shard, and what to say when records that it was to read are gone.
+"""The records that a micro-batch reads of each shard, and the errors for records that are gone.
 
-Pure: positions and snapshots in, positions and ranges out. A position is only ever moved here.
+Pure: positions and snapshots in, positions and ranges out. Positions are only advanced in this module.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 def first_position(snapshot: Snapshot, options: SourceOptions) -> StreamPosition:
-    """Where a new query begins.
+    """The position where a new query begins.
 
     Raises:
-        OptionError: An option names a shard that is not there, or an offset past its end.
-        DataLossError: Records that an option asks for were trimmed, and that is to be an error.
+        OptionError: An option names a shard that does not exist, or an offset past its end.
+        DataLossError: Wanted records were trimmed, and the options make that an error.
     """
     return StreamPosition(
         {
-            # What is empty needs no position: a shard without one is read from its first record on.
+            # An empty shard needs no position: a shard without one is read from its first record on.
             one.shard.name: Position(one.shard.shard_id, min(one.first_offset, one.shard.next_offset))
             for one in batch_ranges(snapshot, options)
             if one.shard.next_offset
@@ -41,7 +41,7 @@ def first_position(snapshot: Snapshot, options: SourceOptions) -> StreamPosition
 
 
 def end_position(snapshot: Snapshot) -> StreamPosition:
-    """Where everything that there is has been read."""
+    """The position after all present records."""
     return StreamPosition(
         {shard.name: Position(shard.shard_id, shard.next_offset) for shard in snapshot.shards if shard.next_offset},
         restores=snapshot.store.restores or (),
@@ -51,16 +51,16 @@ def end_position(snapshot: Snapshot) -> StreamPosition:
 def next_position(
     start: StreamPosition, snapshot: Snapshot, options: SourceOptions, max_records: int | None
 ) -> StreamPosition:
-    """Where the micro-batch after a position ends; ``start`` itself if there is nothing new.
+    """The position where the micro-batch after a position ends; ``start`` itself if there is nothing new.
 
     Args:
-        start: How far the query is.
-        snapshot: What there is.
-        options: Which shards the query looks into, and whether a loss is an error.
-        max_records: Bound of the micro-batch; None for none.
+        start: The present position of the query.
+        snapshot: The present shards.
+        options: Which shards the query reads, and whether a loss is an error.
+        max_records: Most records of the micro-batch; None for no limit.
 
     Raises:
-        DataLossError: Records after the position are gone, and that is to be an error.
+        DataLossError: Records after the position are gone, and the options make that an error.
     """
     there = {shard.name for shard in snapshot.shards}
     restores = start.restores if snapshot.store.restores is None else snapshot.store.restores
@@ -69,9 +69,9 @@ def next_position(
     def unseen(place: Position) -> Position:
         return Position(place.shard_id, place.next_offset, None, lower_lsn(place.common_lsn, lsn))
 
-    # What the query does not look into (any more) keeps its place, for it may be asked for again.
+    # Shards that the query does not read (any more) keep their position, because it may read them again.
     kept = {name: unseen(one) for name, one in start.shards.items() if not options.wants_shard(name)}
-    # So does what was missing once: no later shard has its id.
+    # So do shards that are missing: no later shard has their id.
     missing = {name: unseen(one) for name, one in start.missing.items() if name not in there}
     for name, one in start.shards.items():
         if name not in there and name not in kept:
@@ -92,7 +92,7 @@ def next_position(
             first = begun[shard.name]
             end = shard.offset_behind(first, given.get(shard.name, 0))
             goes_back = place is not None and first < min(place.next_offset, end)
-            # Sealed segments alone do not tell of restores.
+            # Sealed segments do not show restores.
             lsn_kept = place.common_lsn if place is not None and snapshot.store.restores is None else None
             kept[shard.name] = Position(shard.shard_id, end, first if goes_back else None, lsn_kept)
     before = {name: attrs.evolve(one, first_offset=None) for name, one in start.shards.items()}
@@ -102,7 +102,7 @@ def next_position(
 
 
 def records_behind(position: StreamPosition, snapshot: Snapshot) -> int:
-    """How many records there are behind a position; offsets whose records were lost with the memory are none."""
+    """Number of records after a position; offsets whose records were lost with the memory are not counted."""
     count = 0
     for shard in snapshot.shards:
         place = position.of(shard.name, shard.shard_id)
@@ -111,18 +111,18 @@ def records_behind(position: StreamPosition, snapshot: Snapshot) -> int:
 
 
 def fair_shares(waiting: Mapping[str, int], most: int, after: str) -> tuple[dict[str, int], str]:
-    """Share out a bounded number of records, so that no shard has to wait for another.
+    """Divide a limited number of records among shards, so that no shard has to wait for another.
 
-    Each gets the same, and what some do not need goes to the others. If there are more shards than records, one each
-    goes to those that come next by name.
+    Each gets an equal share, and what some do not need goes to the others. If there are more shards than records, the
+    next ones by name get one record each.
 
     Args:
-        waiting: By shard, how many records it has.
-        most: How many are given in all.
+        waiting: Number of new records by shard.
+        most: Limit of all records together.
         after: The shard that was served last.
 
     Returns:
-        By shard, how many it gives; and the shard that was served last, empty if all were.
+        The number of records to read by shard; and the shard that was served last, empty if all were.
     """
     if most < len(waiting):
         names = sorted(waiting)
@@ -131,24 +131,24 @@ def fair_shares(waiting: Mapping[str, int], most: int, after: str) -> tuple[dict
     left = most
     given = {}
     for served, (name, count) in enumerate(sorted(waiting.items(), key=lambda one: one[1])):
-        # Fewest first: what one of them leaves is shared by all that follow.
+        # Fewest first: what a shard does not need is shared by all that follow.
         given[name] = min(count, left // (len(waiting) - served))
         left -= given[name]
     return given, ""
 
 
 def changed_shards(start: StreamPosition, end: StreamPosition) -> list[str]:
-    """The shards that have something to read between two positions."""
+    """The shards with records to read between two positions."""
     return [name for name, one in end.shards.items() if one.next_offset > start.first_offset(name, one)]
 
 
 def stream_ranges(
     start: StreamPosition, end: StreamPosition, snapshot: Snapshot, options: SourceOptions
 ) -> list[ShardRange]:
-    """What lies between two positions, of what is there now.
+    """The ranges between two positions, in the present shards.
 
     Raises:
-        DataLossError: Some of it is gone, and that is to be an error.
+        DataLossError: Some records are gone, and the options make that an error.
     """
     there = {shard.name: shard for shard in snapshot.shards}
     ranges = []
@@ -179,7 +179,7 @@ def stream_ranges(
         changed = shard.changed_offset
         if changed is not None and changed < to.next_offset:
             _lose(options, f"{wanted}, but {_restored(changed)}", f"to go on with these from offset {changed}")
-            # They come with the next micro-batch.
+            # They are read by the next micro-batch.
             end_offset = min(end_offset, changed)
         first = max(first, shard.start_offset)
         ranges.append(ShardRange(shard, first, max(first, end_offset)))
@@ -187,12 +187,12 @@ def stream_ranges(
 
 
 def _place(shard: ShardSnapshot, start: StreamPosition) -> Position | None:
-    """How far the shard was read, or another of its name whose loss is not told yet."""
+    """How far the shard was read, or an earlier one of its name whose loss was not reported yet."""
     return start.shards.get(shard.name) or start.of(shard.name, shard.shard_id)
 
 
 def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptions) -> int:
-    """Offset to go on from in a shard that is there."""
+    """Offset from which to continue in an existing shard."""
     first = 0 if position is None else position.next_offset
     if position is not None and position.shard_id != shard.shard_id:
         _lose(
@@ -247,4 +247,4 @@ def _going_on(offset: int) -> str:
 def _lose(options: SourceOptions, what: str, way_out: str) -> None:
     if options.fail_on_data_loss:
         raise DataLossError(f"{what}; {way_out}, set failOnDataLoss to false")
-    _LOGGER.warning("%s; failOnDataLoss is false, so the query goes on without", what)
+    _LOGGER.warning("%s; failOnDataLoss is false, so the query continues without", what)

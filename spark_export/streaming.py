@@ -1,8 +1,8 @@
-"""Reading as a stream: what Spark calls on the reader of ``spark.readStream.format("journal")``.
+"""Reading as a stream: the reader of ``spark.readStream.format("journal")``.
 
-Positions and what is between them are decided in `spark_export.stream_planning`; tasks read a micro-batch as they read
-a batch. How far a query is stands in its checkpoint and nowhere else, so a query that is killed and started again reads
-the very same records for a micro-batch that was planned before.
+`spark_export.stream_planning` decides positions and ranges; tasks read a micro-batch like a batch query. The position
+of a query is only stored in its checkpoint, so a query that is killed and restarted reads exactly the same records for
+a micro-batch that was planned before.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from spark_export.stream_planning import (
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what is appended, micro-batch by micro-batch.
+    """Reads appended records, micro-batch by micro-batch.
 
     Args:
-        options: The query's.
+        options: Options of the query.
         schema: The columns that Spark expects.
     """
 
@@ -54,20 +54,20 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._records_left = 0
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Take what there is now for all there will be."""
+        """End after the records that exist now."""
         self._target = self._take_first()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """The position where a query without a checkpoint begins."""
         return first_position(self._target or self._take_first(), self._options).encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """How much one micro-batch may hold, unless the trigger says otherwise."""
+        """Limit of one micro-batch, unless the trigger sets another."""
         most = self._options.max_records_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where the micro-batch after ``start`` ends; ``start`` itself if there is nothing new."""
+        """The position where the micro-batch after ``start`` ends; ``start`` itself if there is nothing new."""
         begun = StreamPosition.decode(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         seen = self._seen(begun.read_history)
@@ -76,15 +76,15 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if found is begun else found.encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """How far the shards reached at the last look, and how many records the micro-batch leaves of that.
+        """The ends of the shards at the last look, and how many records the micro-batch leaves up to there.
 
-        It is for the query's progress alone: positions do not tell how many records lie between them.
+        It is only used for the query's progress: positions do not show how many records are between them.
         """
         found = self._target or self._watch.last
         return None if found is None else {**end_position(found).encode(), RECORDS_LEFT: self._records_left}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What the tasks of a micro-batch read, wherever it lies now."""
+        """The parts that the tasks of a micro-batch read, where their records are stored now."""
         begun, ended = StreamPosition.decode(start), StreamPosition.decode(end)
         changed = changed_shards(begun, ended)
         if not changed:
@@ -99,15 +99,15 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._schema, (), self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is held for a query, so there is nothing to let go of."""
+        """Nothing to do: the source keeps nothing for a query."""
 
     def _seen(self, read: ReadHistory) -> Snapshot:
-        """What there is, compared with what was read."""
+        """The present shards, compared with what was read."""
         if self._target is None:
             return self._watch.look(read)
         compared = self._target.compared_with(read)
         if compared is None:
-            # The store was restored since the query ran last: it alone knows from where on it has other records.
+            # The store was restored since the query ran last: only the store knows from where on records differ.
             compared = take_snapshot(self._options, with_segments=False, read=read)
         self._target = compared
         return compared

@@ -1,3 +1,3 @@
-"""MQTT brokers under load: ours on the journal server, and the peers that are installed; rows are in `mqtt.rows`."""
+"""MQTT brokers under load: the product on a journal server, and installed peers; the rows are in `mqtt.rows`."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""A blocking MQTT connection for what is not measured: connect, subscribe, take leave. Hot paths use its `socket`."""
+"""A blocking MQTT connection for unmeasured steps: connect, subscribe, disconnect. Hot paths use its `socket`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Connection:
         self.socket.close()
 
     def subscribe(self, topic_filter: str, qos: int = 1) -> None:
-        """Subscribe before anything was delivered."""
+        """Subscribe; to be called before anything is delivered."""
         self.socket.sendall(packets.subscribe(topic_filter, qos))
         packets.expect_suback(self.exactly(5), qos)
 
     def disconnect(self) -> None:
-        """Take leave properly and wait until the broker has closed."""
+        """Send DISCONNECT and wait until the broker has closed the connection."""
         self.socket.setblocking(True)
         self.socket.settimeout(30.0)
         self.socket.sendall(packets.DISCONNECT)
@@ -43,7 +43,7 @@ class Connection:
         self.socket.close()
 
     def exactly(self, size: int) -> bytes:
-        """So many bytes, or `load.LoadError`."""
+        """Receive exactly this many bytes; raises `load.LoadError` if the connection ends."""
         data = b""
         while len(data) < size:
             received = self.socket.recv(size - len(data))

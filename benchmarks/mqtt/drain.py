@@ -1,4 +1,4 @@
-"""How fast a durable session that was away gets what was queued for it: connect, receive and acknowledge everything."""
+"""How fast a durable session gets the messages queued while it was away: connect, receive, acknowledge."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ RECEIVE_BYTES = 1 << 18
 def drain_rate(publish_to: tuple[str, int], subscribe_at: tuple[str, int], count: int) -> float:
     """Messages per second from the moment the session connects again until the last message is there.
 
-    Like a real client of MQTT 3.1.1 it names no limit of its own and acknowledges what it has received at once.
+    Like an ordinary MQTT 3.1.1 client it has no receive maximum, and acknowledges received messages at once.
 
     Args:
-        publish_to: Broker that takes the messages.
+        publish_to: Broker to which messages are published.
         subscribe_at: Broker of the session.
         count: Messages queued, each 100 bytes and numbered.
 
     Raises:
-        LoadError: Not exactly what was published came, or not in order.
+        LoadError: The received messages are not the published ones, or not in order.
     """
     forget_session(subscribe_at, CLIENT_ID)
     with Connection(subscribe_at, CLIENT_ID, clean_session=False) as connection:
@@ -52,7 +52,7 @@ def drain_rate(publish_to: tuple[str, int], subscribe_at: tuple[str, int], count
 
 
 def numbered(count: int) -> list[Chunk]:
-    """Publishes with the numbers from 0 on in their payloads; a packet id comes again after more than a window."""
+    """Publishes with the numbers from 0 on in their payloads; a packet id is reused after more than a window."""
     return [
         Chunk(
             b"".join(
@@ -68,7 +68,7 @@ def numbered(count: int) -> list[Chunk]:
 
 
 def receive_all(connection: Connection, count: int, *, topic: str = TOPIC, payload_bytes: int = PAYLOAD_BYTES) -> bytes:
-    """Receive and acknowledge until so many messages have come; their numbers as they came."""
+    """Receive and acknowledge until this many messages have come; return their numbers in order of receipt."""
     cutter = packets.DeliveryCutter(topic, payload_bytes)
     connection.socket.settimeout(TIMEOUT_S)
     buffer = memoryview(bytearray(RECEIVE_BYTES))

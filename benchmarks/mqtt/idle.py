@@ -1,4 +1,4 @@
-"""What connections cost that do nothing: the broker's memory with many of them open."""
+"""Cost of idle connections: the broker's memory with many of them open."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class IdleMemory:
     """Resident bytes of a broker.
 
     Attributes:
-        before_bytes: With no connection yet.
-        after_bytes: With all of them, once it has stopped moving.
+        before_bytes: Without connections.
+        after_bytes: With all of them, once it is stable.
     """
 
     before_bytes: int
@@ -38,16 +38,16 @@ class IdleMemory:
 
 
 def raise_file_limit() -> None:
-    """Let this process and the servers it starts have as many open files as the system allows them."""
+    """Raise the limit of open files of this process and the servers it starts as far as the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def idle_memory(broker: Server, connections: int, progress: Progress) -> IdleMemory:
-    """Open connections of clean sessions, each with a keep alive of ten minutes, and look at the broker's memory.
+    """Open connections of clean sessions, each with a keep alive of ten minutes, and measure the broker's memory.
 
     Raises:
-        UnavailableError: The system does not allow so many open files.
+        UnavailableError: The system does not allow this many open files.
     """
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed < connections + SPARE_FILES:
@@ -68,7 +68,7 @@ def idle_memory(broker: Server, connections: int, progress: Progress) -> IdleMem
 
 
 def settled(look: Callable[[], int]) -> int:
-    """A figure once five looks in a row lie close together, or the last look when that takes too long."""
+    """A figure once five values in a row are close together, or the last value when that takes too long."""
     give_up_at = time.monotonic() + SETTLE_TIMEOUT_S
     looks: list[int] = []
     while True:

@@ -1,4 +1,4 @@
-"""From a publish at one broker to the delivery at another, at a steady rate."""
+"""Latency from a publish at one broker to the delivery at another, at a steady rate."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def latencies_us(publish_to: tuple[str, int], subscribe_at: tuple[str, int], tim
 
 
 def _wait_until_it_flows(writer: Connection, reader: Connection) -> None:
-    """Publish until one message has come through: brokers may need a moment to tell each other of a subscription."""
+    """Publish until one message was delivered: brokers may need a moment to announce a subscription to each other."""
     cutter = packets.DeliveryCutter(TOPIC, PAYLOAD_BYTES)
     reader.socket.settimeout(0.2)
     sent = received = 0

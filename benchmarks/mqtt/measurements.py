@@ -1,4 +1,4 @@
-"""What is measured on each contender: the same load on ours and on every peer."""
+"""The measurements of each contender: the same load for the product and for every peer."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Contender:
     """One kind of broker.
 
     Attributes:
-        key: First words of its rows' keys.
-        one: Address that takes publishes, and address at which a session waits for them.
-        across: Where to publish and where to subscribe when messages must go from broker to broker.
-        fresh: A broker that has done nothing yet.
+        key: First part of its rows' keys.
+        one: Starts a broker; returns the address for publishes, and the address of a session that gets them.
+        across: Starts brokers; returns the address for publishes and another one for the subscriber.
+        fresh: Starts a broker without earlier load.
     """
 
     key: str
@@ -47,12 +47,12 @@ class Contender:
 
 
 def measurements(stage: Stage, *, idle_connections: int, queued: int, progress: Progress) -> list[Measurement]:
-    """All measurements of this package, each of ours right after its peers.
+    """All measurements of this package, each of the product right after its peers.
 
     Args:
-        idle_connections: How many connections do nothing.
-        queued: Messages that wait for the session that was away.
-        progress: Told of idle connections open and wanted.
+        idle_connections: Number of idle connections.
+        queued: Number of messages for the session that was away.
+        progress: Called with the idle connections that are open and wanted.
     """
     found: list[Measurement] = []
     contenders = [_mosquitto(stage), _nats(stage), _ours(stage)]
@@ -68,7 +68,7 @@ def _publish(contender: Contender) -> Measurement:
 
     def run(timing: Timing) -> Mapping[str, float]:
         publish_to, away_at = contender.one()
-        # Somebody must want the messages, else a broker may drop them as soon as it has acknowledged them.
+        # A session must want the messages, or a broker may drop them as soon as it has acknowledged them.
         with Connection(away_at, AWAY, clean_session=False) as away:
             away.subscribe("bench/publish/#")
             away.disconnect()

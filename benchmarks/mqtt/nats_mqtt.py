@@ -1,4 +1,4 @@
-"""NATS as an MQTT broker: JetStream keeps sessions and messages in files, which are synced every two minutes."""
+"""NATS as an MQTT broker: JetStream stores sessions and messages in files, which are synced every two minutes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from benchmarks import processes
 from benchmarks.load import LoadError
 from benchmarks.mqtt.connection import Connection
 
-# A consumer hands out this many unacknowledged messages; by default 100, which no queue drains fast with. All consumers
-# of a session together may have 65,535, and a filter that ends in # takes two.
+# Most unacknowledged messages of a consumer; the default of 100 is too low to drain a queue fast. All consumers of a
+# session together may have 65,535, and a filter that ends in # takes two.
 MOST_UNACKNOWLEDGED = 30_000
 READY_TIMEOUT_S = 30.0
 
@@ -29,8 +29,8 @@ class NatsMqtt:
     """A nats-server with an MQTT listener, or several in a cluster.
 
     Args:
-        directory: Fresh directory for data and logs.
-        nodes: How many servers. They share what is stored, one copy of each message.
+        directory: Empty directory for data and logs.
+        nodes: Number of servers. They share the stored messages, with one copy of each.
 
     Raises:
         processes.NotInstalledError: No nats-server on this machine.
@@ -71,7 +71,7 @@ class NatsMqtt:
 
 
 def _wait_until_it_serves(server: processes.Server, client_id: str) -> None:
-    """A cluster accepts connections before it has chosen the leader without which it refuses them."""
+    """Wait for the cluster: it accepts connections before it has elected a leader, and refuses requests until then."""
     give_up_at = time.monotonic() + READY_TIMEOUT_S
     while True:
         try:

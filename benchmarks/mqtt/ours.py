@@ -24,9 +24,9 @@ class OurBrokers:
     """A running cluster.
 
     Args:
-        directory: Fresh directory for data and logs; must lie on a real disk.
-        count: How many brokers.
-        more_config: Goes behind the configuration of each.
+        directory: Empty directory for data and logs; must be on a real disk.
+        count: Number of brokers.
+        more_config: Appended to the configuration of each.
     """
 
     def __init__(self, directory: Path, *, count: int, more_config: str = "") -> None:
@@ -46,7 +46,7 @@ class OurBrokers:
 
     @property
     def journal_address(self) -> tuple[str, int]:
-        """Of the server that the brokers share."""
+        """Address of the server that the brokers share."""
         return self._journal.address
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The few packets of MQTT 3.1.1 that the load needs, as bytes: built ahead, counted and acknowledged many at a time.
+"""The few packets of MQTT 3.1.1 that the load needs, as bytes: built before, counted and acknowledged many at a time.
 
-Deliberately not the product's codec: a generator that decodes packet by packet would be slower than the brokers it
+Not the product's codec on purpose: a generator that decodes packet by packet would be slower than the brokers it
 measures. No sockets here.
 """
 
@@ -53,15 +53,15 @@ def subscribe(topic_filter: str, qos: int, packet_id: int = 1) -> bytes:
 
 
 def publish(topic: str, payload: bytes, *, packet_id: int = 0) -> bytes:
-    """A PUBLISH: of QoS 1 if it has a packet id, else of QoS 0."""
+    """A PUBLISH: with QoS 1 if it has a packet id, else with QoS 0."""
     body = _text(topic) + (struct.pack(">H", packet_id) if packet_id else b"") + payload
     return bytes((_PUBLISH_QOS_1 if packet_id else 0x30,)) + remaining_length(len(body)) + body
 
 
 def publish_ring(topic: str, payload: bytes, *, window: int, per_chunk: int) -> list[Chunk]:
-    """Chunks of QoS 1 publishes that are sent in turn for ever.
+    """Chunks of QoS 1 publishes that are sent repeatedly, in turn.
 
-    A packet id comes again after a whole round, so none is used twice at a time while at most ``window`` wait.
+    A packet id is reused only after a whole round, so no id is in use twice while at most ``window`` publishes wait.
     """
     if not 0 < per_chunk <= window <= _LARGEST_PACKET_ID:
         raise ValueError(f"{per_chunk} publishes a chunk, window {window}: must rise, up to {_LARGEST_PACKET_ID}")
@@ -73,7 +73,7 @@ def publish_ring(topic: str, payload: bytes, *, window: int, per_chunk: int) -> 
 
 
 class PubackCounter:
-    """Counts publishes acknowledged in a stream of nothing but PUBACKs, in any pieces."""
+    """Counts acknowledged publishes in a stream that has only PUBACKs, cut anywhere."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -83,7 +83,7 @@ class PubackCounter:
         count, rest = divmod(len(data), _PUBACK_BYTES)
         whole = len(data) - rest
         if data[0:whole:_PUBACK_BYTES].count(_PUBACK) != count or data[1:whole:_PUBACK_BYTES].count(2) != count:
-            raise LoadError(f"something else than PUBACKs came: {bytes(data[:64])!r}")
+            raise LoadError(f"other packets than PUBACKs were received: {bytes(data[:64])!r}")
         self._head = bytes(data[whole:])
         return count
 
@@ -93,9 +93,9 @@ class Delivered:
     """QoS 1 publishes cut from a stream.
 
     Attributes:
-        count: How many came.
+        count: Their number.
         acknowledgements: A PUBACK for each.
-        numbers: First four bytes of the payload of each, one after the other.
+        numbers: First four bytes of the payload of each, joined.
     """
 
     count: int
@@ -104,11 +104,11 @@ class Delivered:
 
 
 class DeliveryCutter:
-    """Cuts a stream of equally long QoS 1 publishes to one topic, whole chunks at a time; PINGRESP may come between.
+    """Cuts a stream of QoS 1 publishes of equal length to one topic, whole chunks at a time; PINGRESP may be between.
 
     Args:
-        topic: Of every message.
-        payload_bytes: Size of every payload; at least `NUMBER`.
+        topic: Topic of every message.
+        payload_bytes: Size of every payload; at least that of `NUMBER`.
     """
 
     def __init__(self, topic: str, payload_bytes: int) -> None:
@@ -120,7 +120,7 @@ class DeliveryCutter:
         self._unread = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> Delivered:
-        """What is now complete."""
+        """Add received bytes; return the publishes that are now complete."""
         unread = self._unread
         unread += data
         at = 0
@@ -145,13 +145,13 @@ class DeliveryCutter:
         )
 
     def _publishes(self, at: int) -> int:
-        """How many whole publishes lie one after the other from here."""
+        """Number of complete publishes in a row from this position."""
         possible = (len(self._unread) - at) // self._size
         heads = self._unread[at : at + possible * self._size : self._size]
         return possible - len(heads.lstrip(bytes((_PUBLISH_QOS_1, _PUBLISH_QOS_1 | _DUP))))
 
     def _cut(self, at: int, count: int) -> Delivered:
-        """Take publishes apart by columns."""
+        """Decode publishes by columns."""
         size, end = self._size, at + count * self._size
         for place, expected in enumerate(self._front, at + 1):
             if self._unread[place:end:size].count(expected) != count:
@@ -167,14 +167,14 @@ class DeliveryCutter:
         return Delivered(count, bytes(acknowledgements), bytes(numbers))
 
     def _skip(self, at: int) -> int:
-        """Size of the packet that is no publish, 0 if it is not whole."""
+        """Size of a packet other than PUBLISH, 0 if it is not complete."""
         if self._unread[at] != PINGRESP[0]:
             raise LoadError(f"an unexpected packet: {bytes(self._unread[at : at + 64])!r}")
         return len(PINGRESP) if len(self._unread) - at >= len(PINGRESP) else 0
 
 
 def expect_connack(data: bytes) -> bool:
-    """Whether a CONNACK says that the session was there. Raises `LoadError` if it refuses."""
+    """The Session Present flag of a CONNACK. Raises `LoadError` if it refuses."""
     if len(data) != 4 or data[0] != _CONNACK or data[3]:
         raise LoadError(f"the broker refused the connection: {data!r}")
     return bool(data[2])

@@ -1,4 +1,4 @@
-"""QoS 1 publishes over several connections at a time, each with a window of publishes that wait for their PUBACK.
+"""QoS 1 publishes over several connections, each with a window of publishes that wait for their PUBACK.
 
 One thread and one poll loop: it sends and counts whole chunks, never single packets.
 """
@@ -19,13 +19,13 @@ from benchmarks.mqtt import packets
 
 @attrs.define(slots=True, eq=False)
 class Lane:
-    """One connection under load. Only what is asked of it here changes it.
+    """One connection under load. It changes only by calls of its methods.
 
     Attributes:
         connection: Non-blocking while it is under load.
         chunks: Sent in turn.
         window: Most publishes unacknowledged.
-        total: Publishes in all; None for as long as it may begin new ones.
+        total: Publishes in all; None: as many as possible.
     """
 
     connection: socket.socket
@@ -40,16 +40,16 @@ class Lane:
 
     @property
     def is_sending(self) -> bool:
-        """Whether a chunk is half sent."""
+        """Whether a chunk is partly sent."""
         return bool(self._pending)
 
     @property
     def is_done(self) -> bool:
-        """Whether all that was begun is acknowledged."""
+        """Whether all started publishes are acknowledged."""
         return not self._pending and self.answered >= self.sent
 
     def send(self, *, may_begin: bool) -> None:
-        """Send what the window and the socket take."""
+        """Send as much as the window and the socket accept."""
         while True:
             if not self._pending:
                 chunk = self.chunks[self._turn % len(self.chunks)]
@@ -67,7 +67,7 @@ class Lane:
                 raise LoadError(f"the broker closed the connection under load: {error}") from error
 
     def receive(self, buffer: bytearray) -> None:
-        """Count the acknowledgements that have come."""
+        """Count received acknowledgements."""
         try:
             received = self.connection.recv_into(buffer)
         except BlockingIOError:
@@ -82,7 +82,7 @@ class Lane:
 def publish_rate(lanes: Sequence[Lane], timing: Timing) -> float:
     """Keep all windows full and return acknowledged publishes per second over all connections.
 
-    What is under way at the end is waited for, so that the broker is quiet again and a lost reply is noticed.
+    Outstanding publishes are waited for at the end, so that the broker is idle again and a lost reply is noticed.
 
     Raises:
         LoadError: The broker closed a connection, or some acknowledgements never came.
@@ -102,7 +102,7 @@ def publish_all(lanes: Sequence[Lane], timeout_s: float) -> None:
 
 
 def _serve(lanes: Sequence[Lane], may_go_on: Callable[[], bool], give_up_at: float) -> None:
-    """Serve all lanes in turns until nothing is left to send or to wait for."""
+    """Serve all lanes in turn until nothing is left to send or to wait for."""
     poller = select.poll()
     by_descriptor = {lane.connection.fileno(): lane for lane in lanes}
     buffer = bytearray(load.RECEIVE_BUFFER_BYTES)
@@ -122,7 +122,7 @@ def _serve(lanes: Sequence[Lane], may_go_on: Callable[[], bool], give_up_at: flo
         ready = poller.poll(100)
         for descriptor, _ in ready:
             by_descriptor[descriptor].receive(buffer)
-        # A short pause lets acknowledgements gather: fewer system calls here are more processor time for the broker.
+        # A short pause lets acknowledgements accumulate: fewer system calls leave more processor time for the broker.
         time.sleep(load.PAUSE_S)
     for lane in lanes:
         lane.connection.setblocking(True)

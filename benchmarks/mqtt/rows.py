@@ -1,4 +1,4 @@
-"""The rows about MQTT: what each is called, what it is compared to, and what it must reach. No measuring here."""
+"""The rows about MQTT: their names, what they are compared to, and their goals. No measuring here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rows(*, idle: int, queued: int) -> list[Row]:
     """All rows.
 
     Args:
-        idle: Connections that do nothing; the goal is for 10,000.
+        idle: Number of idle connections; the goal is for 10,000.
         queued: Messages waiting for a session; the goal is for 100,000.
     """
     return [*_publishing(), *_across(), *_draining(queued), *_idle(idle)]

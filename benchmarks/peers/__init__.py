@@ -1,3 +1,3 @@
-"""Peers that run beside us: real servers, each with the smallest generator that drives it as hard as is fair."""
+"""Other servers, for comparison: each with the smallest generator that loads it as much as is fair."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Mosquitto, with persistence on: what it keeps of sessions and messages goes to its file at intervals, not synced."""
+"""Mosquitto, with persistence on: it writes sessions and messages to its file at intervals, not synced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ persistence true
 persistence_location {data}/
 max_queued_messages 0
 """
-# Everything published at the first goes to the second as well.
+# Everything published at the first broker is forwarded to the second.
 BRIDGE = """\
 connection across
 address 127.0.0.1:{port}
@@ -28,7 +28,7 @@ class Mosquitto:
     """A running mosquitto.
 
     Args:
-        directory: Fresh directory for its data and log.
+        directory: Empty directory for its data and log.
         bridge_to: Another broker that gets all messages.
 
     Raises:
@@ -42,7 +42,7 @@ class Mosquitto:
         data.mkdir(parents=True)
         config = CONFIG.format(port=port, data=data)
         if os.getuid() == 0:
-            # It would else become a user that may not write there.
+            # Otherwise it would switch to a user without write permission there.
             config += "user root\n"
         if bridge_to is not None:
             config += BRIDGE.format(port=bridge_to[1])

@@ -1,7 +1,7 @@
 """NATS JetStream: publishes with acknowledgement, and push delivery.
 
-The server runs with its default configuration apart from the store directory and the port. Its file store then does not
-sync before it acknowledges (2.9: every two minutes), which is what the rows say.
+The server runs with its default configuration except for the store directory and the port. Its file store then does not
+sync before it acknowledges (2.9: every two minutes), as stated in the rows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ DELIVERIES = "deliver"
 
 
 class Nats:
-    """A running nats-server and what can be measured on it.
+    """A running nats-server, with the measurements on it.
 
     Args:
-        directory: Fresh directory for its data and log.
+        directory: Empty directory for its data and log.
 
     Raises:
         processes.NotInstalledError: No nats-server on this machine.
@@ -95,7 +95,7 @@ class Nats:
 
 
 class _LinePairCounter:
-    """Counts messages of one-line payload: each is two lines, and nothing else is sent but a rare PING line."""
+    """Counts messages with one-line payloads: each is two lines, and the only other line is a rare PING."""
 
     def __init__(self) -> None:
         self._lines = 0
@@ -109,7 +109,7 @@ class _LinePairCounter:
 
 
 class _Connection:
-    """A client connection in text, with just the requests that the benchmark makes."""
+    """A client connection with only the requests that the benchmark makes."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = load.connect(address)

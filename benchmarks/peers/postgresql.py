@@ -1,4 +1,4 @@
-"""PostgreSQL as it comes: fsync on, 128 MB of shared buffers; no sockets in the file system, everybody gets in."""
+"""PostgreSQL with its defaults: fsync on, 128 MB of shared buffers; without Unix sockets and without passwords."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Postgresql:
     """A running server with a cluster of its own.
 
     Args:
-        directory: Fresh directory for its data and log.
+        directory: Empty directory for its data and log.
 
     Raises:
-        processes.NotInstalledError: No PostgreSQL on this machine, or none that could run here.
+        processes.NotInstalledError: PostgreSQL is not installed, or cannot run here.
         processes.ProcessError: It did not start.
     """
 
@@ -33,7 +33,7 @@ class Postgresql:
         if identity:
             account = pwd.getpwnam(USER)
             os.chown(directory, account.pw_uid, account.pw_gid)
-            # Made for us alone; the server has to pass through.
+            # The directory was made for this user; the server's user has to pass through it.
             directory.parent.chmod(0o711)
         data = directory.resolve() / "data"
         options = ("--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C")
@@ -52,18 +52,18 @@ class Postgresql:
 
     @property
     def url(self) -> str:
-        """Where it is, for libpq."""
+        """Its URL for libpq."""
         host, port = self.server.address
         return f"postgresql://{USER}@{host}:{port}/postgres"
 
     @property
     def jdbc_url(self) -> str:
-        """The same for Java."""
+        """Its URL for Java."""
         host, port = self.server.address
         return f"jdbc:postgresql://{host}:{port}/postgres?user={USER}&sslmode=disable&gssEncMode=disable"
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement; its rows, if it has any."""
+        """Run a statement; return its rows, if it has any."""
         try:
             import psycopg
         except ImportError as error:
@@ -77,14 +77,14 @@ class Postgresql:
 
 
 def _program(name: str) -> str:
-    """A program of the newest version; Debian keeps them off the path."""
+    """Path of a program of the newest version; Debian does not put them into the PATH."""
     places = sorted(DEBIAN.glob("*/bin"), key=lambda path: path.parent.name.zfill(4), reverse=True)
     found = shutil.which(name, path=os.pathsep.join(map(str, places)))
     return found or processes.installed(name)
 
 
 def _identity() -> list[str]:
-    """What goes before a command line so that it does not run as root, which PostgreSQL refuses."""
+    """Prefix of a command line with which it does not run as root, which PostgreSQL refuses."""
     if os.geteuid() != 0:
         return []
     try:

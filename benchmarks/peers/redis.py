@@ -15,10 +15,10 @@ CHUNK_BYTES = 128 << 10
 
 
 class Redis:
-    """A running redis-server and what can be measured on it.
+    """A running redis-server, with the measurements on it.
 
     Args:
-        directory: Fresh directory for its data and log.
+        directory: Empty directory for its data and log.
         appendfsync: ``None`` for no append-only file, else its sync policy (``always``: synced before each reply).
 
     Raises:
@@ -40,17 +40,17 @@ class Redis:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Its address."""
         return self._server.address
 
     def length(self, stream: str) -> int:
-        """How many entries a stream has."""
+        """Number of entries of a stream."""
         with load.connect(self._server.address) as connection:
             connection.sendall(_command(b"XLEN", stream.encode()))
             return int(connection.recv(64).strip(b":\r\n"))
 
     def delete(self, key: str) -> None:
-        """Remove a stream."""
+        """Delete a stream."""
         self._delete(key.encode())
 
     def append_rate(self, value_bytes: int, timing: load.Timing, *, window: int = WINDOW) -> float:

@@ -1,3 +1,3 @@
-"""Cache queues and bridges: what buffering while a sink is out costs, and how fast each kind of sink drains a queue."""
+"""Cache queues and bridges: the cost of queueing while a sink is out, and how fast each kind of sink drains a queue."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""How fast messages are at a sink that is there: published by MQTT, put into the queue, brought and confirmed."""
+"""How fast messages reach a sink that is available: published by MQTT, queued, written to the sink, confirmed."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ batch_records = {batch_records}
 
 
 def bridged_rate(sink: Mapping[str, str], count: int, directory: Path) -> float:
-    """Publish so many messages at QoS 1 and wait until the sink has confirmed all of them; messages a second.
+    """Publish this many messages at QoS 1 and wait until the sink has confirmed all of them; messages per second.
 
     Args:
-        sink: Settings of the sink, which is there.
+        sink: Settings of the sink, which must be available.
         count: A multiple of a chunk of each connection.
-        directory: Fresh, for the server, the broker and their logs.
+        directory: Empty directory for the server, the broker and their logs.
 
     Raises:
-        LoadError: The broker did not acknowledge or bring everything in time.
+        LoadError: The broker did not acknowledge or forward everything in time.
     """
     each, rest = divmod(count, CONNECTIONS)
     if rest or each % PER_CHUNK:
-        raise LoadError(f"{count:,} messages are no whole chunks of {PER_CHUNK} over {CONNECTIONS} connections")
+        raise LoadError(f"{count:,} messages cannot be split into chunks of {PER_CHUNK} over {CONNECTIONS} connections")
     bridge = BRIDGE.format(queue=QUEUE, topic=TOPIC, batch_records=BATCH_RECORDS, sink=draining.sink_lines(sink))
     brokers = OurBrokers(directory, count=1, more_config=bridge)
     try:
@@ -72,6 +72,6 @@ async def _rate(journal: tuple[str, int], lanes: list[publishing.Lane], count: i
         nursery.start_soon(trio.to_thread.run_sync, publishing.publish_all, lanes, draining.TIMEOUT_S)
         while (offset := await draining.confirmed_offset(adapter, QUEUE)) < count:
             if time.perf_counter() - begun_s > draining.TIMEOUT_S:
-                raise LoadError(f"{offset:,} of {count:,} messages were brought within {draining.TIMEOUT_S:.0f} s")
+                raise LoadError(f"{offset:,} of {count:,} messages were forwarded within {draining.TIMEOUT_S:.0f} s")
             await trio.sleep(_LOOK_INTERVAL_S)
         return count / (time.perf_counter() - begun_s)

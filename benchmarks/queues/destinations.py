@@ -1,4 +1,4 @@
-"""The sinks that queues are drained to: real servers and a directory, each asked afterwards what it has."""
+"""The sinks to which queues are drained: real servers and a directory, each with a check of what it has afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Destination = Callable[[Stage, int], AbstractContextManager[Mapping[str, str]]]
-"""Gives the settings of a sink for one run, and looks at its end whether so many records are there."""
+"""Context manager with the settings of a sink for one run; at its end it checks the number of stored records."""
 
 AWAY: Final = "bench-bridged"
 TABLE: Final = (

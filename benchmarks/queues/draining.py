@@ -1,4 +1,4 @@
-"""How fast `journal-broker bridge` brings what waits in a queue to a sink, watched by its progress."""
+"""How fast `journal-broker bridge` drains a queue to a sink, measured by the queue's progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Address = tuple[str, int]
 
 TIMEOUT_S: Final = 60.0
 _LOOK_INTERVAL_S: Final = 0.02
-# Up to here the bridge connects, and Python compiles what it runs for the first time.
+# In this part the bridge connects, and Python compiles its modules and methods.
 _UNCOUNTED_PART: Final = 10
 
 BRIDGE: Final = """\
@@ -50,11 +50,11 @@ batch_records = {batch_records}
 
 @attrs.frozen(slots=True)
 class Drained:
-    """How it went.
+    """The result of draining.
 
     Attributes:
         records_per_s: Records confirmed.
-        cpu_us: Processor time of the bridge's process a record.
+        cpu_us: Processor time of the bridge's process per record, in microseconds.
     """
 
     records_per_s: float
@@ -62,10 +62,10 @@ class Drained:
 
 
 def bridge_config(journal: Address, queue: str, topic: str, sink: Mapping[str, str]) -> str:
-    """A configuration with one bridge, which has the usual settings.
+    """A configuration with one bridge, which has the default settings.
 
     Args:
-        sink: Its settings.
+        sink: Settings of its sink.
     """
     return BRIDGE.format(
         port=journal[1],
@@ -78,28 +78,28 @@ def bridge_config(journal: Address, queue: str, topic: str, sink: Mapping[str, s
 
 
 def sink_lines(sink: Mapping[str, str]) -> str:
-    """The settings of a sink as they stand in a configuration."""
+    """The settings of a sink as lines of a configuration."""
     return "\n".join(f'{name} = "{value}"' for name, value in sink.items())
 
 
 def drain_rate(journal: Address, queue: str, sink: Mapping[str, str], count: int, directory: Path) -> Drained:
-    """Fill a queue, start its bridge, and wait until its cursor is behind the last record.
+    """Fill a queue, start its bridge, and wait until the last record is confirmed.
 
     Args:
-        journal: The server that keeps the queue.
-        queue: Its name; there is none of it yet, nor afterwards.
-        sink: Settings of the sink, which is there.
+        journal: The server with the queue.
+        queue: Its name; it does not exist before, nor afterwards.
+        sink: Settings of the sink, which must be available.
         count: Records.
         directory: For the bridge's configuration and log.
 
     Raises:
-        LoadError: The bridge ended, or did not bring everything in time.
+        LoadError: The bridge ended, or did not drain everything in time.
     """
 
     async def run() -> Drained:
         host, port = journal
         await putting.fill(journal, queue, count)
-        # What the journal has still to write of it is not the bridge's matter.
+        # The bridge must not wait for data of the journal that is still to be written.
         await trio.to_thread.run_sync(os.sync)
         async with open_adapter(f"journal://{host}:{port}") as adapter:
             bridge = await trio.to_thread.run_sync(_start, journal, queue, sink, directory)
@@ -115,7 +115,7 @@ def drain_rate(journal: Address, queue: str, sink: Mapping[str, str], count: int
 
 
 async def confirmed_offset(adapter: StorageAdapter, queue: str) -> int:
-    """Up to where a queue is done with."""
+    """The confirmed offset of a queue."""
     found = await adapter.get_state(names.progress_key(queue))
     return 0 if found is None else decode(Progress, found.key, found.value).offset
 
@@ -135,7 +135,7 @@ async def _watch(adapter: StorageAdapter, queue: str, count: int, bridge: proces
         if bridge.process.poll() is not None:
             raise LoadError(f"the bridge ended; see {bridge.log_path}")
         if time.perf_counter() > give_up_at:
-            raise LoadError(f"{offset:,} of {count:,} records were brought within {TIMEOUT_S:.0f} s")
+            raise LoadError(f"{offset:,} of {count:,} records were drained within {TIMEOUT_S:.0f} s")
         await trio.sleep(_LOOK_INTERVAL_S)
 
 

@@ -1,6 +1,6 @@
-"""How fast an export of Spark adds rows to PostgreSQL, beside a plain COPY of the very same rows.
+"""How fast an export of Spark adds rows to PostgreSQL, compared with a plain COPY of the same rows.
 
-The export runs in a process of its own (`benchmarks.export_load`), over a data directory at rest.
+The export runs in a process of its own (`benchmarks.export_load`), on a data directory that is not in use.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SHARDS: Final = 4
 BATCH_RECORDS: Final = 100
 TIMEOUT_S: Final = 300.0
 DRIVER: Final = Path("/usr/share/java/postgresql.jar")
-"""Where Debian's package libpostgresql-jdbc-java has the driver."""
+"""Path of the driver in Debian's package libpostgresql-jdbc-java."""
 
 
 def export_rates(server: Postgresql, records: int, rounds: int, directory: Path) -> Mapping[str, float]:
-    """Rows a second of both; medians of rounds that alternate.
+    """Rows per second of both; medians of alternating rounds.
 
     Raises:
         processes.NotInstalledError: The driver of PostgreSQL is missing.

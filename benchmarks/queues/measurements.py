@@ -1,4 +1,4 @@
-"""What is measured of cache queues and bridges: putting in, directly and by MQTT, and draining to each kind of sink."""
+"""The measurements of cache queues and bridges: putting in, directly and by MQTT, and draining to each kind of sink."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from benchmarks.stage import Stage
 WINDOW: Final = 1000
 PER_CHUNK: Final = 250
 EXPORT_ROUNDS: Final = 2
-# A web service that nobody runs, so the queue grows: nothing listens at this port of loopback.
+# Nothing listens on this loopback port, so the sink is out and the queue grows.
 BRIDGES: Final = """
 [[bridge]]
 name = "bench-out"
@@ -52,7 +52,7 @@ def measurements(stage: Stage, *, waiting: int) -> list[Measurement]:
     """All measurements of this package.
 
     Args:
-        waiting: Records that wait when a sink is back.
+        waiting: Records that wait when a sink is available again.
     """
     return [
         _put(stage),
@@ -68,7 +68,7 @@ def _put(stage: Stage) -> Measurement:
         from benchmarks.queues import putting
 
         async def main() -> tuple[float, float]:
-            # The client by itself would try for ever to reach a server that has died.
+            # The client would try for ever to reach a server that has died.
             with trio.fail_after(timing.bound_s):
                 return await putting.put_rate(_journal(stage), f"bench-put-{next(_numbers)}", timing)
 

@@ -1,4 +1,4 @@
-"""Putting records into a queue as a broker does: through a `QueueWriter`, as many at a time as one receive brings."""
+"""Putting records into a queue as a broker does: with a `QueueWriter`, as many at a time as one receive brings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROOM_BYTES: Final = CHUNK_RECORDS * (VALUE_BYTES + 128)
 
 
 def chunks() -> list[list[Record]]:
-    """Records as a broker makes them of publishes, JSON of one size."""
+    """Records as a broker makes them from publishes, JSON of one size."""
     found = []
     for number in range(_CHUNKS):
         messages = [
@@ -42,7 +42,7 @@ def chunks() -> list[list[Record]]:
 
 
 def payload(number: int) -> bytes:
-    """What a machine might say, padded to the size."""
+    """Telemetry of a machine, padded to the size."""
     told = {
         "number": number,
         "machine": f"line-{number % 7}/press-{number % 31:02}",
@@ -57,7 +57,7 @@ def payload(number: int) -> bytes:
 
 @asynccontextmanager
 async def open_writer(address: tuple[str, int], queue: str) -> AsyncIterator[tuple[StorageAdapter, QueueWriter]]:
-    """A writer that looks after its queue, as in a broker."""
+    """A writer with its background task, as in a broker."""
     host, port = address
     async with open_adapter(f"journal://{host}:{port}") as adapter, trio.open_nursery() as nursery:
         writer = QueueWriter(adapter, queue, SETTINGS, writer="bench")
@@ -67,10 +67,10 @@ async def open_writer(address: tuple[str, int], queue: str) -> AsyncIterator[tup
 
 
 async def put(adapter: StorageAdapter, writer: QueueWriter, may_go_on: Callable[[int, int], bool]) -> int:
-    """Keep the client's window full.
+    """Put records in, with the client's window always full.
 
     Args:
-        may_go_on: Asked before each chunk, with the records that are put in and those of them that are acknowledged.
+        may_go_on: Called before each chunk with the number of records put in and of those acknowledged; false ends it.
 
     Returns:
         Records put in, all of them acknowledged.
@@ -84,7 +84,7 @@ async def put(adapter: StorageAdapter, writer: QueueWriter, may_go_on: Callable[
         except OverloadedError:
             await adapter.wait_for_room(_ROOM_BYTES)
         else:
-            assert pending is not None, "the queue has no bound that could be reached"
+            assert pending is not None, "the queue has no bound"
             waiting.append(pending)
             count += CHUNK_RECORDS
             await trio.lowlevel.checkpoint()
@@ -97,13 +97,13 @@ async def put(adapter: StorageAdapter, writer: QueueWriter, may_go_on: Callable[
 
 
 async def fill(address: tuple[str, int], queue: str, count: int) -> None:
-    """Make a queue in which so many records wait, a multiple of a chunk."""
+    """Create a queue with this many waiting records, a multiple of a chunk."""
     async with open_writer(address, queue) as (adapter, writer):
         await put(adapter, writer, lambda put_in, _acknowledged: put_in < count)
 
 
 async def put_rate(address: tuple[str, int], queue: str, timing: Timing) -> tuple[float, float]:
-    """Acknowledged records per second, and processor time of this process a record, in microseconds."""
+    """Acknowledged records per second, and processor time of this process per record, in microseconds."""
     async with open_writer(address, queue) as (adapter, writer):
         clock = RateClock(timing)
         begun_s = time.process_time()

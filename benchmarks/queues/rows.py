@@ -1,4 +1,4 @@
-"""The rows about cache queues: what each is called, what it is compared to, what it must reach. No measuring here."""
+"""The rows about cache queues: their names, what they are compared to, and their goals. No measuring here."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SINKS: Final = {
     "redis": ("a Redis stream, appendfsync always", SYNCED),
     "files": ("Parquet files", SYNCED),
 }
-"""By kind: where records go, and what has happened there before a batch counts as taken."""
+"""By kind: the destination, and what has happened there before a batch counts as accepted."""
 
 
 BRIDGED: Final = ("http", "postgresql")
-"""Kinds that messages are brought to while they are published."""
+"""Kinds of sinks that get messages while they are published."""
 
 
 def bridged_key(kind: str) -> str:
-    """Key of the rate at which messages are at the sink while they are published."""
+    """Key of the rate at which messages reach the sink while they are published."""
     return f"queue.bridged-{kind}"
 
 
@@ -51,7 +51,7 @@ def rows(*, waiting: int) -> list[Row]:
     """All rows.
 
     Args:
-        waiting: Records that wait when the sink is back.
+        waiting: Records that wait when the sink is available again.
     """
     return [*_putting(), *_draining(waiting), *_bridged(waiting), *_exported(waiting)]
 

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.queues.web_service``: takes batches by POST, parses their JSON, and counts rows.
+"""``python -m benchmarks.queues.web_service``: accepts batches by POST, parses their JSON, and counts rows.
 
-GET answers with the rows taken so far, and whether each came once and in order: ``{"rows": 500, "in_order": true}``. It
-keeps nothing, so a run measures the bridge and HTTP, not somebody's database.
+GET returns the number of rows so far, and whether each came once and in order: ``{"rows": 500, "in_order": true}``. It
+stores nothing, so a run measures the bridge and HTTP, not a database.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WebService:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What GET answers."""
+        """The body of the response to GET."""
         return {"rows": self._rows, "in_order": self._in_order}
 
     def take(self, rows: list[dict[str, Any]]) -> None:

@@ -1,3 +1,3 @@
-"""Bridges: they send what waits in cache queues to sinks; see `driver`."""
+"""Bridges: they send the records of cache queues to sinks; see `driver`."""
 
 __all__: list[str] = []

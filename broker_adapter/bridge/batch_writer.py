@@ -1,9 +1,9 @@
 """Writes one batch to a sink, until each of its rows is accepted or finally refused.
 
-A batch that is refused as a whole is split, until the refused row is alone. That row is tried a few times more, because
-a sink may accept it a moment later, and then given up. When the sink refuses a single row and accepts those after it,
-the row is given up at once: a retry would store it after them, out of order. An outage is no refusal: it ends the
-attempt.
+A batch that is refused as a whole is split, until the refused row is alone. That row is retried a few times, because a
+sink may accept it a moment later, and is given up then. When the sink refuses a single row and accepts those after it,
+the row is given up at once: a retry would store it after them, out of order. An outage is not a refusal: it ends the
+drain run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BatchWriter:
         if not prepared.records:
             return []
         letters: list[Letter] = []
-        # A list and no recursion: every row of a batch may be refused by itself.
+        # A list instead of recursion: every row of a batch may be refused by itself.
         parts = [(prepared.batch, prepared.records)]
         while parts:
             batch, records = parts.pop()

@@ -35,7 +35,7 @@ class Letter:
 
 @attrs.frozen(slots=True)
 class Prepared:
-    """A part of the queue, ready to be written.
+    """A batch that is ready to be written.
 
     Attributes:
         records: The records that became rows.

@@ -1,4 +1,4 @@
-"""All bridges of one process: the writers of their queues and the drivers of their sinks. Changed at run time."""
+"""All bridges of one process: writers of their queues and drivers of their sinks; they can change while it runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Bridges:
         return {name: running.driver.doing for name, running in self._drivers.items()}
 
     async def run(self, *, writes: bool = True, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled. It has started when all queues exist.
+        """Run until cancelled; `task_status` is notified when all queues exist.
 
         Args:
             writes: Whether this process puts messages into the queues.

@@ -1,7 +1,7 @@
-"""One attempt to drain a queue into a sink: batches are prepared ahead, written in order, and confirmed in order.
+"""One run of draining a queue into a sink: batches are prepared ahead, written in order, and confirmed in order.
 
-It goes on until the sink or the store fails, or it is told to stop. Batches that were written and not confirmed by then
-are written again by the next attempt.
+It ends when the sink or the store fails, or when it is stopped. Batches that were written and not confirmed by then are
+written again by the next run.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class _Flight:
 
 
 class DrainRun:
-    """One attempt.
+    """One run.
 
     Args:
         sink: A sink that was just checked.
         drain: The queue; its offset is where to begin.
         limit: The rate limit.
-        slow_start: How large batches may be at first.
+        slow_start: Limits the size of batches at first.
         suspect: Finds the record that causes outages.
         on_taken: Called after each batch that the sink accepted.
-        alone_to_offset: The value of the attempt before.
+        alone_to_offset: That of the run before.
 
     Attributes:
         alone_to_offset: Batches that begin below it are written one at a time, because one of them was refused as a
@@ -94,7 +94,7 @@ class DrainRun:
         self._is_stopping = True
 
     async def run(self) -> None:
-        """Write batches until told to stop, or until a batch has to be written alone, which the next attempt does.
+        """Write batches until stopped, or until a batch has to be written alone, which the next run does.
 
         Raises:
             SinkUnavailableError: The sink is out.
@@ -195,12 +195,12 @@ class DrainRun:
     async def _blame(self, flight: _Flight, error: SinkUnavailableError) -> None:
         """Make the batch's only record a dead letter if the sink failed each time that it was sent alone."""
         records = flight.prepared.records
-        # A sink that says when to retry has another reason to be out; with other batches in flight one of them may be
-        # the reason.
+        # A sink that says when to retry is out for another reason; with other batches in flight one of them may be the
+        # cause.
         if error.retry_after_s is not None or not flight.is_alone or not records:
             return
         if self._suspect.failed(records[0].offset, len(records)):
-            reason = f"the sink was out each time that this record alone was on its way: {error}"
+            reason = f"the sink failed each time that this record alone was sent: {error}"
             await self._drain.set_aside([(records[0], reason)])
 
     async def _confirm_all(self) -> None:

@@ -1,8 +1,8 @@
-"""Drives one bridge: while this process holds its queue's lease, it sends what waits to the sink.
+"""Drives one bridge: while this process holds its queue's lease, it sends the queue's records to the sink.
 
-After an outage of the sink it waits as the breaker says; outages of the store are waited for too. After an error that
-is not one of the known kinds the sink is closed and opened again after the back-off, and the queue's status shows the
-error's text as the reason.
+After an outage of the sink it waits as long as the breaker says; it also waits for an outage of the store to end. After
+an unexpected error the sink is closed and opened again after the back-off, and the queue's status shows the error's
+text as the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STANDING_BY: Final = "standing by"
 """Another process drives the bridge, or the store cannot be reached."""
 
 DOINGS: Final = (STANDING_BY, "starting", "closed", "half open", "open", "paused")
-"""The states of a candidate: standing by, or driving with one of the other states."""
+"""The states of a candidate: standing by, or, as the driver, one of the others."""
 
 _PAUSE_S: Final = 0.5
 _MICROSECONDS: Final = 1_000_000
@@ -90,7 +90,7 @@ class BridgeDriver:
                     await ensure_queue(self._adapter, name, self._spec.queue)
                     self._has_told_settings = True
                 async with self._lease.hold() as grant:
-                    _log.info("bridge %s: driven from here, epoch %d", name, grant.epoch)
+                    _log.info("bridge %s: driven by this process, epoch %d", name, grant.epoch)
                     await self._drive(grant)
             except (QueueLostError, DriverFencedError) as error:
                 _log.warning("bridge %s: %s", name, error)
@@ -183,7 +183,7 @@ class _Driving:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one sink must not end the broker
                 cause = single_error(error)
-                _log.error("bridge %s: an error that no rule of bridges names", self._spec.name, exc_info=cause)
+                _log.error("bridge %s: unexpected error", self._spec.name, exc_info=cause)
                 await self._sit_out(SinkUnavailableError(_unforeseen(cause)))
 
     @asynccontextmanager
@@ -222,9 +222,9 @@ class _Driving:
         info = await self._adapter.describe_shard(names.shard_of(self._spec.name))
         if position > info.next_offset:
             raise SinkUnavailableError(
-                f"the sink says that it has everything of the queue {self._spec.name!r} below offset {position}, which "
-                f"ends at {info.next_offset}: the store was put back to an older state; make the queue anew (`journal "
-                "queue delete`), or set the sink's position back"
+                f"the sink reports that it has everything of the queue {self._spec.name!r} below offset {position}, "
+                f"but the queue ends at {info.next_offset}: the store was restored to an older state; create the queue "
+                "again (`journal queue delete`), or reset the sink's position"
             )
         await self._drain.confirm(position, await self._drain.counts_up_to(position), 0)
 
@@ -262,7 +262,7 @@ class _Driving:
         self._reporter.tell(BreakerState.CLOSED)
 
     async def _sit_out(self, error: SinkUnavailableError) -> None:
-        """Wait before the sink is tried again, until the back-off is over or the operator asks for it."""
+        """Wait before the sink is tried again, until the back-off is over or the operator requests a retry."""
         reporter = self._reporter
         wait_s = self._breaker.failed(str(error), error.retry_after_s)
         self._slow_start.restart()
@@ -279,4 +279,4 @@ class _Driving:
 
 def _unforeseen(error: BaseException) -> str:
     words = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
-    return f"an error that no rule of bridges names, {type(error).__name__}: {words}; the log has its traceback"
+    return f"unexpected error {type(error).__name__}: {words}; the log has its traceback"

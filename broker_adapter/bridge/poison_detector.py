@@ -1,9 +1,9 @@
 """Finds the record that causes outages of a sink whenever it is sent. Pure.
 
-A web service that answers one record with 500 counts as out, but answers the next check well: the record would be sent
-for ever. So the records that were in flight are sent again in halves, until one record is alone. After a number of
-outages with that record alone it becomes a dead letter. A service that answers 500 to everything looks the same:
-therefore each further record needs twice as many outages as the one before, until the sink has accepted something.
+A web service that answers one record with 500 counts as out, but passes the next check: the record would be sent for
+ever. So the records that were in flight are sent again in halves, until one record is alone. After a number of outages
+with that record alone it becomes a dead letter. A service that answers 500 to everything looks the same: therefore each
+further record needs twice as many outages as the one before, until the sink has accepted something.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PoisonDetector:
 
     @property
     def is_sought(self) -> bool:
-        """Whether such a record is searched for; batches are then written one at a time."""
+        """Whether such a record is being searched for; batches are then written one at a time."""
         return self._limit > 0
 
     def at_most(self, record_count: int) -> int:

@@ -5,23 +5,23 @@ A projection names the source of each column:
 | source | value |
 | --- | --- |
 | ``topic`` | the topic |
-| ``topic[0]``, ``topic[-1]`` | one level of it; null if it has no such |
+| ``topic[0]``, ``topic[-1]`` | one level of the topic; null if there is no such level |
 | ``client``, ``qos``, ``retain`` | of the publisher; null if another writer stored the record |
-| ``offset`` | the record's number in the queue |
+| ``offset`` | the record's offset in the queue |
 | ``timestamp`` | when it was published, microseconds since the epoch |
 | ``time`` | the same as text, ISO 8601 in UTC |
 | ``payload`` | its bytes |
 | ``text`` | the payload as text |
 | ``json`` | the payload as JSON |
-| ``$.a.b[0]`` | what lies there in a JSON payload, null if null does |
+| ``$.a.b[0]`` | the value at this path of a JSON payload |
 | ``header:NAME`` | a header as text, such as ``content-type``; null without it |
 | ``user:NAME`` | a user property; null without it |
-| ``headers`` | all headers but the publisher's, as an object |
+| ``headers`` | all headers, except the publisher's, as an object |
 | ``key`` | the record's key, bytes |
-| ``=TEXT`` | that text |
+| ``=TEXT`` | the fixed text TEXT |
 
-A message whose payload does not yield a column makes no row (`ProjectionError`), unless the source has a default behind
-`` ?? ``, in JSON: ``$.value ?? null``, ``topic[5] ?? "none"``. The default also stands for what else is not there.
+A message whose payload lacks the value of a column makes no row (`ProjectionError`), unless the source has a default
+behind `` ?? ``, in JSON: ``$.value ?? null``, ``topic[5] ?? "none"``. The default also replaces other missing parts.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _MISSING: Final = object()
 
 
 _EXACT_CHARACTERS: Final = 17
-"""A decimal of fewer characters, its point included, has at most 15 digits, which a float represents exactly."""
+"""A decimal with fewer characters, its point included, has at most 15 digits, which a float represents exactly."""
 
 
 def _number(digits: str) -> float | Decimal:
-    """Decode a JSON number that is no whole number, without changing its digits."""
+    """Decode a JSON number that is not an integer, without changing its digits."""
     if len(digits) < _EXACT_CHARACTERS and digits[-1] != "0" and "e" not in digits and "E" not in digits:
         return float(digits)
     value = float(digits)
@@ -75,11 +75,11 @@ Extract = Callable[["_Message"], Value]
 
 
 class ProjectionError(ValueError):
-    """A message does not have the form that the projection needs, so it makes no row, however often it is tried."""
+    """A message lacks what the projection needs, so it makes no row, however often it is tried."""
 
 
 class Projection:
-    """Makes rows of records.
+    """Makes rows from records.
 
     Args:
         fields: Source by column, in order; empty for `DEFAULT_FIELDS`.
@@ -92,7 +92,7 @@ class Projection:
         chosen = fields or DEFAULT_FIELDS
         for column in chosen:
             if _COLUMN.fullmatch(column) is None:
-                raise ValueError(f"has a column {column!r}, which is no name of letters, digits and underscores")
+                raise ValueError(f"has a column {column!r}, which must consist of letters, digits and underscores")
         self._extracts = tuple((column, _extract_of(source)) for column, source in chosen.items())
         self.columns = tuple(chosen)
 
@@ -100,7 +100,7 @@ class Projection:
         """The row of a record.
 
         Raises:
-            ProjectionError: The payload does not have what a column needs.
+            ProjectionError: The payload lacks what a column needs.
         """
         message = _Message(record)
         return {column: extract(message) for column, extract in self._extracts}
@@ -121,11 +121,11 @@ class _Message:
             try:
                 self._json = _decode_json(self.record.value)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ProjectionError(f"the payload is no JSON: {error}") from error
+                raise ProjectionError(f"the payload is not JSON: {error}") from error
             except RecursionError:
                 raise ProjectionError("the payload is JSON that is nested too deeply") from None
             except (ArithmeticError, ValueError) as error:
-                raise ProjectionError("the payload is JSON with a number that is larger than any can be") from error
+                raise ProjectionError("the payload is JSON with a number that is too large") from error
         return self._json
 
     @property
@@ -133,7 +133,7 @@ class _Message:
         try:
             return self.record.value.decode()
         except UnicodeDecodeError as error:
-            raise ProjectionError(f"the payload is no UTF-8 text: {error}") from error
+            raise ProjectionError(f"the payload is not UTF-8 text: {error}") from error
 
     def header(self, name: str) -> str | None:
         for found, value in self.record.headers:
@@ -165,7 +165,7 @@ def _time(message: _Message) -> Value:
         time = _EPOCH + timedelta(microseconds=timestamp_us)
     except OverflowError:
         raise ProjectionError(
-            f"the time {timestamp_us} microseconds since 1970 is in no year from 1 to 9999; ISO 8601 has no other"
+            f"the time {timestamp_us} microseconds since 1970 is not in a year from 1 to 9999, as ISO 8601 requires"
         ) from None
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -197,7 +197,7 @@ _PLAIN: Final[Mapping[str, Extract]] = {
 }
 
 SOURCES: Final = (*_PLAIN, "topic[N]", "$.path", "header:NAME", "user:NAME", "SOURCE ?? JSON", "=TEXT")
-"""The forms of a source, for messages."""
+"""The forms of a source, for error messages."""
 
 
 def _extract_of(source: str) -> Extract:
@@ -213,13 +213,13 @@ def _extract_of(source: str) -> Extract:
     if (level := _LEVEL.fullmatch(source)) is not None:
         return _topic_level(int(level[1]))
     if _OR in source:
-        raise ValueError(f'has a source {source!r}, whose default is no JSON; write it like topic[2] ?? "none"')
+        raise ValueError(f'has a source {source!r}, whose default is not JSON; write it like topic[2] ?? "none"')
     kind, colon, name = source.partition(":")
     if colon and name and kind == "header":
         return lambda message: message.header(name)
     if colon and name and kind == "user":
         return lambda message: message.user_property(name)
-    raise ValueError(f"has a source {source!r}, which is none of {', '.join(SOURCES)}")
+    raise ValueError(f"has a source {source!r}, which is not one of {', '.join(SOURCES)}")
 
 
 def _split_default(source: str) -> tuple[str, Value] | None:
@@ -229,7 +229,7 @@ def _split_default(source: str) -> tuple[str, Value] | None:
         try:
             return source[:at].rstrip(), _decode_json(source[at + len(_OR) :])
         except (msgspec.DecodeError, ArithmeticError, RecursionError, ValueError):
-            # This `` ?? `` may be part of a name in a path.
+            # This `` ?? `` may be part of a name in a path: try the next one.
             at = source.find(_OR, at + 1)
     return None
 
@@ -261,13 +261,13 @@ def _path(source: str) -> Extract:
         step = _STEP.match(source, position)
         if step is None:
             raise ValueError(
-                f"has a JSON path {source!r}, which cannot be read from character {position + 1} on; write it like "
+                f"has a JSON path {source!r}, which has an error from character {position + 1} on; write it like "
                 '$.sensor.values[0] or $["odd name"], with a default in JSON as $.value ?? null'
             )
         steps.append(int(step[2]) if step[2] is not None else step[1] if step[1] is not None else step[3])
         position = step.end()
 
-    missing = f"the payload has nothing at {source}; a default for that is given as {source} ?? null"
+    missing = f"the payload has nothing at {source}; to allow that, give a default as in {source} ?? null"
 
     def follow(message: _Message) -> Value:
         found = message.json

@@ -1,4 +1,4 @@
-"""Which cache queues a message goes into, by its topic."""
+"""Routing of messages to cache queues, by topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast records are sent to a sink: a rate limit, and a slow start after an outage. Pure."""
+"""Limits on the rate of records to a sink: a token bucket, and a slow start after an outage. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class RateLimit:
     """A token bucket of records.
 
     Args:
-        records_per_s: The rate; 0 for none. The burst is a quarter of a second's worth, at least one record.
+        records_per_s: The rate; 0 for no limit. The burst is a quarter of a second's worth, at least one record.
     """
 
     def __init__(self, records_per_s: float, now_s: float) -> None:

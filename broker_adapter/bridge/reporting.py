@@ -1,4 +1,4 @@
-"""A driver's status for the operator and the operator's requests to it; and keeping the queue within its bounds.
+"""A driver's status for the operator, the operator's requests to it, and the bounds of the queue.
 
 Both are keys of the state store, so any program can show and set them, wherever the driver runs.
 """
@@ -87,7 +87,7 @@ class Reporter:
         self.depth_count = 0
 
     def tell(self, state: str, reason: str = "", next_attempt_us: int = 0) -> None:
-        """Set the driver's state."""
+        """Set the driver's state, and store it soon."""
         if (state, reason, next_attempt_us) == (
             self.activity.state,
             self.activity.reason,
@@ -154,7 +154,7 @@ class Reporter:
             round(self._out.per_s, 1),
             0,
         )
-        # An unchanged status is stored now and then all the same: its time shows that the driver is alive.
+        # An unchanged status is stored at intervals, too: its time shows that the driver is alive.
         if status == self._last_status and now_s - self._last_status_s < _STATUS_INTERVAL_S:
             return
         self._last_status, self._last_status_s = status, now_s

@@ -1,4 +1,4 @@
-"""What a bridge is: the topics it takes, its queue and batches, and its sink."""
+"""The specification of a bridge: the topics it takes, its queue and batches, and its sink."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BridgeSpec:
         max_rate: Maximum of records a second that the sink is sent; 0 for no limit.
         max_refusals: A record that can be tried alone becomes a dead letter after this many refusals by the sink.
         max_outages: A record becomes a dead letter after this many outages while it alone was in flight; 0 for never.
-        drive: Whether this process may drive it; else it only puts messages into the queue.
+        drive: Whether this process may drive it; otherwise it only puts messages into the queue.
         health_interval_s: How often an idle sink is checked, in seconds.
     """
 

@@ -1,7 +1,7 @@
-"""Cache queues: bounded, durable queues in the store that hold what a sink cannot take, in order, until it can.
+"""Cache queues: bounded, durable queues in the store that keep records in order until a sink can take them.
 
-`QueueWriter` puts records in, `QueueLease` decides who takes them out, `QueueDrain` does so. A queue is a shard and a
-cursor; which sink it is drained to is `broker_adapter.bridge`.
+`QueueWriter` puts records in, `QueueLease` decides which process takes them out, `QueueDrain` takes them out. A queue
+is a shard and a cursor; `broker_adapter.bridge` drains it into a sink.
 """
 
 from broker_adapter.cache_queue.drain import QueueDrain, Waiting

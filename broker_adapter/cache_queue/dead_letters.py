@@ -1,7 +1,7 @@
-"""Dead letters: records that a queue's sink refused by themselves. What they look like, and what becomes of them.
+"""Dead letters: single records that a queue's sink refused. Their format, and replay and purge.
 
-They lie in a shard of their own, in the order in which they were refused; they are put there by `drain`, in one step
-with the note in the queue's progress that they are: what is a dead letter is not brought to the sink any more.
+They are in a shard of their own, in the order in which they were refused. `drain` puts them there, in one commit with
+the note in the queue's progress that they are dead letters: a dead letter is not sent to the sink any more.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from shards.seams.clock import Clock, SystemClock
 DEAD_LETTER_OFFSET: Final = "dead-letter-offset"
 DEAD_LETTER_SHARD: Final = "dead-letter-shard"
 DEAD_LETTER_REASON: Final = "dead-letter-reason"
-"""Headers that a dead letter has in front of its own: the offset that it had in the queue, the number of the queue's
-shard (a queue that was made anew has another), and why it was refused."""
+"""Headers that a dead letter has before the record's own: the offset that it had in the queue, the id of the queue's
+shard (a queue that was created again has another), and the reason of the refusal."""
 
 _HEADER_COUNT: Final = 3
 _READ_BYTES: Final = 256 << 10
@@ -39,12 +39,12 @@ class DeadLetter:
     """A record that the sink refused.
 
     Attributes:
-        offset: In the shard of dead letters.
-        queue_offset: Which it had in the queue; -1 if nobody knows.
-        queue_shard_id: Of the shard that the queue then had; -1 if nobody knows.
-        reason: What the sink said.
-        refused_us: When it was put there.
-        record: As it was in the queue, but for its time of expiry.
+        offset: Offset in the shard of dead letters.
+        queue_offset: Offset that it had in the queue; -1 if unknown.
+        queue_shard_id: Id of the queue's shard at that time; -1 if unknown.
+        reason: Error text of the sink.
+        refused_us: When it was refused, in microseconds since 1970.
+        record: The record of the queue, without its time of expiry.
     """
 
     offset: int
@@ -56,7 +56,7 @@ class DeadLetter:
 
 
 def as_letter(record: StoredRecord, queue_shard_id: int, reason: str) -> Record:
-    """What is kept of a record that was refused. It does not expire any more."""
+    """The record of a dead letter. It does not expire any more."""
     headers = (
         (DEAD_LETTER_OFFSET, str(record.offset).encode()),
         (DEAD_LETTER_SHARD, str(queue_shard_id).encode()),
@@ -67,7 +67,7 @@ def as_letter(record: StoredRecord, queue_shard_id: int, reason: str) -> Record:
 
 
 def from_stored(stored: StoredRecord) -> DeadLetter:
-    """The dead letter that a record of the shard of dead letters is; also one that others put there by hand."""
+    """The dead letter in a record of the shard of dead letters; other writers' records are accepted, too."""
     own = dict(stored.headers[:_HEADER_COUNT])
     is_ours = own.keys() == {DEAD_LETTER_OFFSET, DEAD_LETTER_SHARD, DEAD_LETTER_REASON}
     return DeadLetter(
@@ -88,13 +88,13 @@ def from_stored(stored: StoredRecord) -> DeadLetter:
 
 
 async def count_dead_letters(adapter: StorageAdapter, queue: str) -> int:
-    """How many are kept."""
+    """Number of dead letters that are kept."""
     place = await _place_of(adapter, queue)
     return 0 if place is None else place.record_count
 
 
 async def list_dead_letters(adapter: StorageAdapter, queue: str) -> AsyncGenerator[DeadLetter, None]:
-    """Those that are kept, oldest first; read in pieces."""
+    """The dead letters that are kept, oldest first; read in steps."""
     place = await _place_of(adapter, queue)
     if place is None:
         return
@@ -110,16 +110,16 @@ async def list_dead_letters(adapter: StorageAdapter, queue: str) -> AsyncGenerat
 async def replay_dead_letters(
     adapter: StorageAdapter, queue: str, settings: QueueSettings, *, clock: Clock | None = None
 ) -> int:
-    """Put those that are there now back at the end of the queue, in their order, each exactly once.
+    """Append the present dead letters to the queue again, in their order, each exactly once.
 
-    Each piece is appended in one commit with the note up to where that was done, so a crash at any point, a second
-    operator or a lost answer puts none back twice. They count as new: their age begins now.
+    Each step is one commit of the append and the new position in the dead letters. So a crash at any point, a second
+    operator or a lost answer puts none back twice. They count as new records: their age begins now.
 
     Returns:
         How many this call put back.
 
     Raises:
-        QueueFullError: There is no room for more; those that were put back are no dead letters any more.
+        QueueFullError: There is no room for more; those that were put back are not dead letters any more.
         ShardNotFoundError: The queue's shard is gone.
     """
     replayed_count = 0
@@ -149,13 +149,13 @@ async def replay_dead_letters(
         try:
             await adapter.commit(Changes(((names.shard_of(queue), records),) if records else (), (note,)))
         except VersionConflictError:
-            # Somebody else put them back or purged them, or a try of ours was carried out without an answer.
+            # Another call put them back or purged them, or an earlier attempt was carried out without an answer.
             continue
         replayed_count += len(records)
 
 
 async def purge_dead_letters(adapter: StorageAdapter, queue: str) -> int:
-    """Throw away those that are there now; return how many that was."""
+    """Delete the present dead letters; return their number."""
     end_offset = await _end_of(adapter, queue)
     while True:
         place = await _place_of(adapter, queue, end_offset)
@@ -172,12 +172,12 @@ async def purge_dead_letters(adapter: StorageAdapter, queue: str) -> int:
 
 @attrs.frozen(slots=True)
 class _Place:
-    """Where the dead letters begin and end.
+    """Begin and end of the dead letters.
 
     Attributes:
-        shard_id: Of their shard.
-        record_count: Dead letters between the two. Those that were lost with the memory are not counted.
-        version: Of the note about those that are done with; 0 if there is none.
+        shard_id: Id of their shard.
+        record_count: Dead letters between the two offsets. Those that were lost with the memory are not counted.
+        version: Version of the stored position; 0 if there is none.
     """
 
     shard_id: int
@@ -187,7 +187,7 @@ class _Place:
     version: int
 
     def note(self, queue: str, next_offset: int) -> StatePut:
-        """Notes that all below an offset are done with, if nobody else noted anything meanwhile."""
+        """The put that marks all below an offset as finished, if the position was not changed meanwhile."""
         value = encode(LettersDone(self.shard_id, next_offset))
         return StatePut(names.letters_done_key(queue), value, self.version)
 
@@ -210,7 +210,7 @@ async def _place_of(adapter: StorageAdapter, queue: str, end_offset: int | None 
 
 
 async def _end_of(adapter: StorageAdapter, queue: str) -> int:
-    """The offset behind those that are there now."""
+    """The offset after the present dead letters."""
     place = await _place_of(adapter, queue)
     return 0 if place is None else place.next_offset
 

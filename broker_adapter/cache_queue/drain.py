@@ -1,8 +1,8 @@
-"""Taking records out of a cache queue: reading on from where it is done with, and moving that behind what the sink has.
+"""Taking records out of a cache queue: reads from its confirmed offset on, and advances that offset.
 
-Only the holder of the queue's lease does so (`lease`). Up to where the queue is done with, and what became of its
-records, is one value of the state store that is changed by compare-and-set (`progress`): a former holder that has not
-noticed cannot change it any more. A dead letter is stored in one commit with the note that it is one.
+Only the holder of the queue's lease does so (`lease`). The confirmed offset and the outcomes of records are one value
+of the state store that is changed by compare-and-set (`progress`): a former holder that has not noticed cannot change
+it any more. A dead letter is stored in one commit with the note that it is one.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _LETTERS_BYTES: Final = 256 << 10
 _COUNTED_BYTES: Final = 1 << 20
 
 Refused: TypeAlias = tuple[StoredRecord, str]
-"""A record that the sink refuses, and why."""
+"""A record that the sink refuses, and the reason."""
 
 _Step: TypeAlias = Callable[[Progress], tuple[Progress, Sequence[Record]] | None]
-"""From the present progress: the next one with the dead letters that belong to it; None if there is nothing to do."""
+"""Computes from the present progress the next one, with the dead letters that belong to it; None: nothing to do."""
 
 
 @attrs.frozen(slots=True)
 class Hole:
-    """Offsets without a record to bring, between two records or behind the last one of a read.
+    """Offsets without a record to send, between two records or after the last one of a read.
 
     Attributes:
-        next_offset: Offset behind them.
-        counts: What became of their records.
+        next_offset: Offset after them.
+        counts: Outcomes of their records.
     """
 
     next_offset: int
@@ -54,13 +54,13 @@ class Hole:
 
 @attrs.frozen(slots=True)
 class Waiting:
-    """Records that wait, as one read found them.
+    """Records that wait, as found by one read.
 
     Attributes:
-        records: In order. What expired, was dropped, was lost or is a dead letter is left out.
+        records: In order, without records that expired, were dropped, were lost or are dead letters.
         first_offset: Where the read began.
-        next_offset: Where to read on.
-        holes: What was left out, in order.
+        next_offset: Where the next read begins.
+        holes: The offsets without a record to send, in order.
     """
 
     records: Sequence[StoredRecord]
@@ -70,7 +70,7 @@ class Waiting:
 
     @property
     def skipped(self) -> Counts:
-        """What was left out, by reason."""
+        """Counts of the records that are left out, by outcome."""
         skipped = Counts()
         for hole in self.holes:
             skipped = added(skipped, hole.counts)
@@ -78,7 +78,7 @@ class Waiting:
 
 
 class QueueDrain:
-    """The way out of a queue, for the holder of its lease."""
+    """Reads and confirms records of a queue, for the holder of its lease."""
 
     def __init__(self, adapter: StorageAdapter, grant: Grant) -> None:
         self._adapter = adapter
@@ -89,7 +89,7 @@ class QueueDrain:
         self._key = names.progress_key(grant.queue)
         self._progress = Progress(0)
         self._version = 0
-        # Batches that are on their way at once set records aside while others are confirmed.
+        # Batches in flight may set records aside while other batches are confirmed.
         self._storing = trio.Lock()
         self._bytes_since_trim = 0
         self._trimmed_offset = 0
@@ -97,24 +97,24 @@ class QueueDrain:
 
     @property
     def offset(self) -> int:
-        """Everything below is confirmed, set aside or given up; stored."""
+        """Everything below it is confirmed, set aside or dropped; stored."""
         return self._progress.offset
 
     @property
     def dead_offsets(self) -> Sequence[Range]:
-        """Offsets at or above it whose records are dead letters already: they are not brought to the sink."""
+        """Ranges at or above `offset` whose records are dead letters already: they are not sent to the sink."""
         return self._progress.set_aside
 
     @property
     def counts(self) -> Counts:
-        """What became of it; stored with it."""
+        """Outcomes of records; stored together with `offset`."""
         return self._progress.counts
 
     async def begin(self) -> None:
-        """Take the queue over from whoever drove it before, who cannot move it on any more.
+        """Take the queue over: an earlier driver cannot advance it any more.
 
         Raises:
-            QueueLostError: A later driver has been here.
+            QueueLostError: A later driver has begun already.
             ShardNotFoundError: The queue's shard is gone.
             StorageError: The store does not answer.
         """
@@ -135,25 +135,26 @@ class QueueDrain:
         self._trimmed_offset = 0
 
     async def require_cursor(self) -> None:
-        """Return if the queue is where this drain left it. Not while something is being confirmed.
+        """Check that the offset is where this drain left it. Do not call it while something is being confirmed.
 
         Raises:
-            QueueLostError: Others moved it on, or it was made anew: what waits now is not what was read.
+            QueueLostError: The offset was changed by others, or the queue was created again: records that were read are
+                void.
         """
         try:
             shard_id = (await self._adapter.describe_shard(self._shard)).shard_id
         except ShardNotFoundError as error:
             raise QueueLostError(f"the cache queue {self._queue!r} was deleted meanwhile") from error
         if shard_id != self._progress.shard_id:
-            raise QueueLostError(f"the cache queue {self._queue!r} was made anew meanwhile")
+            raise QueueLostError(f"the cache queue {self._queue!r} was deleted and created again meanwhile")
         async with self._storing:
             await self._take_note()
 
     async def read(self, offset: int, *, max_bytes: int, max_wait_s: float, end_offset: int | None = None) -> Waiting:
-        """Read on; empty if nothing came within ``max_wait_s``.
+        """Read from an offset on; the result is empty if nothing came within ``max_wait_s`` seconds.
 
         Args:
-            end_offset: What lies at or above it is left out.
+            end_offset: Records at or above it are left out.
 
         Raises:
             ShardNotFoundError: The queue's shard is gone.
@@ -162,8 +163,10 @@ class QueueDrain:
             found = await self._adapter.read(self._shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s)
         except OffsetOutOfRangeError as error:
             if error.start_offset <= offset:
-                # Below what this queue once held: somebody deleted its shard and made it anew.
-                raise QueueLostError(f"the cache queue {self._queue!r} was made anew meanwhile") from error
+                # The queue once had this offset: its shard was deleted and created again.
+                raise QueueLostError(
+                    f"the cache queue {self._queue!r} was deleted and created again meanwhile"
+                ) from error
             next_offset = error.start_offset if end_offset is None else min(error.start_offset, end_offset)
             return Waiting((), offset, next_offset, (Hole(next_offset, await self._dropped(offset, next_offset)),))
         next_offset = found.next_offset if end_offset is None else min(found.next_offset, end_offset)
@@ -191,7 +194,7 @@ class QueueDrain:
         return Waiting(records, offset, next_offset, holes)
 
     async def _dropped(self, offset: int, end_offset: int) -> Counts:
-        """What became of what was trimmed away before it was read."""
+        """Outcomes of records that were trimmed before they were read."""
         progress = self._progress
         info = await self._adapter.describe_shard(self._shard)
         ends = await known_ends(self._adapter, self._queue, progress.shard_id)
@@ -200,7 +203,7 @@ class QueueDrain:
         return Counts(dead_lettered=dead_count, dropped_oldest=end_offset - offset - unused_count - dead_count)
 
     async def counts_up_to(self, next_offset: int) -> Counts:
-        """What is to be counted if the sink has all that waits below an offset.
+        """The counts to confirm if the sink has all records below an offset.
 
         Raises:
             ShardNotFoundError: The queue's shard is gone.
@@ -215,7 +218,7 @@ class QueueDrain:
         return outcome
 
     async def counts_without_reading(self, next_offset: int) -> Counts:
-        """The same as the segments tell it: what has expired among the records that are there counts as confirmed.
+        """The same, computed from the segments: expired records that are still stored count as confirmed.
 
         Raises:
             ShardNotFoundError: The queue's shard is gone.
@@ -227,9 +230,9 @@ class QueueDrain:
         return msgspec.structs.replace(counts, confirmed=counts.purged, purged=0)
 
     async def set_aside(self, refused: Sequence[Refused]) -> None:
-        """Keep records that the sink refuses as dead letters: from then on they are not brought to it any more.
+        """Store records that the sink refuses as dead letters: they are not sent to it any more.
 
-        A record that is one already, from before a crash, is not added again. Returns when that would survive a crash.
+        A record that is a dead letter already, from before a crash, is not added again. Returns when that is durable.
 
         Raises:
             QueueLostError: The queue has another driver.
@@ -251,15 +254,15 @@ class QueueDrain:
             await self._store(keep)
 
     async def confirm(self, next_offset: int, outcome: Counts, size_bytes: int) -> None:
-        """Move the queue on. Returns when that would survive a crash.
+        """Advance the confirmed offset. Returns when that is durable.
 
         Args:
-            next_offset: Everything below is done with.
-            outcome: What became of what lies between.
-            size_bytes: About how much that was; segments are dropped now and then.
+            next_offset: Everything below it is finished.
+            outcome: Outcomes of the records in between.
+            size_bytes: Approximate size of these records; segments are dropped after a number of bytes.
 
         Raises:
-            QueueLostError: Somebody else moved it on.
+            QueueLostError: Another process advanced it.
         """
         counted_offset = self.offset
 
@@ -267,7 +270,7 @@ class QueueDrain:
             if next_offset <= progress.offset:
                 return None
             if progress.offset != counted_offset:
-                raise QueueLostError(f"the cache queue {self._queue!r} was moved on meanwhile")
+                raise QueueLostError(f"the cache queue {self._queue!r} was advanced by another process meanwhile")
             moved = msgspec.structs.replace(
                 progress,
                 offset=next_offset,
@@ -282,7 +285,7 @@ class QueueDrain:
             await self.trim()
 
     async def trim(self) -> None:
-        """Drop what is done with; whole segments give their room back."""
+        """Drop finished records; disk space is freed in whole segments."""
         self._bytes_since_trim = 0
         if self.offset > self._trimmed_offset:
             self._trimmed_offset = self.offset
@@ -290,7 +293,7 @@ class QueueDrain:
             await self.show_cursor()
 
     async def show_cursor(self) -> None:
-        """Let the shard's cursor follow, which the server's metrics and the console look at."""
+        """Copy the offset to the shard's cursor, which the server's metrics and the console read."""
         if self.offset > self._shown_offset:
             offset = self.offset
             await self._adapter.commit_cursor(self._shard, QUEUE_CURSOR, offset)
@@ -321,10 +324,10 @@ class QueueDrain:
         return committed.values[0].version
 
     async def _take_note(self) -> None:
-        """Take over what an earlier call did of which no answer came: it was cut off, or the connection was lost.
+        """Apply what an earlier call stored without an answer: it was cancelled, or the connection was lost.
 
         Raises:
-            QueueLostError: It was not ours.
+            QueueLostError: Another process stored it.
         """
         found = await self._adapter.get_state(self._key)
         if found is not None and found.version == self._version:
@@ -334,17 +337,17 @@ class QueueDrain:
             found is None
             or progress is None
             or (progress.shard_id, progress.epoch) != (self._progress.shard_id, self._epoch)
-            # Who purges leaves the epoch as it is.
+            # A purge does not change the epoch.
             or progress.counts.purged != self._progress.counts.purged
         ):
-            raise QueueLostError(f"the cache queue {self._queue!r} was moved by others")
+            raise QueueLostError(f"the cache queue {self._queue!r} was changed by another process")
         self._progress, self._version = progress, found.version
 
 
 def _left_out(
     first_offset: int, next_offset: int, gaps: Sequence[Range], unused: Sequence[Range], set_aside: Sequence[Range]
 ) -> Counts:
-    """What became of offsets that hold no record to bring: what is hidden otherwise has expired."""
+    """Outcomes of offsets without a record to send: those with no other outcome have expired."""
     dead_count = covered_count(set_aside, first_offset, next_offset)
     lost_count = dead_in_gaps_count = gap_count = 0
     for gap_first, gap_after in intersection(gaps, [(first_offset, next_offset)]):
@@ -357,7 +360,7 @@ def _left_out(
 
 
 def _pieces(refused: Sequence[Refused]) -> Iterator[Sequence[Refused]]:
-    """As much as one commit may have."""
+    """Cut into pieces that fit into one commit."""
     piece: list[Refused] = []
     size_bytes = 0
     for each in refused:

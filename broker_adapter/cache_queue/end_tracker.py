@@ -1,7 +1,7 @@
-"""What one writer learns of which offsets were given to records, from its appends and from looks at the shard. Pure.
+"""What one writer knows about which offsets have records, from its appends and from reads of the shard. Pure.
 
-It matters for records in memory alone: when the store's node dies they are gone, with the offsets that were reserved
-for more of them. Where the records ended in such a gap, only those who put them in know.
+It matters only for records in memory: when the store's node dies they are lost, together with the offsets that were
+reserved for more of them. Only the writers know where the records ended in such a gap.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from shards.model import Mode, SegmentKind, ShardInfo
 
 
 class EndTracker:
-    """Of one writer and queue.
+    """The knowledge of one writer about one queue.
 
     Attributes:
-        known: What is to be kept in the store; None while there is nothing to tell.
+        known: The value to store; None while there is none.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class EndTracker:
             self._stretches.append((base_offset, next_offset))
 
     def look(self, info: ShardInfo, done_offset: int) -> None:
-        """Take over what a look shows.
+        """Use the state of the shard that was read.
 
         Args:
             info: The queue's shard, with segments.
-            done_offset: Nothing below it matters any more.
+            done_offset: Offsets below it do not matter any more.
         """
         stretches, self._stretches = self._stretches, []
         known = self.known if self.known is not None and self.known.shard_id == info.shard_id else None
@@ -49,7 +49,7 @@ class EndTracker:
         if known is not None:
             stretches = [(known.end_offset, known.end_offset), *stretches]
         ends = [next_offset for _, next_offset in stretches]
-        # Where the store died more than once since the last look, each of its lives ends in a jump.
+        # If the store died more than once since the last read, there is a jump for each time.
         jumps = [
             (end, base_offset)
             for (_, end), (base_offset, _) in pairwise(stretches)

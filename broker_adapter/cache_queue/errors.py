@@ -1,4 +1,4 @@
-"""What a cache queue says when it does not do what it was asked."""
+"""Errors of cache queues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from broker_adapter.errors import StorageError
 
 
 class QueueFullError(StorageError):
-    """The queue is full and its overflow policy is to tell producers; they may try again when it has drained."""
+    """The queue is full and its overflow policy is to refuse records; producers may try again when it has drained."""
 
     code = "queue_full"
     retriable = True
@@ -19,6 +19,6 @@ class QueueNotFoundError(StorageError):
 
 
 class QueueLostError(StorageError):
-    """Somebody else drives the queue now, or its cursor was moved from outside: what was read is not ours any more."""
+    """The queue has another driver now, or its offset was changed by others: records read by this one are not valid."""
 
     code = "queue_lost"

@@ -1,11 +1,11 @@
-"""How full a queue is, as one of its writers knows it between two looks at the store. Pure.
+"""How full a queue is, as one of its writers estimates it between two reads of the store. Pure.
 
-Records are counted, not offsets: after a crash of the store the offsets of a shard in memory mode go on behind those
+Records are counted, not offsets: after a crash of the store the offsets of a shard in memory mode continue after those
 that were reserved, a million higher.
 
-A writer learns of records that others put in by the offsets of its own: all below them were taken before. It does not
-see what is drained, so between two looks it takes the queue for fuller than it is, never for emptier by more than what
-others have under way.
+A writer learns about records of other writers from the offsets of its own: all lower offsets were taken before. It does
+not see records that are drained, so between two reads its estimate is too high, and too low by no more than what others
+have in flight.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from broker_adapter.cache_queue.ranges import Range
 from shards.model import SegmentInfo, ShardInfo
 
 LONGEST_STRETCH: Final = 1 << 19
-"""Offsets that others may have taken between two appends of one writer. The store reserves twice as many for records in
-memory, and gives up at least so many of them when it dies: a longer jump is such a gap, and the next look tells. The
-others would have to put in two million records a second to be taken for one."""
+"""Most offsets that others may have taken between two appends of one writer. The store reserves twice as many for
+records in memory, and skips at least this many when it dies: a longer jump is such a gap, and the next read shows it.
+Others would have to append two million records per second to be mistaken for a gap."""
 
 
 def gives_up_offsets(known_end: int, gap_end: int) -> bool:
     """Whether a gap in the records ends with offsets that no record had.
 
-    A store that dies gives up what it had reserved; one that ends in order gives up nothing, and its gap ends with the
-    last record.
+    A store that dies skips the offsets that it had reserved; a store that stops in order skips none, and its gap ends
+    with the last record.
 
     Args:
-        known_end: End of records at or below the end of the gap.
+        known_end: Highest known end of records at or below the end of the gap.
     """
     return gap_end - known_end >= LONGEST_STRETCH
 
 
 @attrs.frozen(slots=True)
 class Depth:
-    """What waits.
+    """The records that wait.
 
     Attributes:
-        first_offset: Where what waits begins; ``next_offset`` if nothing does.
-        record_count: Records; offsets in a gap have none.
-        size_bytes: As the store keeps them, with a part of the oldest segment in proportion.
+        first_offset: Offset of the first one; ``next_offset`` if there is none.
+        record_count: Number of records; offsets in a gap have none.
+        size_bytes: Their stored size, with a proportional part of the oldest segment.
     """
 
     first_offset: int
@@ -56,8 +56,8 @@ def depth_of(info: ShardInfo, done_offset: int, end_offset: int | None = None) -
 
     Args:
         info: Its shard, with segments.
-        done_offset: Everything below is done with.
-        end_offset: What lies at or above it is left out.
+        done_offset: Everything below it is finished.
+        end_offset: Records at or above it are left out.
     """
     next_offset = info.next_offset if end_offset is None else min(info.next_offset, max(end_offset, info.start_offset))
     first_offset = max(info.start_offset, min(done_offset, next_offset))
@@ -72,7 +72,7 @@ def depth_of(info: ShardInfo, done_offset: int, end_offset: int | None = None) -
 
 
 def gaps_of(info: ShardInfo, first_offset: int) -> list[Range]:
-    """Ranges of offsets from one on that no segment has: what lay there in memory is lost, or never was."""
+    """Ranges of offsets, from one on, that are in no segment: their records in memory are lost, or never existed."""
     offset = max(info.start_offset, first_offset)
     gaps: list[Range] = []
     for segment in info.segments:
@@ -85,7 +85,7 @@ def gaps_of(info: ShardInfo, first_offset: int) -> list[Range]:
 
 
 def offset_with_records_behind(info: ShardInfo, record_count: int) -> int:
-    """The lowest offset from which on no more than so many records wait."""
+    """The lowest offset from which on at most this many records wait."""
     for segment in reversed(info.segments):
         held = segment.next_offset - segment.base_offset
         if held >= record_count:
@@ -95,7 +95,7 @@ def offset_with_records_behind(info: ShardInfo, record_count: int) -> int:
 
 
 def offset_with_bytes_behind(info: ShardInfo, depth: Depth, size_bytes: int) -> int:
-    """The lowest offset from which on no more than so many bytes wait, by the mean size in each segment."""
+    """The lowest offset from which on at most this many bytes wait, by the mean size in each segment."""
     excess = depth.size_bytes - size_bytes
     offset = depth.first_offset
     for segment in info.segments:
@@ -121,7 +121,7 @@ def _bytes_from(segment: SegmentInfo, offset: int) -> int:
 
 
 class Gauge:
-    """The depth of a queue since the last look, with what its writer has put in or learnt since."""
+    """Estimate of a queue's depth: the last read, plus what its writer has put in or learnt since."""
 
     def __init__(self) -> None:
         self._depth = Depth(0, 0, 0, 0)
@@ -137,7 +137,7 @@ class Gauge:
         self._committed_before = [0, 0]
 
     def begin_look(self) -> None:
-        """The store is asked now: what is settled from here on may or may not be in its answer."""
+        """A read of the store begins: appends settled from now on may or may not be in its result."""
         self._new_count = 0
         self._new_bytes = 0
         self._new_offset = 0
@@ -146,9 +146,9 @@ class Gauge:
         self._committed = [0, 0]
 
     def look(self, depth: Depth) -> None:
-        """Take over what the store said. What is under way may be in it already: until it is known it counts twice.
+        """Use the result of a read. Appends in flight may be included already; they count twice until settled.
 
-        So do the bytes of what was settled meanwhile, until the next look. A queue that was made anew begins again.
+        So do the bytes of appends settled meanwhile, until the next read. A queue that was created again starts at 0.
         """
         self._depth = depth
         self._committed_before = [0, 0]
@@ -157,20 +157,20 @@ class Gauge:
         self._added_bytes = self._new_bytes if self._new_offset > depth.next_offset else 0
 
     def put(self, count: int, size_bytes: int) -> None:
-        """Records were handed over."""
+        """Records were appended; the outcome is not known yet."""
         self._under_way_count += count
         self._under_way_bytes += size_bytes
 
     def settled(self, count: int, size_bytes: int, next_offset: int | None) -> None:
-        """Their outcome is known.
+        """The outcome of appended records is known.
 
         Args:
-            next_offset: Offset behind them; None if they were not stored, or nobody knows where.
+            next_offset: Offset after them; None if they were not stored, or if that is unknown.
         """
         self._under_way_count -= count
         self._under_way_bytes -= size_bytes
         if next_offset is not None and next_offset > self._next_offset:
-            # All that came since the last look, ours and others', at our mean size.
+            # All records appended since the last read, by this writer and others, at this writer's mean size.
             added_count = next_offset - self._next_offset
             if added_count - count >= LONGEST_STRETCH:
                 added_count = count
@@ -182,20 +182,20 @@ class Gauge:
             self._next_offset = self._new_offset = next_offset
 
     def committed(self, count: int, size_bytes: int) -> None:
-        """Records were put in by a commit, whose outcome is not told here: the look after the next knows of them."""
+        """Records were put in by a commit, whose outcome is not reported here: the second next read includes them."""
         self._committed[0] += count
         self._committed[1] += size_bytes
 
     @property
     def record_count(self) -> int:
-        """Records that wait or are on their way."""
+        """Records that wait or are in flight."""
         return self._depth.record_count + self._added_count + self._under_way_count + self._unlocated(0)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that wait or are on their way, about."""
+        """Approximate bytes that wait or are in flight."""
         return self._depth.size_bytes + self._added_bytes + self._under_way_bytes + self._unlocated(1)
 
     def _unlocated(self, at: int) -> int:
-        """Records, or bytes, that were committed and are not known to be in what the store said."""
+        """Records, or bytes, that were committed and are perhaps not in the result of the last read."""
         return self._committed_before[at] + self._committed[at]

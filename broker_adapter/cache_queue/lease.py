@@ -1,9 +1,9 @@
-"""Who may take records out of a cache queue: exactly one at a time, whoever holds its lease.
+"""Lease of a cache queue: only its holder may take records out, one process at a time.
 
-A lease is renewed as long as its holder lives. One that has not been renewed for a whole lease period, as seen by a
-candidate that could look all the time, is taken over with the next epoch. A holder that could not renew it lets go by
-itself before anybody may take it: it counts the period from before its last renewal. A holder also lets go when
-somebody asks for the queue, who has it next (`lease_request`).
+A lease is renewed as long as its holder is alive. A lease that was not renewed for a whole lease period, as seen by a
+candidate that could read it all that time, is taken over with the next epoch. A holder that could not renew it stops by
+itself before another process may take it: it counts the period from before its last renewal. A holder also gives the
+lease up when another process requests it (`lease_request`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen(slots=True, kw_only=True)
 class LeaseSettings:
-    """How patient candidates are; the same for all drivers of a queue.
+    """Times of leases; the same for all drivers of a queue.
 
     Attributes:
-        lease_s: A lease that has not been renewed for so long may be taken over.
-        renew_interval_s: How often it is renewed, and how often candidates look.
+        lease_s: A lease that has not been renewed for this long may be taken over.
+        renew_interval_s: How often it is renewed, and how often candidates read it.
     """
 
     lease_s: float = 9.0
@@ -48,7 +48,7 @@ class LeaseSettings:
 
     @property
     def safe_s(self) -> float:
-        """A holder lets go when its last renewal began so long ago."""
+        """A holder stops when its last renewal began this long ago, in seconds."""
         return self.lease_s - self.renew_interval_s
 
 
@@ -58,10 +58,10 @@ class Grant:
 
     Attributes:
         queue: The queue.
-        holder: Who holds it.
-        epoch: Higher than that of any holder before.
-        is_asked_for: Set when somebody asks for it: the holder brings what it has begun to an end and leaves the body.
-            It is cancelled if that takes longer than `LeaseSettings.renew_interval_s`.
+        holder: Name of the holder.
+        epoch: Higher than that of any earlier holder.
+        is_asked_for: Set when another process requests it: the holder finishes its work in progress and leaves the
+            context. It is cancelled if that takes longer than `LeaseSettings.renew_interval_s`.
     """
 
     queue: str
@@ -76,7 +76,7 @@ class _Loss:
 
     Attributes:
         reason: For people.
-        is_ours: Whether it still is to be given back.
+        is_ours: Whether this holder still has to give it back.
     """
 
     reason: str
@@ -89,7 +89,7 @@ class QueueLease:
     Args:
         adapter: The store.
         queue: The queue.
-        holder: The candidate's name, for people.
+        holder: The candidate's name, for output.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class QueueLease:
 
     @asynccontextmanager
     async def hold(self, *, ask: bool = False) -> AsyncIterator[Grant]:
-        """Wait for the lease and hold it while the body runs; give it back afterwards.
+        """Hold the lease as an async context manager: wait for it, and give it back at the end.
 
         Args:
-            ask: Have the present holder stand aside, and stand aside for nobody. Otherwise the lease is given up when
-                somebody asks for it, and not taken while somebody does.
+            ask: Request it from the present holder, and ignore requests of others. Otherwise the lease is given up when
+                another process requests it, and is not taken while there is a request.
 
         Raises:
-            QueueLostError: It was lost meanwhile, or given up for somebody who asked; the body was cancelled.
+            QueueLostError: It was lost meanwhile, or given up for a request; the body was cancelled.
         """
         grant = await self._take(OwnRequest(self._adapter, self._queue, self._holder) if ask else None)
         loss: _Loss | None = None
@@ -146,7 +146,7 @@ class QueueLease:
             )
 
     async def holder(self) -> str:
-        """Who holds it, or did last and has not given it back; empty if nobody."""
+        """Name of the holder, or of the last one if it did not give it back; empty if the lease is free."""
         found = await self._adapter.get_state(self._key)
         return "" if found is None else decode(Lease, found.key, found.value).holder
 
@@ -165,7 +165,7 @@ class QueueLease:
                     return grant
                 await trio.sleep(self._settings.renew_interval_s)
         finally:
-            # Who has the lease needs no request any more: nobody takes it then.
+            # The new holder needs no request any more: nothing can take the lease from it now.
             if own is not None:
                 await own.withdraw()
 
@@ -202,7 +202,7 @@ class QueueLease:
             return None
         self._took(wanted, stored)
         if trio.current_time() >= self._taken_s + self._settings.safe_s:
-            # The answer took so long that others may have it by now: the next look tells.
+            # The answer took so long that another process may have it by now: the next read shows that.
             return None
         return Grant(self._queue, self._holder, wanted.epoch)
 
@@ -211,25 +211,25 @@ class QueueLease:
         self._version = stored.version
 
     async def _renew_until_lost(self, *, is_asker: bool) -> _Loss:
-        """Renew the lease until it is lost or asked for."""
+        """Renew the lease until it is lost or requested by another process."""
         last_s = began_s = self._taken_s
         while True:
             with trio.move_on_at(last_s + self._settings.safe_s) as patience:
                 await trio.sleep(self._settings.renew_interval_s)
                 began_s = trio.current_time()
                 if not await self._renew():
-                    return _Loss("somebody else took it over", is_ours=False)
+                    return _Loss("another process took it over", is_ours=False)
             if patience.cancelled_caught:
                 _log.warning("cache queue %s: the lease could not be renewed in time", self._queue)
                 return _Loss("its lease could not be renewed in time", is_ours=False)
             last_s = began_s
             request = None if is_asker else await self._request()
             if request is not None:
-                _log.info("cache queue %s: standing aside for %s", self._queue, request.asker)
-                return _Loss(f"{request.asker} asked for it", is_ours=True)
+                _log.info("cache queue %s: giving the lease up for %s", self._queue, request.asker)
+                return _Loss(f"{request.asker} requested it", is_ours=True)
 
     async def _request(self) -> FoundRequest | None:
-        """Who asks for it; None as well if the store does not say so at once: it is asked again soon."""
+        """The request for it, if any; also None if the store does not answer at once: it is read again soon."""
         with trio.move_on_after(self._settings.renew_interval_s / 2):
             try:
                 return await find_request(self._adapter, self._queue)
@@ -239,7 +239,7 @@ class QueueLease:
         return None
 
     async def _renew(self) -> bool:
-        """Renew it, however often that takes; false if somebody else has it."""
+        """Renew it, with retries; false if another process has it."""
         assert self._held is not None
         renewed = Lease(self._held.holder, self._held.claim, self._held.epoch, self._held.renewal_count + 1)
         while True:
@@ -258,7 +258,7 @@ class QueueLease:
         try:
             return await self._adapter.put_state(self._key, encode(renewed), expected_version=self._version)
         except VersionConflictError:
-            # An earlier try may have been carried out without an answer.
+            # An earlier attempt may have been carried out without an answer.
             found = await self._adapter.get_state(self._key)
             is_ours = found is not None and decode(Lease, found.key, found.value) == renewed
             return found if is_ours else None
@@ -267,14 +267,14 @@ class QueueLease:
         try:
             await self._adapter.put_state(self._key, encode(free), expected_version=self._version)
         except VersionConflictError:
-            # A renewal that was cut off may have been carried out.
+            # A cancelled renewal may have been carried out.
             found = await self._adapter.get_state(self._key)
             if found is None or decode(Lease, found.key, found.value).claim != free.claim:
                 return
             await self._adapter.put_state(self._key, encode(free), expected_version=found.version)
 
     async def _give_back(self) -> None:
-        """Let others have it at once; if that fails they wait for its end."""
+        """Free the lease at once; if that fails, others wait until it expires."""
         held, self._held = self._held, None
         if held is None:
             return

@@ -1,9 +1,9 @@
-"""Asking for a cache queue that somebody else drives, and standing aside for who asks.
+"""Requests for the lease of a cache queue that another process holds.
 
-A live driver holds the lease of its queue for as long as it lives. Who needs the queue for a while leaves a request
-beside the lease and renews it: the holder sees it at its next renewal and gives the lease back, and nobody else takes
-it while the request stands. No clock is compared with another: a request that has not changed for a whole lease period
-is that of a process which is gone, and whoever waits for the lease removes it.
+A live driver holds the lease of its queue for as long as it lives. A process that needs the queue for a while stores a
+request next to the lease and renews it: the holder sees it at its next renewal and gives the lease back, and no other
+process takes the lease while the request exists. Clocks are not compared: a request that has not changed for a whole
+lease period is that of a dead process, and any process that waits for the lease removes it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen(slots=True)
 class FoundRequest:
-    """A request as it was found.
+    """A request as it was read.
 
     Attributes:
-        asker: Who asks, for people.
-        claim: Tells the request from others.
-        version: Changes as long as the asker lives.
+        asker: Name of the process that made it, for output.
+        claim: Random; distinguishes the request from others.
+        version: Changes as long as the requesting process is alive.
     """
 
     asker: str
@@ -43,7 +43,7 @@ class FoundRequest:
 
 
 async def find_request(adapter: StorageAdapter, queue: str) -> FoundRequest | None:
-    """Who asks for a queue, if anybody does."""
+    """The request for a queue, if there is one."""
     found = await adapter.get_state(names.request_key(queue))
     if found is None:
         return None
@@ -52,16 +52,16 @@ async def find_request(adapter: StorageAdapter, queue: str) -> FoundRequest | No
 
 
 async def remove_request(adapter: StorageAdapter, queue: str, dead: FoundRequest) -> None:
-    """Remove the request of an asker that is gone; one that has been renewed after all stays."""
+    """Remove the request of a dead process; a request that was renewed meanwhile stays."""
     try:
         await adapter.delete_state(names.request_key(queue), expected_version=dead.version)
     except VersionConflictError:
         return
-    _log.warning("cache queue %s: %s asked for it and is gone", queue, dead.asker)
+    _log.warning("cache queue %s: %s requested it and is gone", queue, dead.asker)
 
 
 class OwnRequest:
-    """The request of one asker. One at a time stands: a later asker waits until that of the earlier one is gone."""
+    """The request of one process. There is one at a time: a later process waits until the earlier request is gone."""
 
     def __init__(self, adapter: StorageAdapter, queue: str, asker: str) -> None:
         self._adapter = adapter
@@ -73,14 +73,14 @@ class OwnRequest:
         self._may_stand = False
 
     def is_same(self, found: FoundRequest) -> bool:
-        """Whether a request that was found is this one."""
+        """Whether a request that was read is this one."""
         return found.claim == self._claim
 
     async def renew(self, found: FoundRequest | None) -> None:
-        """Make the request, or show that its asker lives.
+        """Make the request, or renew it.
 
         Args:
-            found: The request itself as it was found, None if none stands.
+            found: The present request, None if there is none.
         """
         self._renewal_count += 1
         self._may_stand = True
@@ -90,11 +90,11 @@ class OwnRequest:
                 self._key, encode(request), expected_version=0 if found is None else found.version
             )
         except VersionConflictError:
-            # Another asker was faster, or this one was taken for dead: the next look tells.
+            # Another process was first, or this one was declared dead: the next read shows that.
             return
 
     async def withdraw(self) -> None:
-        """Let others have the queue; if that fails they wait until they know that nobody asks any more."""
+        """Remove the request; if that fails, others wait until it has expired."""
         if not self._may_stand:
             return
         with trio.move_on_after(_WITHDRAW_S, shield=True):
@@ -104,4 +104,4 @@ class OwnRequest:
                     await self._adapter.delete_state(self._key, expected_version=found.version)
                 self._may_stand = False
             except (StorageError, trio.ClosedResourceError) as error:
-                _log.info("cache queue %s: the request for it was not withdrawn: %s", self._queue, error)
+                _log.info("cache queue %s: the request for it was not removed: %s", self._queue, error)

@@ -1,4 +1,4 @@
-"""Under which names the parts of a cache queue lie in the store."""
+"""Names of the parts of a cache queue in the store: shards, cursor, state keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shards.topics.reserved_names import (
 )
 
 NO_WRITER: Final = ""
-"""In place of a writer's name: what is known of a queue's offsets since its mode was changed last."""
+"""Used instead of a writer's name: what is known about a queue's offsets since its mode was changed last."""
 
 _REQUESTS: Final = b"queue-request/"
 _KNOWN_ENDS: Final = b"queue-end/"
@@ -26,10 +26,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_name(name: str) -> str:
-    """Return the name of a queue.
+    """Check the name of a queue, and return it.
 
     Raises:
-        InvalidNameError: It cannot be one.
+        InvalidNameError: The name is not valid.
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidNameError(
@@ -40,65 +40,65 @@ def check_name(name: str) -> str:
 
 
 def shard_of(queue: str) -> str:
-    """The shard that holds what waits."""
+    """The shard of the queue's records."""
     return f"{QUEUE_PREFIX}{queue}"
 
 
 def dead_letters_of(queue: str) -> str:
-    """The shard that holds what the sink refused."""
+    """The shard of the queue's dead letters."""
     return f"{shard_of(queue)}{DEAD_LETTERS_SUFFIX}"
 
 
 def definition_key(queue: str) -> bytes:
-    """What the queue is; see `stored.Definition`."""
+    """Key of the queue's `stored.Definition`."""
     return QUEUE_DEFINITIONS + queue.encode()
 
 
 def queue_of(definition_key: bytes) -> str:
-    """The queue that a key made by `definition_key` is of."""
+    """The queue of a key that `definition_key` returned."""
     return definition_key.removeprefix(QUEUE_DEFINITIONS).decode()
 
 
 def lease_key(queue: str) -> bytes:
-    """Who drives the queue; see `stored.Lease`."""
+    """Key of the queue's `stored.Lease`."""
     return QUEUE_LEASES + queue.encode()
 
 
 def request_key(queue: str) -> bytes:
-    """Who asks for the lease; see `stored.Request`."""
+    """Key of the `stored.Request` for the lease."""
     return _REQUESTS + queue.encode()
 
 
 def status_key(queue: str) -> bytes:
-    """What its driver says of itself; see `stored.Status`."""
+    """Key of the driver's `stored.Status`."""
     return QUEUE_STATUSES + queue.encode()
 
 
 def progress_key(queue: str) -> bytes:
-    """How far it is done with; see `stored.Progress`."""
+    """Key of the queue's `stored.Progress`."""
     return QUEUE_PROGRESS + queue.encode()
 
 
 def known_ends_prefix(queue: str) -> bytes:
-    """What the keys of what writers know of its offsets begin with."""
+    """Prefix of the keys of all writers' `stored.KnownEnd`."""
     return _KNOWN_ENDS + queue.encode() + b"/"
 
 
 def known_end_key(queue: str, writer: str) -> bytes:
-    """What one writer knows of its offsets; see `stored.KnownEnd`."""
+    """Key of one writer's `stored.KnownEnd`."""
     return known_ends_prefix(queue) + writer.encode()
 
 
 def letters_done_key(queue: str) -> bytes:
-    """Which of its dead letters are done with; see `stored.LettersDone`."""
+    """Key of the queue's `stored.LettersDone`."""
     return QUEUE_LETTERS_DONE + queue.encode()
 
 
 def writers_prefix(queue: str) -> bytes:
-    """What the keys of all writers' counts begin with."""
+    """Prefix of the keys of all writers' `stored.WriterCounts`."""
     return _WRITERS + queue.encode() + b"/"
 
 
 def writer_key(queue: str, writer: str) -> bytes:
-    """What one writer did not put into it; see `stored.WriterCounts`."""
+    """Key of one writer's `stored.WriterCounts`."""
     return writers_prefix(queue) + writer.encode()

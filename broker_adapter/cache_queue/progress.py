@@ -1,8 +1,8 @@
-"""How far a queue is done with, and what became of its records: one value of the state store, changed in one step.
+"""The progress of a queue: its confirmed offset and the outcomes of its records, one value of the state store.
 
-A record leaves its queue and is counted in one step; one that was refused becomes a dead letter in one step with the
-note that it is one. Counts are of records: a store that dies gives up the offsets which it had reserved for records in
-memory, and those that no record had are in no count.
+A record leaves its queue and is counted in one commit; a refused record becomes a dead letter in one commit with the
+note that it is one. Counts are of records: a store that dies skips the offsets that it had reserved for records in
+memory, and offsets that no record had are not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shards.topics.reserved_names import QUEUE_CURSOR
 
 
 def added(first: Counts, second: Counts) -> Counts:
-    """The sums."""
+    """The sums of two counts."""
     return Counts(*(one + other for one, other in zip(_fields(first), _fields(second), strict=True)))
 
 
@@ -37,10 +37,10 @@ def _fields(counts: Counts) -> tuple[int, ...]:
 
 
 async def read_progress(adapter: StorageAdapter, queue: str, shard_id: int) -> tuple[Progress, int]:
-    """How far a queue is done with, and the version of that; 0 if nothing was written down yet.
+    """The progress of a queue, and its version; version 0 if nothing was stored yet.
 
     Args:
-        shard_id: Of the queue's shard: what was written of one that is gone says nothing of this one.
+        shard_id: Id of the queue's shard: a progress that was stored for a deleted shard does not apply to this one.
     """
     key = names.progress_key(queue)
     found = await adapter.get_state(key)
@@ -51,7 +51,7 @@ async def read_progress(adapter: StorageAdapter, queue: str, shard_id: int) -> t
 
 
 async def _progress_from_cursor(adapter: StorageAdapter, queue: str, shard_id: int) -> Progress:
-    """As programs wrote it that had no `Progress`: the offset as a cursor, the counts in the driver's status."""
+    """The progress as older programs stored it: the offset as a cursor, the counts in the driver's status."""
     cursor = await adapter.get_cursor(names.shard_of(queue), QUEUE_CURSOR)
     if cursor is None:
         return Progress(shard_id)
@@ -69,26 +69,26 @@ async def _progress_from_cursor(adapter: StorageAdapter, queue: str, shard_id: i
 
 
 async def known_ends(adapter: StorageAdapter, queue: str, shard_id: int) -> list[KnownEnd]:
-    """What writers know of which offsets were given to records."""
+    """What writers know about which offsets have records."""
     async with aclosing(adapter.scan_state(names.known_ends_prefix(queue))) as found:
         ends = [decode(KnownEnd, each.key, each.value) async for each in found]
     return [end for end in ends if end.shard_id == shard_id]
 
 
 def unused_in(gap: Range, ends: Iterable[KnownEnd]) -> list[Range]:
-    """Which offsets of a gap never had a record, as far as writers know; without their knowledge, none."""
+    """The offsets of a gap that never had a record, as far as writers know; none without their knowledge."""
     ends = tuple(ends)
     unused = intersection([gap], _agreed(ends))
     first, after = gap
     before = [end.end_offset for end in ends if end.end_offset < after]
     if not before or not gives_up_offsets(max(before), after) or (unused and len(before) < len(ends)):
         return unused
-    # What nobody has looked at is behind the last record that anybody knew, and behind what is known of earlier lives.
+    # Offsets that no writer has seen are after the last known record, and after what is known of earlier runs.
     return [*unused, (max(first, *before), after)]
 
 
 def _agreed(ends: Sequence[KnownEnd]) -> list[Range]:
-    """Ranges without a record. Where those of several writers overlap it is what all say: each knows its own part."""
+    """Ranges without a record. Where ranges of several writers overlap, the intersection counts."""
     agreed: list[Range] = []
     for first, after in sorted(each for end in ends for each in end.unused):
         if agreed and first < agreed[-1][1]:
@@ -99,24 +99,24 @@ def _agreed(ends: Sequence[KnownEnd]) -> list[Range]:
 
 
 def unused_of(info: ShardInfo, first_offset: int, ends: Sequence[KnownEnd]) -> list[Range]:
-    """Which offsets from one on never had a record, as far as writers know."""
+    """Offsets, from one on, that never had a record, as far as writers know."""
     trimmed = intersection([(first_offset, info.start_offset)], _agreed(ends))
     return [*trimmed, *(each for gap in gaps_of(info, first_offset) for each in unused_in(gap, ends))]
 
 
 def left_behind(info: ShardInfo, progress: Progress, ends: Sequence[KnownEnd], end_offset: int | None = None) -> Counts:
-    """What becomes of all records that are not done with if they are thrown away now.
+    """Outcomes of all unfinished records if they are deleted now.
 
     Args:
         info: The queue's shard, with segments.
-        end_offset: Only of those below this one.
+        end_offset: Only records below this one.
     """
     end = info.next_offset if end_offset is None else end_offset
     unused = unused_of(info, progress.offset, ends)
     set_aside = progress.set_aside
 
     def record_count(ranges: Iterable[Range]) -> int:
-        """Offsets in ranges, but for those that had no record and those that are counted as dead letters."""
+        """Number of offsets in ranges, without those that had no record and those counted as dead letters."""
         return sum(
             max(0, after - first) - covered_count(unused, first, after) - covered_count(set_aside, first, after)
             for first, after in ((first, min(after, end)) for first, after in ranges)

@@ -1,6 +1,6 @@
-"""A cache queue in the store: making it, its operator's wishes, looking at it, and keeping it within its bounds.
+"""A cache queue in the store: creation, settings, operators' requests, its state, and enforcement of its bounds.
 
-What goes in is `writer`, what comes out is `drain`, who may take it out is `lease`.
+Records are put in by `writer` and taken out by `drain`; `lease` decides which process may take them out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shards.model import Mode, ShardInfo
 from shards.topics.reserved_names import QUEUE_DEFINITIONS
 
 _BACK_TO_MEMORY = 4
-"""A hybrid queue goes back to memory when it holds less than this part of what it may hold there."""
+"""A hybrid queue returns to memory when it holds less than this part of its limit in memory."""
 
 _ID_BYTES = 8
 
@@ -42,20 +42,20 @@ _DELETING = "journal queue delete"
 
 @attrs.frozen(slots=True)
 class QueueState:
-    """A queue as an operator sees it.
+    """The state of a queue, for operators.
 
     Attributes:
         name: Its name.
-        definition: What it is.
+        definition: Its definition.
         shard: Its shard, with segments.
-        progress: How far it is done with, and what became of that.
-        depth: What waits.
-        lost_count: Records that waited in memory and are gone, beyond what is counted in ``progress``.
-        oldest_us: When the oldest record that waits was appended; 0 if none waits.
-        status: What its driver last said; None if it never had one.
-        lease: Who drives it; None if nobody ever did.
-        writers: By writer, what it did not put in.
-        dead_letter_count: Refused records that are kept.
+        progress: Its confirmed offset, and the outcomes of records.
+        depth: The records that wait.
+        lost_count: Records that waited in memory and are lost, in addition to those counted in ``progress``.
+        oldest_us: When the oldest waiting record was appended, in microseconds since 1970; 0 if none waits.
+        status: Last report of its driver; None if it never had one.
+        lease: Its lease; None if it never had a driver.
+        writers: By writer, counts of records that were not put in.
+        dead_letter_count: Dead letters that are kept.
     """
 
     name: str
@@ -72,7 +72,7 @@ class QueueState:
 
 
 def settings_of(definition: Definition) -> QueueSettings:
-    """The settings that a definition holds. Names that this program does not know are left out."""
+    """The settings in a definition. Names that this program does not know are left out."""
     known = attrs.fields_dict(QueueSettings)
     values: dict[str, Any] = {name: value for name, value in definition.settings.items() if name in known}
     values["mode"] = QueueMode(values.get("mode", QueueMode.FILE))
@@ -81,12 +81,12 @@ def settings_of(definition: Definition) -> QueueSettings:
 
 
 async def ensure_queue(adapter: StorageAdapter, name: str, settings: QueueSettings) -> Definition:
-    """Make a queue, or give one that is there these settings. Returns when they hold for what is put in from now on.
+    """Create a queue, or change the settings of an existing one. Returns when they apply to all later records.
 
-    Its shard may have been deleted: then the queue begins anew, with another id.
+    If its shard was deleted, the queue begins anew with another id.
 
     Raises:
-        InvalidNameError: The name cannot be a queue's.
+        InvalidNameError: The name is not valid.
     """
     names.check_name(name)
     shard = await adapter.create_shard(names.shard_of(name), settings.shard_config, exist_ok=True)
@@ -94,7 +94,7 @@ async def ensure_queue(adapter: StorageAdapter, name: str, settings: QueueSettin
     wanted = {key: _plain(value) for key, value in attrs.asdict(settings).items()}
     before = await _decoded(adapter, names.definition_key(name), Definition)
     if before is None or before.shard_id != shard.shard_id:
-        # These tell of other records.
+        # These belong to other records.
         await adapter.delete_state(names.status_key(name))
         await _forget_progress(adapter, name, shard.shard_id)
 
@@ -104,13 +104,13 @@ async def ensure_queue(adapter: StorageAdapter, name: str, settings: QueueSettin
         return msgspec.structs.replace(found, settings=wanted)
 
     definition = await _change_definition(adapter, name, change)
-    # Once more, for a writer that knew the settings before may have chosen the mode by them meanwhile.
+    # Once more, because a writer with the earlier settings may have chosen the mode meanwhile.
     await _apply_settings(adapter, name, settings, await adapter.describe_shard(names.shard_of(name)))
     return definition
 
 
 async def _forget_progress(adapter: StorageAdapter, name: str, shard_id: int) -> None:
-    """Remove the progress of another shard, so that a driver of that one cannot move it any more."""
+    """Delete the progress of another shard, so that a driver of that one cannot advance it any more."""
     found = await adapter.get_state(names.progress_key(name))
     if found is not None and decode(Progress, found.key, found.value).shard_id != shard_id:
         with suppress(VersionConflictError):  # by a driver of the present shard, which has its own by now
@@ -118,7 +118,7 @@ async def _forget_progress(adapter: StorageAdapter, name: str, shard_id: int) ->
 
 
 async def _apply_settings(adapter: StorageAdapter, name: str, settings: QueueSettings, shard: ShardInfo) -> None:
-    """Give the queue's shard what its settings ask for; a hybrid queue's mode follows its depth."""
+    """Apply the settings to the queue's shard; a hybrid queue's mode depends on its depth."""
     config = settings.shard_config
     if config.segment_bytes != shard.config.segment_bytes:
         await adapter.configure_shard(shard.name, segment_bytes=config.segment_bytes)
@@ -127,10 +127,10 @@ async def _apply_settings(adapter: StorageAdapter, name: str, settings: QueueSet
 
 
 async def _set_mode(adapter: StorageAdapter, name: str, mode: Mode, shard: ShardInfo) -> None:
-    """Choose where the queue's next records lie.
+    """Set the mode of the queue's next records.
 
-    Before the first of them lies in memory it is written down where they begin: if the store dies before a writer has
-    looked, the offsets that it had reserved for them are not taken for records.
+    Before the first of them is in memory, the offset where they begin is stored: if the store dies before a writer has
+    read the state, offsets that were only reserved are not counted as records.
     """
     if mode is Mode.MEMORY:
         begin = KnownEnd(shard.shard_id, shard.next_offset)
@@ -139,20 +139,20 @@ async def _set_mode(adapter: StorageAdapter, name: str, mode: Mode, shard: Shard
 
 
 async def definition_of(adapter: StorageAdapter, name: str) -> Definition:
-    """What a queue is.
+    """The definition of a queue.
 
     Raises:
-        QueueNotFoundError: There is none of that name.
+        QueueNotFoundError: There is no queue of that name.
     """
     key = names.definition_key(names.check_name(name))
     found = await adapter.get_state(key)
     if found is None:
-        raise QueueNotFoundError(f"there is no cache queue {name!r}; `journal queue list` names those that are there")
+        raise QueueNotFoundError(f"there is no cache queue {name!r}; `journal queue list` lists all queues")
     return decode(Definition, key, found.value)
 
 
 async def stored_settings(adapter: StorageAdapter, name: str, otherwise: QueueSettings) -> QueueSettings:
-    """The settings that a queue was given last, by whichever process; others if there is no queue of that name."""
+    """The settings that a queue was given last, by any process; ``otherwise`` if there is no queue of that name."""
     found = await _decoded(adapter, names.definition_key(name), Definition)
     return otherwise if found is None else settings_of(found)
 
@@ -169,20 +169,20 @@ async def change_queue(
     is_paused: bool | None = None,
     wake: bool = False,
 ) -> Definition:
-    """Store what an operator wants of a queue.
+    """Store an operator's request for a queue.
 
     Args:
-        is_paused: Whether records are kept from the sink; None leaves it as it is.
-        wake: Have the sink tried at once, even if it was just out.
+        is_paused: Whether to stop sending records to the sink; None leaves it unchanged.
+        wake: Try the sink at once, even if it was just out.
 
     Raises:
-        QueueNotFoundError: There is none of that name.
+        QueueNotFoundError: There is no queue of that name.
     """
     await definition_of(adapter, name)
 
     def change(found: Definition | None) -> Definition:
         if found is None:
-            raise QueueNotFoundError(f"the cache queue {name!r} is gone")
+            raise QueueNotFoundError(f"the cache queue {name!r} does not exist any more")
         return msgspec.structs.replace(
             found,
             is_paused=found.is_paused if is_paused is None else is_paused,
@@ -193,12 +193,12 @@ async def change_queue(
 
 
 async def purge_queue(adapter: StorageAdapter, name: str) -> int:
-    """Throw away all that waits now; return how many records that was. Whoever drives the queue goes on behind it.
+    """Delete all records that wait now; return how many they were. The queue's driver continues after them.
 
-    That they are gone and that they are counted is one step. What is on its way to the sink may still arrive there.
+    The new offset and the counts are stored in one commit. Records that are being sent to the sink may still arrive.
 
     Raises:
-        QueueNotFoundError: There is none of that name.
+        QueueNotFoundError: There is no queue of that name.
     """
     await definition_of(adapter, name)
     shard = names.shard_of(name)
@@ -214,7 +214,7 @@ async def purge_queue(adapter: StorageAdapter, name: str) -> int:
         try:
             await adapter.put_state(names.progress_key(name), encode(behind), expected_version=version)
         except VersionConflictError:
-            # The driver confirmed something meanwhile, so fewer are thrown away.
+            # The driver confirmed records meanwhile, so fewer are deleted.
             continue
         break
     await adapter.trim(shard, info.next_offset)
@@ -228,15 +228,15 @@ async def delete_queue(
     lease: LeaseSettings | None = None,
     on_wait: Callable[[str], None] = lambda _holder: None,
 ) -> None:
-    """Remove a queue with all that waits in it and its dead letters. After a crash on the way, do it again.
+    """Delete a queue with all its records and its dead letters. After a crash during this call, repeat it.
 
     Args:
-        lease: As the queue's drivers have it: one that has not renewed its lease for so long is dead.
-        on_wait: Told who has the lease, when that has to be waited for.
+        lease: The lease settings of the queue's drivers: one that has not renewed its lease for this long is dead.
+        on_wait: Called with the name of the lease's holder, if its expiry has to be waited for.
 
     Raises:
-        QueueNotFoundError: There is none of that name.
-        InvalidRequestError: Somebody drives it.
+        QueueNotFoundError: There is no queue of that name.
+        InvalidRequestError: It has a driver.
     """
     await definition_of(adapter, name)
     version = await _take_for_deletion(adapter, name, lease or LeaseSettings(), on_wait)
@@ -264,9 +264,9 @@ async def delete_queue(
 async def _take_for_deletion(
     adapter: StorageAdapter, name: str, settings: LeaseSettings, on_wait: Callable[[str], None]
 ) -> int:
-    """Take the lease of a queue that nobody drives; the version of the lease.
+    """Take the lease of a queue without a driver; return the version of the lease.
 
-    Whether its holder lives shows within a lease period: it renews the lease, or it does not.
+    Within a lease period a live holder renews the lease; a dead one does not.
     """
     key = names.lease_key(name)
     watch = LeaseWatch(settings.lease_s, 2 * settings.renew_interval_s)
@@ -279,7 +279,7 @@ async def _take_for_deletion(
             changed, run_out = watch.look(began_s, trio.current_time(), {lease.claim: found.version})
             if changed:
                 raise InvalidRequestError(
-                    f"the cache queue {name!r} is driven by {lease.holder}; take its [[bridge]] out of the "
+                    f"the cache queue {name!r} is driven by {lease.holder}; remove its [[bridge]] from the "
                     "rules first (`journal-broker apply`)"
                 )
             if not run_out:
@@ -298,10 +298,10 @@ async def _take_for_deletion(
 
 
 async def look(adapter: StorageAdapter, name: str) -> QueueState:
-    """See how a queue is doing.
+    """Read the state of a queue.
 
     Raises:
-        QueueNotFoundError: There is none of that name.
+        QueueNotFoundError: There is no queue of that name.
     """
     definition = await definition_of(adapter, name)
     shard = names.shard_of(name)
@@ -337,17 +337,17 @@ async def look(adapter: StorageAdapter, name: str) -> QueueState:
 async def keep_within_bounds(
     adapter: StorageAdapter, name: str, settings: QueueSettings, info: ShardInfo, done_offset: int
 ) -> Depth:
-    """Drop the oldest records that there is no room for, and choose where the queue's next records lie.
+    """Drop the oldest records that exceed the bounds, and set the mode of the queue's next records.
 
-    Any number of writers and drivers may do so at once: all come to the same.
+    Any number of writers and drivers may do so at once, with the same result.
 
     Args:
-        settings: As they are stored in the queue's definition.
-        info: The queue's shard, with segments, as it was just now.
-        done_offset: Of its `Progress`.
+        settings: The settings in the queue's definition.
+        info: The queue's shard, with segments, read just before.
+        done_offset: Offset of its `Progress`.
 
     Returns:
-        What waits now.
+        The records that wait now.
     """
     depth = depth_of(info, done_offset)
     if settings.overflow is Overflow.DROP_OLDEST:
@@ -363,7 +363,7 @@ async def keep_within_bounds(
     if mode is not info.config.mode:
         await _set_mode(adapter, name, mode, info)
         if mode is Mode.MEMORY:
-            # Somebody may have given the queue other settings since these were read.
+            # The settings may have been changed since they were read.
             definition = await definition_of(adapter, name)
             if settings_of(definition).mode is QueueMode.FILE:
                 await adapter.set_mode(names.shard_of(name), Mode.FILE)
@@ -371,7 +371,7 @@ async def keep_within_bounds(
 
 
 def _next_mode(settings: QueueSettings, mode: Mode, depth: Depth) -> Mode:
-    """Where the next records are to lie."""
+    """Mode of the next records."""
     if settings.mode is not QueueMode.HYBRID:
         return settings.shard_config.mode
     if mode is Mode.MEMORY:
@@ -407,7 +407,7 @@ async def _oldest_us(adapter: StorageAdapter, shard: str, depth: Depth) -> int:
         try:
             oldest = await adapter.read(shard, first_offset, max_records=1)
         except OffsetOutOfRangeError as error:
-            # It was brought to the sink, and dropped, since the depth was seen.
+            # The record was confirmed and dropped since the depth was read.
             first_offset = max(error.start_offset, first_offset + 1)
             continue
         return next((record.append_time_us for record in oldest.records if isinstance(record, StoredRecord)), 0)

@@ -1,4 +1,4 @@
-"""Ranges of offsets, each from one offset up to and without another: sorted, apart from each other. Pure."""
+"""Ranges of offsets, each from one offset up to but not including another: sorted and disjoint. Pure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 Range: TypeAlias = tuple[int, int]
-"""First offset, offset behind the last."""
+"""First offset, offset after the last."""
 
 
 def covered_count(ranges: Iterable[Range], first_offset: int, next_offset: int) -> int:
-    """How many offsets of ``[first_offset, next_offset)`` lie in ranges."""
+    """How many offsets of ``[first_offset, next_offset)`` are in the ranges."""
     return sum(max(0, min(after, next_offset) - max(first, first_offset)) for first, after in ranges)
 
 
 def contains(ranges: Iterable[Range], offset: int) -> bool:
-    """Whether an offset lies in one of them."""
+    """Whether an offset is in one of the ranges."""
     return any(first <= offset < after for first, after in ranges)
 
 
 def with_offsets(ranges: Sequence[Range], offsets: Iterable[int]) -> tuple[Range, ...]:
-    """The ranges with more offsets."""
+    """The ranges with additional offsets."""
     merged: list[Range] = []
     for first, after in sorted((*ranges, *((offset, offset + 1) for offset in offsets))):
         if merged and first <= merged[-1][1]:
@@ -31,12 +31,12 @@ def with_offsets(ranges: Sequence[Range], offsets: Iterable[int]) -> tuple[Range
 
 
 def from_offset(ranges: Iterable[Range], offset: int) -> tuple[Range, ...]:
-    """What of them lies at or above an offset."""
+    """The parts of the ranges at or above an offset."""
     return tuple((max(first, offset), after) for first, after in ranges if after > offset)
 
 
 def intersection(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
-    """What lies in ranges of both."""
+    """The offsets that are in both."""
     found = []
     for first, after in ranges:
         for other_first, other_after in others:

@@ -1,4 +1,4 @@
-"""What a cache queue may hold and where, and what becomes of what does not fit."""
+"""Settings of a cache queue: its bounds, where records are kept, and its overflow policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_SEGMENT_BYTES: Final = 64 << 20
 
 
 class QueueMode(enum.StrEnum):
-    """Where waiting records lie: in the store's memory, in its files, or in memory until a bound and then in files."""
+    """Where waiting records are kept: in the store's memory, in its files, or in memory up to a bound, then files."""
 
     MEMORY = "memory"
     FILE = "file"
@@ -24,10 +24,10 @@ class QueueMode(enum.StrEnum):
 
 
 class Overflow(enum.StrEnum):
-    """What becomes of a record that finds its queue full.
+    """What happens to a record when its queue is full.
 
-    `REJECT` tells its producer, who then knows that it was not taken. `DROP_OLDEST` makes room for it, `DROP_NEWEST`
-    drops it; both are counted, and the producer is told that all is well.
+    `REJECT` refuses it with an error to its producer. `DROP_OLDEST` drops the oldest records to make room,
+    `DROP_NEWEST` drops the new record; both count the dropped ones, and the producer gets a normal acknowledgement.
     """
 
     REJECT = "reject"
@@ -40,12 +40,12 @@ class QueueSettings:
     """Bounds of a cache queue. 0 means no bound.
 
     Attributes:
-        mode: Where what waits lies.
-        max_bytes: Bytes, as the store keeps them.
-        max_records: Records.
-        max_age_s: A record that has waited longer is given up, whatever the overflow policy.
-        memory_bytes: In mode `HYBRID`: more than this is stored in files.
-        overflow: What becomes of records beyond ``max_bytes`` and ``max_records``.
+        mode: Where waiting records are kept.
+        max_bytes: Most bytes, as stored.
+        max_records: Most records.
+        max_age_s: A record that has waited longer is dropped, whatever the overflow policy, in seconds.
+        memory_bytes: In mode `HYBRID`: with more bytes than this, records are stored in files.
+        overflow: What happens to records beyond ``max_bytes`` and ``max_records``.
     """
 
     mode: QueueMode = QueueMode.FILE
@@ -56,18 +56,18 @@ class QueueSettings:
     overflow: Overflow = Overflow.REJECT
 
     def has_room(self, record_count: int, size_bytes: int) -> bool:
-        """Whether a queue that holds so much may take more."""
+        """Whether a queue with this content may take more."""
         return (not self.max_records or record_count < self.max_records) and (
             not self.max_bytes or size_bytes < self.max_bytes
         )
 
     def expires_at_us(self, now_us: int) -> int:
-        """When what is put in now is given up; 0 for never."""
+        """When a record that is put in now expires, in microseconds since 1970; 0 for never."""
         return now_us + self.max_age_s * _MICROSECONDS if self.max_age_s else 0
 
     @property
     def shard_config(self) -> ShardConfig:
-        """How the queue's shard is made. Small segments are dropped sooner when they are drained."""
+        """Configuration of the queue's shard. Its segments are small, so that drained ones are dropped soon."""
         segment_bytes = _MAX_SEGMENT_BYTES
         if self.max_bytes:
             segment_bytes = min(segment_bytes, max(_MIN_SEGMENT_BYTES, self.max_bytes // _SEGMENTS_PER_QUEUE))

@@ -1,4 +1,4 @@
-"""The forms in which queues lie in the state store; see `broker_adapter.state_forms`. Pure."""
+"""The stored forms of queues in the state store; see `broker_adapter.state_forms`. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import msgspec
 
 
 class Definition(msgspec.Struct, array_like=True, frozen=True):
-    """What a queue is, and what its operator wants of it.
+    """Definition of a queue, and its operator's requests.
 
     Attributes:
-        queue_id: Names it for ever, also towards sinks.
-        shard_id: Of the shard that it was made with; another one means that somebody deleted it.
+        queue_id: Permanent id, also used by sinks.
+        shard_id: Id of the shard that it was created with; if the shard has another one, it was deleted meanwhile.
         settings: `QueueSettings` by name, as the last writer or driver had them.
-        is_paused: Nothing is brought to the sink.
-        wake_count: Rises when the operator wants the sink to be tried at once.
-        purged_count: Records that operators threw away before there was a `Progress`.
+        is_paused: No records are sent to the sink.
+        wake_count: Rises when the operator requests that the sink is tried at once.
+        purged_count: Records that operators deleted before there was a `Progress`.
     """
 
     queue_id: str
@@ -26,13 +26,13 @@ class Definition(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True):
-    """Who drives the queue.
+    """Lease of a queue.
 
     Attributes:
-        holder: Its name, for people; empty when it was given back.
-        claim: Random, so that a holder knows its own lease.
+        holder: Name of the holder, for output; empty when it was given back.
+        claim: Random, so that a holder recognizes its own lease.
         epoch: Rises with each holder.
-        renewal_count: Changes with each sign of life.
+        renewal_count: Rises with each renewal.
     """
 
     holder: str
@@ -42,12 +42,12 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True):
-    """Who asks the present driver to stand aside.
+    """Request that the present driver gives up the lease.
 
     Attributes:
-        asker: Its name, for people.
-        claim: Random, so that an asker knows its own request.
-        renewal_count: Changes with each sign of life.
+        asker: Name of the requesting process, for output.
+        claim: Random, so that a process recognizes its own request.
+        renewal_count: Rises with each renewal.
     """
 
     asker: str
@@ -56,15 +56,15 @@ class Request(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Counts(msgspec.Struct, array_like=True, frozen=True):
-    """What became of the records that left the queue, since it was made.
+    """Outcomes of the records that left the queue, since it was created.
 
     Attributes:
-        confirmed: The sink has them.
+        confirmed: Accepted by the sink.
         dead_lettered: Refused by the sink, and kept as dead letters.
-        dropped_oldest: Given up for newer ones.
+        dropped_oldest: Dropped to make room for newer ones.
         expired: Waited too long.
         lost: Were in memory when the store's node went down.
-        purged: Thrown away by operators.
+        purged: Deleted by operators.
     """
 
     confirmed: int = 0
@@ -76,14 +76,14 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Progress(msgspec.Struct, array_like=True, frozen=True):
-    """How far a queue is done with. It is changed by compare-and-set, in one step with what it tells of.
+    """The confirmed offset of a queue. It is changed by compare-and-set, in one commit with the changes it reports.
 
     Attributes:
-        shard_id: Of the queue's shard.
-        offset: Everything below is confirmed by the sink, set aside or given up.
-        counts: What became of the records below ``offset``.
+        shard_id: Id of the queue's shard.
+        offset: Everything below it is confirmed by the sink, set aside or dropped.
+        counts: Outcomes of the records below ``offset``.
         set_aside: Ranges at or above ``offset`` whose records are dead letters already.
-        epoch: Of the driver that has the queue.
+        epoch: Epoch of the queue's driver.
     """
 
     shard_id: int
@@ -94,14 +94,14 @@ class Progress(msgspec.Struct, array_like=True, frozen=True):
 
 
 class KnownEnd(msgspec.Struct, array_like=True, frozen=True):
-    """What one writer knows of which offsets were given to records. Kept while records may lie in memory alone.
+    """What one writer knows about which offsets have records. Kept while records may be in memory only.
 
-    A store that dies gives up the offsets that it had reserved for records in memory, used or not; readers see a gap.
-    What a writer knows tells how many records were lost in it.
+    A store that dies skips the offsets that it had reserved for records in memory, used or not; readers get a gap. What
+    writers know tells how many records were lost in it.
 
     Attributes:
-        shard_id: Of the queue's shard.
-        end_offset: Each offset below was given to a record, or lies in ``unused``, or in a gap from before this writer.
+        shard_id: Id of the queue's shard.
+        end_offset: Each offset below it has a record, or is in ``unused``, or in a gap from before this writer.
         unused: Ranges of offsets that no record had.
     """
 
@@ -111,18 +111,18 @@ class KnownEnd(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
-    """What a driver says of itself and of the sink.
+    """A driver's report about itself and its sink.
 
     Attributes:
-        holder: The driver.
-        state: What it is doing: see `broker_adapter.bridge.breaker.BreakerState`, "paused" or "starting"; of one that
-            drains what waits and leaves "draining", then "idle".
-        since_us: When that began.
+        holder: Name of the driver.
+        state: A `broker_adapter.bridge.breaker.BreakerState`, "paused" or "starting"; for a process that drains the
+            queue once "draining", then "idle".
+        since_us: When that state began, in microseconds since 1970.
         reason: Why the sink is out; empty while it is not.
-        next_attempt_us: When the sink is tried again, 0 if that is not planned.
-        counts: Up to ``counted_offset``, as the driver saw them then; `Progress` is what counts.
-        counted_offset: See there.
-        in_rate, out_rate: Records a second over the last seconds.
+        next_attempt_us: When the sink is tried again, in microseconds since 1970; 0 if that is not planned.
+        counts: Outcomes up to ``counted_offset``, as the driver saw them then; `Progress` has the valid ones.
+        counted_offset: Offset of ``counts``.
+        in_rate, out_rate: Records per second over the last seconds.
         updated_us: When this was written.
     """
 
@@ -139,11 +139,11 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WriterCounts(msgspec.Struct, array_like=True, frozen=True):
-    """What a writer did not put into the queue because that was full.
+    """Records that a writer did not put into the queue because it was full.
 
     Attributes:
-        rejected: Their producers were told.
-        dropped_newest: Their producers were told that all is well.
+        rejected: Refused with an error to their producers.
+        dropped_newest: Dropped; their producers got a normal acknowledgement.
     """
 
     rejected: int = 0
@@ -151,11 +151,11 @@ class WriterCounts(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LettersDone(msgspec.Struct, array_like=True, frozen=True):
-    """Which dead letters were put back into the queue or purged, although they may be there still.
+    """Which dead letters were put back into the queue or purged, although they may still be stored.
 
     Attributes:
-        shard_id: Of the shard of dead letters.
-        next_offset: All below it are done with.
+        shard_id: Id of the shard of dead letters.
+        next_offset: All below it are finished.
     """
 
     shard_id: int

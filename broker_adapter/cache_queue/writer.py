@@ -1,7 +1,7 @@
 """Putting records into a cache queue: from any number of processes, each with one writer.
 
-`put_nowait` decides at once, by what the writer knows of the queue; a task of the writer keeps looking at the store
-while there is traffic. So several writers may go beyond a bound by what they have under way, and no further.
+`put_nowait` decides at once, by the writer's estimate of the queue's depth; a task of the writer reads the state of the
+queue repeatedly while there is traffic. So several writers may exceed a bound by what they have in flight, not more.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class QueueWriter:
 
     Args:
         adapter: The store.
-        queue: Name of the queue, which is made when it is not there.
-        settings: Its bounds, which it is given when this starts; later ones that others give it hold here too.
-        writer: Names this writer among those of the queue: its counts are kept under it.
-        clock: Tells the time from which records count their age.
+        queue: Name of the queue, which is created if it does not exist.
+        settings: Its bounds, stored when this starts; the writer also applies settings that others store later.
+        writer: Name of this writer among those of the queue; its counts are stored under it.
+        clock: Gives the time from which the age of records is counted.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class QueueWriter:
         self._has_traffic = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Make the queue if need be, and keep looking how full it is, until cancelled.
+        """Create the queue if it does not exist, and read its state repeatedly, until cancelled.
 
         Raises:
-            StorageError: The store refuses the queue. While it cannot be reached it is waited for.
+            StorageError: The store refuses the queue. While it cannot be reached this waits.
         """
         is_begun = await self._begin()
         while not is_begun:
@@ -90,13 +90,13 @@ class QueueWriter:
             try:
                 await self.look()
             except (ShardNotFoundError, QueueNotFoundError):
-                # Somebody deleted it. That may fail as anything may, when the store's disk is full for instance.
+                # It was deleted. Creating it may fail with any error, for instance when the store's disk is full.
                 await ensure_queue(self._adapter, self.queue, self._settings)
             await self.store_counts()
         except StorageError as error:
             _log.info("cache queue %s: the store does not answer: %s", self.queue, error)
         except Exception:  # noqa: BLE001 - what is wrong with looking at one queue must not end the broker
-            _log.exception("cache queue %s: an error that no rule of queues names", self.queue)
+            _log.exception("cache queue %s: unexpected error", self.queue)
 
     async def _begin(self) -> bool:
         try:
@@ -115,7 +115,7 @@ class QueueWriter:
         return True
 
     async def look(self) -> None:
-        """See how full the queue is, and keep it within its bounds.
+        """Read how full the queue is, and enforce its bounds.
 
         Raises:
             StorageError: The store does not answer.
@@ -133,7 +133,7 @@ class QueueWriter:
         self._gauge.look(await keep_within_bounds(self._adapter, self.queue, self._settings, info, progress.offset))
 
     async def configure(self, settings: QueueSettings) -> None:
-        """Give the queue other settings; they hold for what is put in from now on.
+        """Change the queue's settings; they apply to all later records.
 
         Raises:
             StorageError: The store does not answer, or refuses them.
@@ -143,12 +143,12 @@ class QueueWriter:
 
     @property
     def settings(self) -> QueueSettings:
-        """The queue's settings, as they were at the last look."""
+        """The queue's settings, as of the last read."""
         return self._settings
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room now, as far as this writer knows. A queue that drops its oldest always has room."""
+        """Whether there is no room now, by this writer's estimate. A queue that drops its oldest always has room."""
         settings = self._settings
         if settings.overflow is Overflow.DROP_OLDEST:
             return False
@@ -162,12 +162,12 @@ class QueueWriter:
         return self._settings.overflow is Overflow.REJECT and self.is_full
 
     def rejected(self, count: int) -> None:
-        """Count records whose producers were told that the queue is full."""
+        """Count records that were refused because the queue is full."""
         self._counts = WriterCounts(self._counts.rejected + count, self._counts.dropped_newest)
         self._has_traffic.set()
 
     def full_error(self) -> QueueFullError:
-        """What to tell a producer while the queue `refuses`."""
+        """The error for a producer while `refuses` is true."""
         settings = self._settings
         bounds = [f"{settings.max_records} records"] if settings.max_records else []
         bounds += [format_size(settings.max_bytes)] if settings.max_bytes else []
@@ -177,9 +177,9 @@ class QueueWriter:
         )
 
     def for_commit(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Records as they are to be put in by a `StorageAdapter.commit`; none if they are dropped, and counted as such.
+        """Records to be put in by a `StorageAdapter.commit`; none if they are dropped, and counted as dropped.
 
-        A queue that rejects takes them all the same: there is no producer any more who could be told.
+        A queue that rejects accepts them nevertheless: there is no producer any more that could get the error.
         """
         self._has_traffic.set()
         count = len(records)
@@ -190,14 +190,14 @@ class QueueWriter:
         return self._aged(records)
 
     def put_nowait(self, records: Sequence[Record]) -> PendingAppend | None:
-        """Hand records over, and return at once. What the acknowledgement means is said by the queue's mode.
+        """Append records, and return at once. The queue's mode decides how durable an acknowledged record is.
 
         Returns:
-            The append; see `StorageAdapter.append_nowait`. None if the queue is full and drops what is newest.
+            The append; see `StorageAdapter.append_nowait`. None if the queue is full and drops the newest.
 
         Raises:
             QueueFullError: The queue is full; nothing was kept.
-            OverloadedError: Too much is under way; see `StorageAdapter.wait_for_room`.
+            OverloadedError: Too many bytes are in flight; see `StorageAdapter.wait_for_room`.
         """
         self._has_traffic.set()
         count = len(records)
@@ -214,7 +214,7 @@ class QueueWriter:
         return pending
 
     def _aged(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Records with the time at which the queue gives them up."""
+        """Records with the time at which they expire in the queue."""
         end_us = self._settings.expires_at_us(self._clock.now_us())
         if not end_us:
             return records
@@ -224,21 +224,21 @@ class QueueWriter:
         ]
 
     def _settle(self) -> None:
-        """Take note of the outcomes that are known."""
+        """Process the outcomes that are known."""
         under_way = self._under_way
         while under_way and under_way[0][0].is_done:
             pending, count, size_bytes = under_way.popleft()
             try:
                 base_offset = pending.result_nowait().base_offset
             except StorageError:
-                # Who put it in is told; here it is enough that it takes no room.
+                # The producer gets the error; here only the depth matters.
                 base_offset = -1
             if base_offset >= 0:
                 self._ends.appended(base_offset, base_offset + count)
             self._gauge.settled(count, size_bytes, base_offset + count if base_offset >= 0 else None)
 
     async def store_counts(self) -> None:
-        """Keep what this writer did not put into the queue, for people.
+        """Store the counts of records that this writer did not put in, for operators.
 
         Raises:
             StorageError: The store does not answer.
@@ -250,5 +250,5 @@ class QueueWriter:
 
 
 def _size_of(records: Sequence[Record]) -> int:
-    """About how many bytes the store will need for them."""
+    """Approximate bytes that the store will need for them."""
     return sum(len(record.value) for record in records) + _RECORD_BYTES * len(records)

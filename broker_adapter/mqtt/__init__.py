@@ -1,3 +1,3 @@
-"""An MQTT broker that keeps nothing: messages, sessions and wills lie in the store behind the storage adapter."""
+"""An MQTT broker without storage of its own: messages, sessions and wills are in the store of the storage adapter."""
 
 __all__: list[str] = []

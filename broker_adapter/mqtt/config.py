@@ -1,7 +1,7 @@
-"""The broker's settings: their defaults, units and bounds. How a file is read into them is `journal.settings.file`.
+"""The broker's settings: their defaults, units and bounds. `journal.settings.file` reads a file into them.
 
-``conf/broker.toml`` shows every setting with its default; a test keeps the two the same. A setting is added here and
-there alone, and there are at most forty. What they become is `assembly`.
+``conf/broker.toml`` shows every setting with its default; a test keeps the two the same. A new setting is added in
+these two places only, and there are at most forty. `broker.composition` makes the parts of a broker from them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _parse_store(value: object) -> str:
 
 
 def _parse_id(value: object) -> str:
-    # A number is a name, too: who numbers brokers need not write quotation marks.
+    # A number is accepted, too, so that brokers can be numbered without quotation marks.
     name = str(value) if isinstance(value, int) and not isinstance(value, bool) else parse_text(value)
     if name and _NAME.fullmatch(name) is None:
         raise ValueError("is no id")
@@ -107,23 +107,23 @@ BrokerId = Annotated[str, Kind(_parse_id, 'up to 64 letters, digits, ".", "_" an
 Filter = Annotated[str, Kind(_parse_filter, 'a topic filter such as "plant/+/alarm" or "plant/#"')]
 Filters = Annotated[
     tuple[str, ...],
-    Kind(parse_filters, 'a list of topic filters, in which "%u" and "%c" stand for the client\'s names'),
+    Kind(parse_filters, 'a list of topic filters, in which "%u" and "%c" stand for the user name and the client id'),
 ]
 Prefix = Annotated[str, Kind(_parse_prefix, f'a topic name that does not begin with "{BROKER_PREFIX}" or end with "/"')]
 QosList = Annotated[tuple[int, ...], Kind(_parse_qos, "a list of 0, 1 and 2")]
-Names = Annotated[tuple[str, ...], Kind(_parse_names, "a list of user names, or [] for nobody")]
+Names = Annotated[tuple[str, ...], Kind(_parse_names, "a list of user names, or [] for none")]
 Hashed = Annotated[Literal["topic", "publisher"], Kind(_parse_hashed, '"topic" or "publisher"')]
 
 
 class OnDifference(enum.StrEnum):
-    """What a broker does whose settings have other rules than the store."""
+    """What a broker does if its settings have other rules than the store."""
 
     STOP = "stop"
     FOLLOW = "follow"
 
 
 class Action(enum.StrEnum):
-    """What a rule is about."""
+    """The actions that an access rule applies to."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -132,7 +132,7 @@ class Action(enum.StrEnum):
 
 @attrs.frozen
 class BrokerSection:
-    """Who the broker is and where everything lies."""
+    """The broker's id, its store, and general settings."""
 
     id: BrokerId = ""
     store: StoreUrl = "journal://127.0.0.1:7420"
@@ -142,7 +142,7 @@ class BrokerSection:
 
 @attrs.frozen
 class ListenSection:
-    """Where clients come in, and who asks for health and metrics."""
+    """Addresses for clients, and for health and metrics."""
 
     mqtt: Address = "127.0.0.1:1883"
     mqtts: Address = ""
@@ -162,7 +162,7 @@ class TlsSection:
 
 @attrs.frozen
 class AccessRuleTable:
-    """One rule of what clients may do."""
+    """One rule about the permissions of clients."""
 
     permission: Permission
     topics: Filters
@@ -173,7 +173,7 @@ class AccessRuleTable:
 
 @attrs.frozen
 class AccessSection:
-    """Who may do what."""
+    """Authentication and permissions."""
 
     users_file: File = ""
     anonymous: bool = False
@@ -184,7 +184,7 @@ class AccessSection:
 
 @attrs.frozen
 class LimitsSection:
-    """What one client can make the broker hold."""
+    """Limits of what one client can occupy in the broker."""
 
     max_connections: int = field(default=20_000, metadata=within("connections", 1, 1_000_000))
     max_packet_bytes: Size = field(default=_LIMITS.max_packet_bytes, metadata=bytes_within(1 * KIB, _MAX_PACKET_BYTES))
@@ -200,7 +200,7 @@ class LimitsSection:
 
 @attrs.frozen
 class RulesSection:
-    """How the rules that all brokers of a store share are taken."""
+    """How the broker treats the rules that all brokers of a store share."""
 
     on_difference: OnDifference = OnDifference.STOP
     drive: bool = True
@@ -208,7 +208,7 @@ class RulesSection:
 
 @attrs.frozen
 class StorageTable:
-    """What is done with the messages of some topics."""
+    """How the messages of some topics are kept."""
 
     topics: Filter
     qos: QosList = _QOS
@@ -218,7 +218,7 @@ class StorageTable:
 
 @attrs.frozen
 class MappingTable:
-    """Folds many topics into few shards."""
+    """Maps many topics to few shards."""
 
     topics: Filter
     prefix: Prefix
@@ -251,8 +251,8 @@ def _check(config: BrokerConfig) -> Iterable[str]:
             yield f"[listen] {name} = {address!r} needs [tls] certificate_file and key_file"
     if not (is_loopback(listen.http) or config.access.users_file or config.access.anonymous):
         yield (
-            f"[listen] http = {listen.http!r} is open to strangers, and nobody is asked who they are: name "
-            "access.users_file, or listen on 127.0.0.1; access.anonymous = true lets everybody see metrics there"
+            f"[listen] http = {listen.http!r} can be reached from other machines without a password: name "
+            "access.users_file, or listen on 127.0.0.1; access.anonymous = true lets all clients see metrics there"
         )
     if bool(tls.certificate_file) != bool(tls.key_file):
         yield "[tls] certificate_file and key_file belong together; give both or neither"
@@ -262,7 +262,7 @@ def _check(config: BrokerConfig) -> Iterable[str]:
 
 
 def problems_of_rules(storage: Iterable[StorageTable], bridges: Sequence[BridgeTable]) -> Iterable[str]:
-    """What is wrong with rules that are each for themselves well written, a problem a text."""
+    """Problems of rules that are valid each by itself, one text for each problem."""
     for number, table in enumerate(storage, 1):
         if table.storage is None and table.offline is None:
             yield f"[[storage]] number {number} decides nothing; give it storage, offline or both"
@@ -272,7 +272,7 @@ def problems_of_rules(storage: Iterable[StorageTable], bridges: Sequence[BridgeT
 _SCHEMA = Schema(BrokerConfig, check=_check)
 
 SECTIONS = _SCHEMA.sections
-"""All settings by section and name, without those of lists of tables."""
+"""All settings by section and name, except those of lists of tables."""
 
 TABLES = _SCHEMA.tables
 """The settings of each list of tables, by its dotted name."""

@@ -1,6 +1,6 @@
-"""MQTT 3.1.1 and 5 as bytes: packets in and out, no sockets, no clocks, no event loop.
+"""Encoding and decoding of MQTT 3.1.1 and 5 packets. Pure: no sockets, no clocks, no event loop.
 
-What a packet alone can show is checked here; what needs the state of a connection or a session is not.
+Errors that a single packet shows are found here; those that depend on the state of a connection or a session are not.
 """
 
 from broker_adapter.mqtt_codec.acknowledgement_bodies import encode_acknowledgements, encode_pubacks

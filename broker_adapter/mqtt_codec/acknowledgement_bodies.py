@@ -1,4 +1,4 @@
-"""PUBACK, PUBREC, PUBREL and PUBCOMP after the fixed header: the four are laid out alike."""
+"""PUBACK, PUBREC, PUBREL and PUBCOMP after the fixed header: the four have the same layout."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _KINDS: Final[dict[type[Acknowledgement], _Kind]] = {
     Pubcomp: _Kind(PacketType.PUBCOMP, Place.PUBCOMP),
 }
 _SHORT_BYTES: Final = TWO_BYTES.size
-"""With no more than the packet identifier it tells of success; MQTT 3.1.1 has no other form."""
+"""A packet with only the packet identifier means success; MQTT 3.1.1 has no other form."""
 
-# The whole short packet as one number, first byte and remaining length in the upper half.
+# The whole short packet as one number, with the first byte and the remaining length in the upper half.
 _SHORT_HEAD: Final = {cls: first_byte(kind.packet_type) << 24 | _SHORT_BYTES << 16 for cls, kind in _KINDS.items()}
 
 
@@ -60,7 +60,7 @@ def read_acknowledgement(cls: type[A], version: Version) -> Callable[[int, bytes
             raise malformed(f"{name} has {length} bytes, in MQTT 3.1.1 it must have {_SHORT_BYTES}")
         reason_code = reason_codes.get(data[at + 2])
         if reason_code is None:
-            raise protocol_error(f"{name} has the reason code {data[at + 2]:#04x}, which is none of its own")
+            raise protocol_error(f"{name} has the reason code {data[at + 2]:#04x}, which it cannot have")
         properties, at = EMPTY, at + 3
         if at < stop:
             properties, at = read_properties(kind.place, data, at, stop)
@@ -75,12 +75,12 @@ def write_acknowledgement(packet: Acknowledgement, version: Version) -> bytes:
     """Write one of the four packets.
 
     Raises:
-        ValueError: A PUBACK or PUBREC tells of a failure, which in MQTT 3.1.1 would read as success: send none.
+        ValueError: A PUBACK or PUBREC reports a failure. MQTT 3.1.1 cannot express it; the packet would mean success.
     """
     cls, reason_code = type(packet), packet.reason_code
     kind = _KINDS[cls]
     if version is Version.V311 and reason_code >= 0x80 and cls in (Puback, Pubrec):
-        raise ValueError(f"MQTT 3.1.1 cannot tell of {reason_code.name} in {kind.packet_type.name}: send none")
+        raise ValueError(f"MQTT 3.1.1 cannot express {reason_code.name} in {kind.packet_type.name}: do not send it")
     if version is Version.V311 or (not reason_code and is_empty(packet.properties)):
         return FOUR_BYTES.pack(_SHORT_HEAD[cls] | _checked(packet.packet_id))
     body = TWO_BYTES.pack(_checked(packet.packet_id)) + bytes((reason_code,))
@@ -90,7 +90,7 @@ def write_acknowledgement(packet: Acknowledgement, version: Version) -> bytes:
 
 
 def encode_acknowledgements(cls: type[Acknowledgement], packet_ids: Sequence[int]) -> bytes:
-    """Encode one acknowledgement of success for each packet identifier, the same bytes in both versions."""
+    """Encode one acknowledgement of success for each packet identifier; the bytes are the same in both versions."""
     head = _SHORT_HEAD[cls]
     if packet_ids and not (min(packet_ids) > 0 and max(packet_ids) <= MAX_TWO_BYTES):
         raise ValueError(f"packet identifiers go from {min(packet_ids)} to {max(packet_ids)}, not from 1 to 65535")

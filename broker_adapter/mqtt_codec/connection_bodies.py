@@ -1,4 +1,4 @@
-"""CONNECT, CONNACK, DISCONNECT and AUTH after the fixed header: a connection begins and ends."""
+"""CONNECT, CONNACK, DISCONNECT and AUTH after the fixed header: the begin and the end of a connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from broker_adapter.mqtt_codec.version import Version
 _PROTOCOL_NAME: Final = b"MQTT"
 _OLD_PROTOCOL_NAME: Final = b"MQIsdp"
 _OLD_LEVEL: Final = 3
-"""MQTT 3.1: it knows return codes only, and so does what else calls itself that old."""
+"""Protocol level of MQTT 3.1. A client with this or a lower level can only be sent return codes."""
 
 _SESSION_PRESENT: Final = 0x01
 
@@ -65,7 +65,7 @@ _WILL_QOS_BITS: Final = 0x18
 
 
 def read_connect(_first: int, data: bytes, at: int, stop: int) -> Connect:
-    """Read a CONNECT of any version that is spoken; the error, if there is one, has the answer for its version."""
+    """Read a CONNECT of any supported version; an error has the answer in the form of the client's version."""
     name, at = read_binary(data, at, stop)
     level, at = read_byte(data, at, stop)
     version = _version(name, level)
@@ -81,7 +81,7 @@ def _version(name: bytes, level: int) -> Version:
     if name == _PROTOCOL_NAME and level in (Version.V311, Version.V5):
         return Version(level)
     if name == _OLD_PROTOCOL_NAME and level == _OLD_LEVEL:
-        # MQTT 3.1 has the same packets as 3.1.1, and asks for less.
+        # MQTT 3.1 has the same packets as 3.1.1, with fewer rules.
         return Version.V311
     if name not in (_PROTOCOL_NAME, _OLD_PROTOCOL_NAME):
         raise protocol_error(f"protocol name is {name[:20]!r}, it must be 'MQTT'", is_told=False)
@@ -101,7 +101,7 @@ def _read_connect(version: Version, data: bytes, at: int, stop: int) -> Connect:
         _check_flags(flags, version)
         keep_alive_s, at = read_two_bytes(data, at, stop)
     except MqttProtocolError as error:
-        # All that follows is laid out by the flags; if they cannot be right, nothing that follows is to be trusted.
+        # The flags decide the layout of the rest; if they are wrong, the rest cannot be decoded.
         error.is_told = False
         raise
     properties = EMPTY
@@ -118,7 +118,7 @@ def _read_connect(version: Version, data: bytes, at: int, stop: int) -> Connect:
     clean_start = bool(flags & ConnectFlags.CLEAN_START)
     if version is Version.V311 and not client_id and not clean_start:
         raise _refused_with_return_code(
-            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client identifier is empty, the session must then be clean"
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client identifier is empty, which needs clean session"
         )
     return Connect(client_id, clean_start, keep_alive_s, username, password, will, properties, version)
 
@@ -163,7 +163,7 @@ def _read_credentials(flags: int, data: bytes, at: int, stop: int) -> tuple[str 
         if flags & ConnectFlags.PASSWORD:
             password, at = read_binary(data, at, stop)
     except MqttProtocolError as error:
-        # Whoever cannot name himself is told nothing.
+        # A client with an undecodable user name gets no answer.
         error.is_told = False
         raise
     return username, password, at
@@ -209,9 +209,9 @@ def read_connack(version: Version) -> Callable[[int, bytes, int, int], Connack]:
         code, at = read_byte(data, at, stop)
         reason_code = reason_codes.get(code)
         if reason_code is None:
-            raise protocol_error(f"CONNACK has the code {code:#04x}, which is none of its own")
+            raise protocol_error(f"CONNACK has the code {code:#04x}, which it cannot have")
         if flags and code:
-            raise protocol_error("CONNACK refuses and has session present, which goes with success only")
+            raise protocol_error("CONNACK has session present together with a failure")
         properties = EMPTY
         if version is Version.V5:
             properties, at = read_properties(Place.CONNACK, data, at, stop)
@@ -223,7 +223,7 @@ def read_connack(version: Version) -> Callable[[int, bytes, int, int], Connack]:
 
 
 def write_connack(packet: Connack, version: Version) -> bytes:
-    """Write a CONNACK. Of a reason that has no return code, MQTT 3.1.1 is told that the server is unavailable."""
+    """Write a CONNACK. In MQTT 3.1.1 a reason without a return code becomes "server unavailable"."""
     flags, code = _SESSION_PRESENT if packet.session_present else 0, packet.reason_code
     if version is Version.V311:
         return framed(first_byte(PacketType.CONNACK), bytes((flags, _RETURN_CODE_OF.get(code, _OTHER_RETURN_CODE))))
@@ -232,7 +232,7 @@ def write_connack(packet: Connack, version: Version) -> bytes:
 
 
 def read_disconnect(version: Version, sender: Side) -> Callable[[int, bytes, int, int], Disconnect]:
-    """Make the reader of DISCONNECT for a version and who sends it."""
+    """Make the reader of DISCONNECT for a version and a sender."""
     reason_codes = _allowed(PacketType.DISCONNECT, sender)
     place = Place.CLIENT_DISCONNECT if sender == "client" else Place.SERVER_DISCONNECT
 
@@ -243,9 +243,9 @@ def read_disconnect(version: Version, sender: Side) -> Callable[[int, bytes, int
             raise malformed(f"DISCONNECT has {stop - at} bytes, in MQTT 3.1.1 it must have none")
         reason_code = reason_codes.get(data[at])
         if reason_code is None:
-            # The peer said that it goes; there is nobody to be told.
+            # The peer is disconnecting, so no answer is sent.
             raise protocol_error(
-                f"DISCONNECT of the {sender} has the reason code {data[at]:#04x}, which is none of its own",
+                f"DISCONNECT of the {sender} has the reason code {data[at]:#04x}, which it cannot have",
                 is_told=False,
             )
         properties, at = EMPTY, at + 1
@@ -262,12 +262,12 @@ def write_disconnect(packet: Disconnect, version: Version) -> bytes:
     """Write a DISCONNECT.
 
     Raises:
-        ValueError: It has a reason other than normal, which MQTT 3.1.1 cannot tell.
+        ValueError: It has a reason other than normal, which MQTT 3.1.1 cannot express.
     """
     first, reason_code = first_byte(PacketType.DISCONNECT), packet.reason_code
     if version is Version.V311:
         if reason_code:
-            raise ValueError(f"MQTT 3.1.1 cannot tell of {reason_code.name} in DISCONNECT: close the connection")
+            raise ValueError(f"MQTT 3.1.1 cannot express {reason_code.name} in DISCONNECT: close the connection")
         return framed(first, b"")
     if is_empty(packet.properties):
         return framed(first, bytes((reason_code,)) if reason_code else b"")
@@ -275,14 +275,14 @@ def write_disconnect(packet: Disconnect, version: Version) -> bytes:
 
 
 def read_auth(sender: Side) -> Callable[[int, bytes, int, int], Auth]:
-    """Make the reader of AUTH for who sends it."""
+    """Make the reader of AUTH for a sender."""
     reason_codes = _allowed(PacketType.AUTH, sender)
 
     def read(_first: int, data: bytes, at: int, stop: int) -> Auth:
         code = data[at] if at < stop else ReasonCode.SUCCESS
         reason_code = reason_codes.get(code)
         if reason_code is None:
-            raise protocol_error(f"AUTH of the {sender} has the reason code {code:#04x}, which is none of its own")
+            raise protocol_error(f"AUTH of the {sender} has the reason code {code:#04x}, which it cannot have")
         if at == stop:
             return Auth(reason_code)
         properties, at = read_properties(Place.AUTH, data, at + 1, stop)

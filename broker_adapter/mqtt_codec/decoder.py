@@ -1,8 +1,8 @@
-"""Bytes of one peer into packets: cutting the stream, and which packet is read by what.
+"""Decoding of the bytes of one peer: cuts the stream into packets, and calls the reader of each packet type.
 
-Invariant (tested with garbage): any bytes give packets and then possibly one `MqttProtocolError`, and the outcome is
-the same however they are cut into chunks. No more is held than the beginning of one packet, and nothing of one that is
-refused by its fixed header.
+Invariant (tested with random bytes): any bytes yield packets and then possibly one `MqttProtocolError`, and the outcome
+is the same however the bytes are cut into chunks. At most the beginning of one packet is buffered, and nothing of a
+packet that is refused by its fixed header.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from broker_adapter.mqtt_codec.version import Version
 
 Reader: TypeAlias = Callable[[int, bytes, int, int], Packet]
 Readers: TypeAlias = tuple[Reader | None, ...]
-"""The reader for each first byte there can be; None where there is no such packet."""
+"""The reader for each possible first byte; None where there is no such packet."""
 
 
 class Decoder:
-    """Decodes what one peer sends.
+    """Decodes the bytes of one peer.
 
     Args:
-        of: Who sends: a client, whose first packet must be CONNECT and no other one, or a server.
-        version: What is spoken; of a client it is learned from its CONNECT.
+        of: The sender: a client, whose first packet must be CONNECT and no later one may be, or a server.
+        version: Protocol version; for a client it is read from its CONNECT.
         max_packet_bytes: Longest packet to accept, fixed header included. May be set later.
-        max_connect_bytes: The same for the CONNECT of a client, of whom nothing is known until then.
+        max_connect_bytes: The same for the CONNECT of a client, which is not authenticated yet.
 
     Attributes:
         version: None until it is known.
@@ -78,7 +78,7 @@ class Decoder:
         max_connect_bytes: int = MAX_VARIABLE,
     ) -> None:
         if of == "server" and version is None:
-            raise ValueError("version is None, it must be given for what a server sends")
+            raise ValueError("version is None, it must be given for packets of a server")
         self.version = version
         self.max_packet_bytes = max_packet_bytes
         self._max_connect_bytes = max_connect_bytes
@@ -86,22 +86,22 @@ class Decoder:
         self._readers = _BEFORE_CONNECT if version is None else _readers(version, of, True)
         self._authenticates = version is not None
         self._held = bytearray()
-        self._size_bytes = 0  # of the packet that is held in part; 0 while its header is not whole
+        self._size_bytes = 0  # of the packet that is buffered in part; 0 while its header is not complete
         self._error: MqttProtocolError | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of an unfinished packet is held."""
+        """Whether no part of an unfinished packet is buffered."""
         return not self._held
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Packet]:
-        """Take the next bytes of the stream and return the packets that they complete, in order.
+        """Decode the next bytes of the stream; return the packets that they complete, in order.
 
-        Bytes are copied: the caller may use its buffer again at once.
+        Bytes are copied: the caller may reuse its buffer at once.
 
         Raises:
-            MqttProtocolError: The peer broke the rules. It has the packets before the fault and what to answer. The
-                decoder is of no more use: every further call raises the same reason again.
+            MqttProtocolError: The peer broke the protocol. The error has the packets before it, and the answer. The
+                decoder cannot be used any more: every further call raises the same reason code again.
         """
         if self._error is not None:
             raise MqttProtocolError(self._error.reason_code, f"after an earlier fault: {self._error}")
@@ -128,7 +128,7 @@ class Decoder:
             data = bytes(held) + data
             self._held = bytearray()
         elif held:
-            # Only what belongs to this packet is copied to it: the rest of the chunk is decoded where it lies.
+            # Only the bytes of this packet are copied to it: the rest of the chunk is decoded in place.
             at = self._size_bytes - len(held)
             held += data[:at]
             if len(held) < self._size_bytes:
@@ -138,7 +138,7 @@ class Decoder:
         self._cut(data, at, packets)
 
     def _cut(self, data: bytes, at: int, packets: list[Packet]) -> None:
-        """Decode all packets that lie whole in the chunk (the hot loop); keep the beginning of one that does not."""
+        """Decode all complete packets of the chunk (the hot loop); keep the beginning of an incomplete one."""
         readers, end, limit, size_bytes = self._readers, len(data), self._limit_bytes, 0
         while at < end:
             first, size_bytes = data[at], 0

@@ -1,4 +1,4 @@
-"""Packets into bytes: which packet is written by what."""
+"""Encoding of packets: calls the writer of each packet type."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from broker_adapter.mqtt_codec.version import Version
 
 
 def encode(packet: Packet, version: Version) -> bytes:
-    """Encode a packet. Properties and whatever else MQTT 3.1.1 does not have are left out there.
+    """Encode a packet. Properties, and other parts that MQTT 3.1.1 does not have, are left out for that version.
 
     Raises:
-        ValueError: A value does not fit where it belongs, a property may not be in the packet, or MQTT 3.1.1 would
-            say the opposite of what is meant: a failure in PUBACK, PUBREC or DISCONNECT.
+        ValueError: A value does not fit into its field, a property is not allowed in the packet, or MQTT 3.1.1 cannot
+            express a failure in PUBACK, PUBREC or DISCONNECT.
     """
     return _WRITERS[packet.__class__](packet, version)
 

@@ -1,4 +1,4 @@
-"""The one error of the codec: what a peer sent breaks the rules of MQTT."""
+"""The only error of the codec: a peer broke the MQTT protocol."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class MqttProtocolError(Exception):
-    """The peer broke the rules: send `answer`, if there is any, and close the connection.
+    """The peer broke the protocol: send `answer`, if there is any, and close the connection.
 
     Attributes:
-        reason_code: What MQTT 5 calls it; there is one for MQTT 3.1.1 too, though it cannot be told.
-        packets: Those that came whole and sound before the fault in the same call.
-        answer: The last bytes to send, a CONNACK or a DISCONNECT; empty where the peer is not told: before it named a
-            version, in MQTT 3.1.1 but for the return codes 1 and 2, and where `is_told` is false.
-        is_told: False where nothing the peer sent can be trusted enough to be answered, as a length without an end.
+        reason_code: Reason code of MQTT 5; it is also set for MQTT 3.1.1, which cannot express it.
+        packets: Complete and valid packets before the error in the same call.
+        answer: The last bytes to send, a CONNACK or a DISCONNECT; empty where no answer is sent: before the peer named
+            a version, in MQTT 3.1.1 except for the return codes 1 and 2, and where `is_told` is false.
+        is_told: False where the peer may not speak MQTT at all, for example a length without an end.
     """
 
     def __init__(self, reason_code: ReasonCode, message: str, *, is_told: bool = True) -> None:
@@ -30,10 +30,10 @@ class MqttProtocolError(Exception):
 
 
 def malformed(message: str, *, is_told: bool = True) -> MqttProtocolError:
-    """The bytes cannot be read as the standard lays them out."""
+    """A malformed packet: the bytes do not have the layout of the standard."""
     return MqttProtocolError(ReasonCode.MALFORMED_PACKET, message, is_told=is_told)
 
 
 def protocol_error(message: str, *, is_told: bool = True) -> MqttProtocolError:
-    """The bytes can be read, but what they say is not allowed, or not there."""
+    """A protocol error: the bytes can be decoded, but a value is not allowed, or is missing."""
     return MqttProtocolError(ReasonCode.PROTOCOL_ERROR, message, is_told=is_told)

@@ -17,7 +17,7 @@ def fixed_header(first: int, length: int) -> bytes:
     """Write the fixed header of a packet that has ``length`` bytes after it.
 
     Raises:
-        ValueError: That is longer than a packet can be.
+        ValueError: The length is more than a packet can have.
     """
     if length > MAX_VARIABLE:
         raise ValueError(f"packet has {length} bytes after its fixed header, it must have at most {MAX_VARIABLE}")
@@ -30,35 +30,35 @@ def framed(first: int, body: bytes) -> bytes:
 
 
 def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Read the remaining length; returns it and the place behind it, or (0, 0) if more bytes are needed for it."""
+    """Read the remaining length; returns it and the position behind it, or (0, 0) if more bytes are needed."""
     try:
         return read_variable(data, at, end)
     except MqttProtocolError as error:
         if end - at < MAX_VARIABLE_BYTES and all(byte > 0x7F for byte in data[at:end]):
             return 0, 0
-        # Where the next packet begins will never be known.
+        # The start of the next packet cannot be found any more.
         error.is_told = False
         raise
 
 
 def too_large(size_bytes: int, limit_bytes: int) -> MqttProtocolError:
-    """A packet is longer than this side told that it accepts."""
+    """A packet is longer than the Maximum Packet Size that this side announced."""
     return MqttProtocolError(
         ReasonCode.PACKET_TOO_LARGE, f"packet has {size_bytes} bytes, it must have at most {limit_bytes}"
     )
 
 
 def is_no_type(first: int) -> bool:
-    """Whether no packet of any version begins so: what follows is not even a length."""
+    """Whether no packet of any version begins with this byte."""
     return first >> 4 == _RESERVED_TYPE
 
 
 def refusal(first: int, sender: Side, version: Version | None, *, authenticates: bool) -> MqttProtocolError:
-    """Why no packet from ``sender`` may begin with this byte.
+    """The error of a packet from ``sender`` that begins with this byte.
 
     Args:
         version: None before CONNECT.
-        authenticates: There may be AUTH packets: CONNECT named an authentication method.
+        authenticates: AUTH packets are allowed: CONNECT named an authentication method.
     """
     if version is None:
         return protocol_error(f"first packet begins with {first:#04x}, it must be a CONNECT (0x10)", is_told=False)
@@ -78,9 +78,9 @@ def refusal(first: int, sender: Side, version: Version | None, *, authenticates:
     return protocol_error(why)
 
 
-# CONNACK opens a connection and AUTH must have been agreed upon: out of place they are never looked into. Of all other
-# packets a wrong flag is told first.
+# These two are refused before their flags are checked: CONNACK only opens a connection, and AUTH must be agreed upon.
+# For all other packets wrong flags are reported first.
 _REFUSED_WHATEVER_FLAGS: Final = (PacketType.CONNACK, PacketType.AUTH)
 
-# The standard has wrong flags malformed; of these packets brokers in use say 0x82, and clients are tested against that.
+# By the standard wrong flags are malformed; for these packets common brokers answer 0x82, and clients expect that.
 _FLAGS_BREAK_THE_PROTOCOL: Final = (PacketType.PUBREL, PacketType.DISCONNECT)

@@ -1,4 +1,4 @@
-"""The packets' numbers, the flags that go with them, who may send them and with which reason codes."""
+"""Packet types: their numbers and flags, who may send them, and with which reason codes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class PacketType(enum.IntEnum):
 
 @attrs.frozen(slots=True)
 class FirstByte:
-    """What the first byte of a packet may be.
+    """Allowed first bytes of a packet type.
 
     Attributes:
-        flags: The lower four bits; those of PUBLISH have a meaning and are read with it.
-        senders: Who sends it.
+        flags: The lower four bits; those of PUBLISH vary, and are decoded with it.
+        senders: The sides that may send it.
     """
 
     flags: int = 0
@@ -66,30 +66,30 @@ FIRST_BYTES: Final = {
 
 
 def first_byte(packet_type: PacketType) -> int:
-    """The first byte of every packet of a type; of PUBLISH the one with no flag set."""
+    """The first byte of every packet of a type; for PUBLISH the one with no flag set."""
     return packet_type << 4 | FIRST_BYTES[packet_type].flags
 
 
 def why_not(packet_type: PacketType, sender: Side, version: Version, *, authenticates: bool) -> str:
-    """Why packets of a type may not come from ``sender`` once CONNECT was there; empty if they may.
+    """Why packets of a type may not come from ``sender`` after CONNECT; empty if they may.
 
     Args:
         authenticates: CONNECT named an authentication method.
     """
     if packet_type is PacketType.CONNECT and sender == "client":
-        return "CONNECT came a second time"
+        return "second CONNECT on the connection"
     if packet_type is PacketType.AUTH and version is Version.V311:
-        return "AUTH came, which MQTT 3.1.1 does not have"
+        return "AUTH received, which MQTT 3.1.1 does not have"
     if packet_type is PacketType.AUTH and not authenticates:
-        return "AUTH came although CONNECT named no authentication method"
+        return "AUTH received although CONNECT named no authentication method"
     if packet_type is PacketType.DISCONNECT and version is Version.V311 and sender == "server":
-        return "DISCONNECT came from the server, in MQTT 3.1.1 it must come from the client"
+        return "DISCONNECT received from the server, in MQTT 3.1.1 only clients may send it"
     senders = FIRST_BYTES[packet_type].senders
-    return "" if sender in senders else f"{packet_type.name} came from the {sender}, it must come from the {senders[0]}"
+    return "" if sender in senders else f"{packet_type.name} received from the {sender}, only a {senders[0]} sends it"
 
 
 def codes(*ranges: int | tuple[int, int]) -> frozenset[ReasonCode]:
-    """The reason codes with these numbers, and all that there are from the first to the last of a pair."""
+    """The reason codes with these numbers, and for a pair all defined ones from the first to the last."""
     numbers: set[int] = set()
     for item in ranges:
         numbers.update(range(item[0], item[1] + 1) if isinstance(item, tuple) else (item,))

@@ -1,7 +1,7 @@
-"""The control packets as values, the same for MQTT 3.1.1 and 5. How they lie in bytes is told where they are read.
+"""The control packets as values, the same for MQTT 3.1.1 and 5. Their byte layouts are in the `..._bodies` modules.
 
-What MQTT 3.1.1 does not know (reason codes, properties, subscription options) has its default there. Packets are plain
-values: nothing is checked when one is made.
+Parts that MQTT 3.1.1 does not have (reason codes, properties, subscription options) have their defaults there. Packets
+are plain values: nothing is checked when one is created.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker_adapter.mqtt_codec.version import Version
 
 @attrs.define(slots=True)
 class Will:
-    """The message that the server publishes when the client goes without a word."""
+    """The message that the server publishes when the client's connection ends without DISCONNECT."""
 
     topic: str
     payload: bytes = b""
@@ -31,9 +31,9 @@ class Connect:
     """A client's first packet.
 
     Attributes:
-        clean_start: Forget the session that there may be; MQTT 3.1.1 calls it clean session.
-        keep_alive_s: Longest silence of the client; 0 means any.
-        version: What the client speaks.
+        clean_start: Discard an existing session; MQTT 3.1.1 calls it clean session.
+        keep_alive_s: Keep-alive interval in seconds; 0 switches it off.
+        version: Protocol version of the client.
     """
 
     client_id: str = ""
@@ -48,7 +48,7 @@ class Connect:
 
 @attrs.define(slots=True)
 class Connack:
-    """The server's answer to CONNECT. In MQTT 3.1.1 the reason code stands for the return code nearest to it."""
+    """The server's answer to CONNECT. In MQTT 3.1.1 the nearest return code replaces the reason code."""
 
     session_present: bool = False
     reason_code: ReasonCode = ReasonCode.SUCCESS
@@ -60,7 +60,7 @@ class Publish:
     """A message.
 
     Attributes:
-        topic: Empty only where a topic alias stands for it.
+        topic: Empty only if a topic alias replaces it.
         packet_id: 0 with QoS 0, from 1 to 65,535 otherwise.
     """
 
@@ -93,7 +93,7 @@ class Pubrec:
 
 @attrs.define(slots=True)
 class Pubrel:
-    """Answer to PUBREC: the packet identifier is let go."""
+    """Answer to PUBREC: the packet identifier is released."""
 
     packet_id: int
     reason_code: ReasonCode = ReasonCode.SUCCESS
@@ -126,7 +126,7 @@ class SubscriptionRequest:
 
 @attrs.define(slots=True)
 class Subscribe:
-    """A client asks for messages."""
+    """A request for subscriptions."""
 
     packet_id: int
     subscriptions: tuple[SubscriptionRequest, ...]
@@ -135,7 +135,7 @@ class Subscribe:
 
 @attrs.define(slots=True)
 class Suback:
-    """Answer to SUBSCRIBE with a reason code for each filter; in MQTT 3.1.1 all failures are one."""
+    """Answer to SUBSCRIBE with a reason code for each filter; MQTT 3.1.1 has a single code for all failures."""
 
     packet_id: int
     reason_codes: tuple[ReasonCode, ...]
@@ -144,7 +144,7 @@ class Suback:
 
 @attrs.define(slots=True)
 class Unsubscribe:
-    """A client ends subscriptions."""
+    """A request to end subscriptions."""
 
     packet_id: int
     topic_filters: tuple[str, ...]
@@ -153,7 +153,7 @@ class Unsubscribe:
 
 @attrs.define(slots=True)
 class Unsuback:
-    """Answer to UNSUBSCRIBE with a reason code for each filter; MQTT 3.1.1 sends none."""
+    """Answer to UNSUBSCRIBE with a reason code for each filter; MQTT 3.1.1 has no codes."""
 
     packet_id: int
     reason_codes: tuple[ReasonCode, ...] = ()
@@ -162,7 +162,7 @@ class Unsuback:
 
 @attrs.define(slots=True)
 class Pingreq:
-    """A client's sign of life."""
+    """A keep-alive packet of a client."""
 
 
 @attrs.define(slots=True)

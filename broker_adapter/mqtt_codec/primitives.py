@@ -1,7 +1,7 @@
-"""The data types of MQTT (section 1.5 of the standard), each read and written here and nowhere else.
+"""The data types of MQTT (section 1.5 of the standard), each read and written only here.
 
-Readers take the bytes of a chunk, where to begin and where the packet (or the part of it) ends, and give the value and
-the place behind it. The rules of topics and of other text are in `codec.text`.
+Readers take the bytes of a chunk, the position at which to begin, and the end of the packet (or of a part of it); they
+return the value and the position behind it. The rules of topics and of other text are in `mqtt_codec.text`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_VARIABLE_BYTES: Final = 4
 
 
 def truncated(what: str, at: int, stop: int) -> MqttProtocolError:
-    """The packet, or a length within it, ends before the value does."""
+    """The packet, or a length inside it, ends before the value does."""
     return malformed(f"{what} is cut off: {max(stop - at, 0)} bytes are left for it")
 
 
@@ -57,9 +57,9 @@ def read_variable(data: bytes, at: int, stop: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             if byte == 0 and index > 0:
-                raise malformed(f"variable byte integer {value} takes {index + 1} bytes, it must take the fewest")
+                raise malformed(f"variable byte integer {value} has {index + 1} bytes, it must have as few as possible")
             return value, at + index + 1
-    raise malformed(f"variable byte integer goes on after byte {MAX_VARIABLE_BYTES}, it must end there")
+    raise malformed(f"variable byte integer continues after byte {MAX_VARIABLE_BYTES}, it must end there")
 
 
 def read_binary(data: bytes, at: int, stop: int) -> tuple[bytes, int]:
@@ -93,7 +93,7 @@ def utf8(raw: bytes) -> str:
     except UnicodeDecodeError as error:
         raise malformed(f"string is not UTF-8: {error.reason} at byte {error.start}") from None
     if "\0" in text:
-        raise malformed(f"string has U+0000 at character {text.index(chr(0))}, it must not be there")
+        raise malformed(f"string has U+0000 at character {text.index(chr(0))}, which is not allowed")
     return text
 
 
@@ -121,7 +121,7 @@ def _packed(layout: Struct, value: int) -> bytes:
 def write_variable(value: int) -> bytes:
     """See `read_variable`."""
     if not 0 <= value <= MAX_VARIABLE:
-        raise ValueError(f"{value} is no variable byte integer, which goes from 0 to {MAX_VARIABLE}")
+        raise ValueError(f"{value} is not a variable byte integer, which goes from 0 to {MAX_VARIABLE}")
     if value < 0x80:
         return _ONE_BYTE[value]
     written = bytearray()

@@ -1,6 +1,6 @@
-"""The properties that MQTT 5 packets carry (section 2.2.2 of the standard), as one value for all kinds of packet.
+"""The properties of MQTT 5 packets (section 2.2.2 of the standard), as one value for all packet types.
 
-Which packet may have which, and how they lie in bytes, is declared in `codec.property_table`.
+`mqtt_codec.property_table` declares which packets may have which properties, and their byte layouts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import attrs
 
 @attrs.frozen(slots=True, kw_only=True)
 class Properties:
-    """Every property there is; None (or an empty tuple, where one may repeat) means that it was not sent.
+    """All properties; None (or an empty tuple, for one that may repeat) means that it was not sent.
 
-    Times are in seconds, sizes in bytes, as the standard has them.
+    Times are in seconds, sizes in bytes, as in the standard.
     """
 
     payload_format_indicator: int | None = None
@@ -47,4 +47,4 @@ class Properties:
 
 
 EMPTY: Final = Properties()
-"""No property at all; what a packet of MQTT 3.1.1 has."""
+"""No properties; packets of MQTT 3.1.1 have this value."""

@@ -1,4 +1,4 @@
-"""The properties of a packet with their length before them, read and written by the table in `codec.property_table`."""
+"""Reads and writes the properties of a packet with their length, by the table in `mqtt_codec.property_table`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker_adapter.mqtt_codec.text import topic_name
 
 
 def read_properties(place: Place, data: bytes, at: int, stop: int) -> tuple[Properties, int]:
-    """Read the property length and the properties, all that `place` may have, in any order."""
+    """Read the property length and the properties, in any order, of those that `place` may have."""
     if at < stop and data[at] == 0:
         return EMPTY, at + 1
     length, at = read_variable(data, at, stop)
@@ -36,20 +36,20 @@ def read_properties(place: Place, data: bytes, at: int, stop: int) -> tuple[Prop
             identifier, at = read_variable(data, at - 1, end)
         reader = known.get(identifier)
         if reader is None:
-            raise malformed(f"property {identifier:#04x} is not known")
+            raise malformed(f"property {identifier:#04x} is not defined")
         value, at = reader.read(data, at, end)
         if reader.check is not None:
             reader.check(value)
         name = reader.name
         if name not in values:
-            # A list while it grows: a packet may have hundreds of thousands.
+            # A list while it is being read: a packet may have hundreds of thousands.
             values[name] = [value] if reader.is_tuple else value
         elif reader.repeats:
             values[name].append(value)
         else:
-            raise protocol_error(f"property {name} is there twice, it may be in {_shown(place)} once")
+            raise protocol_error(f"property {name} occurs twice, it may be in {_shown(place)} once")
     if "authentication_data" in values and "authentication_method" not in values:
-        raise protocol_error("property authentication_data is there without authentication_method")
+        raise protocol_error("property authentication_data occurs without authentication_method")
     for name in _TUPLES:
         if name in values:
             values[name] = tuple(values[name])
@@ -58,7 +58,7 @@ def read_properties(place: Place, data: bytes, at: int, stop: int) -> tuple[Prop
 
 @attrs.frozen(slots=True)
 class _Reader:
-    """What a property is in one place, looked up once."""
+    """How a property is read in one place, looked up once."""
 
     name: str
     read: Callable[[bytes, int, int], tuple[Any, int]]
@@ -75,7 +75,7 @@ def _reader_of(declared: Property, place: Place) -> _Reader:
 def _check_of(declared: Property, place: Place) -> Callable[[Any], None] | None:
     def refuse(value: object) -> None:
         misplaced = malformed if place & MALFORMED_WHERE_MISPLACED else protocol_error
-        raise misplaced(f"property {declared.name} is in {_shown(place)}, where it may not be")
+        raise misplaced(f"property {declared.name} is not allowed in {_shown(place)}")
 
     def check_limits(value: int) -> None:
         least, most = declared.limits or (value, value)
@@ -100,7 +100,7 @@ def _shown(place: Place) -> str:
 
 
 def is_empty(properties: Properties) -> bool:
-    """Whether there is none: the whole section may be left out where the standard says so."""
+    """Whether there are none: then the standard allows to leave out the whole section in some packets."""
     return properties is EMPTY or properties == EMPTY
 
 
@@ -108,7 +108,7 @@ def write_properties(place: Place, properties: Properties) -> bytes:
     """Write the properties with their length.
 
     Raises:
-        ValueError: There is one that may not be there, or a value that its type cannot hold.
+        ValueError: A property is not allowed there, or a value does not fit into its type.
     """
     if properties is EMPTY:
         return b"\0"
@@ -117,10 +117,10 @@ def write_properties(place: Place, properties: Properties) -> bytes:
 
 
 def properties_in(place: Place, properties: Properties, *, leave_out: str = "") -> bytes:
-    """Write the properties, all but the one that is left out, without their length; see `write_properties`."""
+    """Write all properties but ``leave_out``, without their length; see `write_properties`."""
     allowed, others = _WRITERS[place]
     if others.get(properties) != others.absent:
-        raise ValueError(f"{_shown(place)} has a property that may not be there: {properties}")
+        raise ValueError(f"{_shown(place)} has a property that is not allowed there: {properties}")
     written = b""
     for name, write in allowed:
         value = getattr(properties, name)
@@ -130,7 +130,7 @@ def properties_in(place: Place, properties: Properties, *, leave_out: str = "") 
 
 
 def writer_of(declared: Property, place: Place) -> Callable[[Any], bytes]:
-    """The writer of one property with its identifier, for where properties are put together by hand."""
+    """The writer of one property with its identifier, for code that builds a property section by itself."""
     head, write = write_variable(declared.identifier), declared.type.write
     if not declared.is_tuple:
         return lambda value: head + write(value)
@@ -138,7 +138,7 @@ def writer_of(declared: Property, place: Place) -> Callable[[Any], bytes]:
 
     def write_all(values: tuple[Any, ...]) -> bytes:
         if is_single and len(values) > 1:
-            raise ValueError(f"{_shown(place)} may have one of {declared.name}, not {len(values)}")
+            raise ValueError(f"{_shown(place)} may have {declared.name} once, not {len(values)} times")
         return b"".join([head + write(value) for value in values])
 
     return write_all
@@ -146,7 +146,7 @@ def writer_of(declared: Property, place: Place) -> Callable[[Any], bytes]:
 
 @attrs.frozen(slots=True)
 class _Others:
-    """Properties that may not be in a place: all of them at once, and what they are if none is there."""
+    """The properties that are not allowed in a place, read together, and the result if none of them is set."""
 
     get: Callable[[Properties], object]
     absent: object
@@ -158,7 +158,7 @@ def _others(place: Place) -> _Others:
     return _Others(get, get(EMPTY))
 
 
-# Who sends a PUBLISH or a DISCONNECT is not known where it is written: both sides' places are one here.
+# A writer does not know who sends a PUBLISH or a DISCONNECT: the places of both sides are joined here.
 _WRITTEN_PLACES: Final = (
     *(place for place in Place if not place & (Place.PUBLISH | Place.DISCONNECT)),
     Place.PUBLISH,

@@ -1,6 +1,6 @@
-"""Every property with its number, data type, limits and the places it may be in (table 2-4 of the MQTT 5 standard).
+"""All properties with their number, data type, limits and the packets that may have them (table 2-4 of MQTT 5).
 
-The one declaration that reader and writer of properties use; both are in `codec.property_section`.
+The reader and the writer of properties, both in `mqtt_codec.property_section`, use this one declaration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
 
 class Place(enum.Flag):
-    """Where properties stand. PUBLISH and DISCONNECT have other ones from a client than from a server."""
+    """Where properties occur. PUBLISH and DISCONNECT have different ones from a client and from a server."""
 
     CONNECT = enum.auto()
     WILL = enum.auto()
@@ -70,9 +70,9 @@ class Property:
 
     Attributes:
         name: Attribute of `Properties`.
-        limits: Least and greatest value of a number, where not all that its type can hold are allowed.
-        limits_code: What a number outside of them is.
-        repeats_in: Where it may be there more than once.
+        limits: Least and greatest value of a number, if not all values of its type are allowed.
+        limits_code: Reason code of a number outside the limits.
+        repeats_in: Places where it may occur more than once.
         is_topic: It is a topic name.
     """
 
@@ -87,7 +87,7 @@ class Property:
 
     @property
     def is_tuple(self) -> bool:
-        """Whether `Properties` has a tuple of all that came."""
+        """Whether its value in `Properties` is a tuple of all occurrences."""
         return bool(self.repeats_in)
 
 
@@ -134,7 +134,7 @@ PROPERTIES: Final = (
 MESSAGE_EXPIRY_INTERVAL: Final = next(declared for declared in PROPERTIES if declared.identifier == 0x02)
 TOPIC_ALIAS: Final = next(declared for declared in PROPERTIES if declared.identifier == 0x23)
 
-# The standard has it both ways: section 2.2.2.2 calls a property in a wrong place malformed, and by the definitions of
-# section 1.2 what can be read but is not allowed is a protocol error. Brokers in use tell the first of the packets of
-# the subscription flow and the second of all others; clients are tested against that.
+# The standard says both: section 2.2.2.2 calls a property in a wrong place malformed, and by the definitions of section
+# 1.2 bytes that can be decoded but are not allowed are a protocol error. Common brokers answer with the first for the
+# packets of subscriptions and with the second for all others; clients expect that.
 MALFORMED_WHERE_MISPLACED: Final = Place.SUBSCRIBE | Place.UNSUBSCRIBE

@@ -1,4 +1,4 @@
-"""PUBLISH after the fixed header. One that goes to many receivers is `codec.publish_template`."""
+"""PUBLISH after the fixed header. A PUBLISH for many receivers is encoded by `mqtt_codec.publish_template`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FIRST_BYTES: Final = tuple(
     for dup in ((0, DUP) if qos else (0,))
     for retain in (0, RETAIN)
 )
-"""Every first byte that a PUBLISH may have: no QoS 3, no DUP with QoS 0."""
+"""All valid first bytes of a PUBLISH: no QoS 3, no DUP with QoS 0."""
 
 
 def read_publish(version: Version, sender: Side) -> Callable[[int, bytes, int, int], Publish]:
-    """Make the reader of PUBLISH for a version and who sends it."""
+    """Make the reader of PUBLISH for a version and a sender."""
     has_properties = version is Version.V5
     place = Place.CLIENT_PUBLISH if sender == "client" else Place.SERVER_PUBLISH
 
@@ -70,17 +70,17 @@ def publish_first_byte(qos: int, retain: bool) -> int:
 
 
 def check_packet_id(first: int, packet_id: int) -> None:
-    """Refuse a packet identifier that does not go with the QoS in the first byte."""
+    """Refuse a packet identifier that is not valid for the QoS in the first byte."""
     if (not 0 < packet_id <= MAX_TWO_BYTES) if first & QOS else packet_id:
         qos = first >> QOS_SHIFT & 3
-        raise ValueError(f"PUBLISH of QoS {qos} has packet identifier {packet_id}, it must have 0 with QoS 0 only")
+        raise ValueError(f"PUBLISH of QoS {qos} has packet identifier {packet_id}, it must be 0 with QoS 0 only")
 
 
 def write_publish(packet: Publish, version: Version) -> bytes:
     """Write a PUBLISH.
 
     Raises:
-        ValueError: The QoS does not go with the packet identifier or the DUP flag, or a value is out of its bounds.
+        ValueError: The QoS does not match the packet identifier or the DUP flag, or a value is out of bounds.
     """
     qos, packet_id, properties = packet.qos, packet.packet_id, packet.properties
     first = publish_first_byte(qos, packet.retain)
@@ -105,6 +105,6 @@ def write_publish(packet: Publish, version: Version) -> bytes:
     return b"".join((fixed_header(first, length), TWO_BYTES.pack(topic_bytes), topic, tail, payload))
 
 
-# First byte, remaining length where it takes one byte, length of the topic name.
+# First byte, remaining length if it has one byte, length of the topic name.
 _SHORT_HEAD: Final = Struct(">BBH")
 _FIRST: Final = first_byte(PacketType.PUBLISH)

@@ -1,4 +1,4 @@
-"""A PUBLISH encoded once for many receivers; what differs between them is filled in for each."""
+"""A PUBLISH encoded once for many receivers; the parts that differ are filled in for each of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _write_alias: Final = writer_of(TOPIC_ALIAS, Place.PUBLISH)
 
 
 class PublishTemplate:
-    """The parts of a PUBLISH for receivers that get it alike: version, QoS, retain flag, subscription identifiers.
+    """The parts of a PUBLISH for receivers with the same version, QoS, retain flag and subscription identifiers.
 
-    A packet is its `head` and then `payload`; to send the two one behind the other copies the payload for nobody.
+    A packet is its `head`, followed by `payload`; they can be sent one after the other, without copying the payload.
 
     Attributes:
         payload: The last part of every packet.
@@ -45,12 +45,12 @@ class PublishTemplate:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the whole packet, without a topic alias that only its receiver has."""
+        """Length of the whole packet, without a topic alias, which differs by receiver."""
         packet_id_bytes = TWO_BYTES.size if self.qos else 0
         return len(self._before) + packet_id_bytes + len(self._after) + len(self.payload)
 
     def with_packet_id(self, packet_id: int, *, dup: bool = False) -> bytes:
-        """Make the whole packet for one receiver; at QoS 0 neither identifier nor DUP flag are used."""
+        """Make the whole packet for one receiver; at QoS 0 neither the identifier nor the DUP flag is used."""
         return self.head(packet_id, dup=dup) + self.payload
 
     def head(
@@ -62,17 +62,17 @@ class PublishTemplate:
         topic_alias: int | None = None,
         knows_alias: bool = False,
     ) -> bytes:
-        """Make all that goes before the payload. In MQTT 3.1.1 expiry and alias are left out.
+        """Make everything before the payload. For MQTT 3.1.1 expiry and alias are left out.
 
         Args:
             packet_id: Not used at QoS 0.
             dup: It was sent to this receiver before.
-            expiry_interval_s: What is left of the message expiry interval; None: as the template has it.
-            topic_alias: Tell this alias, for a template without one.
-            knows_alias: The receiver was told the alias before: leave the topic name out.
+            expiry_interval_s: The remaining message expiry interval, in seconds; None: that of the template.
+            topic_alias: Set this alias, for a template without one.
+            knows_alias: The alias was set before: leave the topic name out.
 
         Raises:
-            ValueError: A value does not fit where it belongs.
+            ValueError: A value does not fit into its field.
         """
         before, after = self._before, self._after
         if expiry_interval_s is not None or topic_alias is not None:
@@ -107,7 +107,7 @@ class PublishTemplate:
 def publish_template(
     topic: str, payload: bytes, qos: int, version: Version, *, retain: bool = False, values: Properties = EMPTY
 ) -> PublishTemplate:
-    """Encode a PUBLISH but for what differs between its receivers.
+    """Encode a PUBLISH except for the parts that differ between its receivers.
 
     Args:
         values: Its properties; left out in MQTT 3.1.1.

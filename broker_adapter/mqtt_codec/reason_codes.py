@@ -1,4 +1,4 @@
-"""Reason codes of MQTT 5 (section 2.4 of the standard). Which packet may carry which is in `codec.packet_types`."""
+"""Reason codes of MQTT 5 (section 2.4 of the standard). `mqtt_codec.packet_types` says which packets may have which."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class ReasonCode(enum.IntEnum):
-    """What a packet says of the outcome; from 0x80 on it is a failure. Names that share a number are aliases."""
+    """The outcome in a packet; from 0x80 on it is a failure. Names with the same number are aliases."""
 
     SUCCESS = 0x00
     NORMAL_DISCONNECTION = 0x00

@@ -43,7 +43,7 @@ _SUBACK_CODES_311: Final = {
 def _read_head(
     name: str, place: Place, version: Version, data: bytes, at: int, stop: int
 ) -> tuple[int, Properties, int]:
-    """What all four begin with: the packet identifier and, in MQTT 5, properties."""
+    """The common beginning of all four: the packet identifier and, in MQTT 5, properties."""
     packet_id, at = read_two_bytes(data, at, stop)
     if not packet_id:
         raise protocol_error(f"{name} has packet identifier 0, it must be from 1 to {MAX_TWO_BYTES}")
@@ -87,7 +87,7 @@ def _subscription(filter_text: str, options: int, version: Version) -> Subscript
     if options & _RESERVED:
         raise malformed(f"SUBSCRIBE has the subscription options {options:#04x}, the two upper bits must be 0")
     if qos > 2:
-        # Malformed, as in MQTT 3.1.1 and as brokers in use say; the text of MQTT 5 has it as a protocol error.
+        # Malformed, as in MQTT 3.1.1 and as common brokers answer; the text of MQTT 5 calls it a protocol error.
         raise malformed("SUBSCRIBE has maximum QoS 3, it must be 0, 1 or 2")
     if retain_handling > 2:
         raise protocol_error("SUBSCRIBE has retain handling 3, it must be 0, 1 or 2")
@@ -98,7 +98,7 @@ def _subscription(filter_text: str, options: int, version: Version) -> Subscript
 
 
 def write_subscribe(packet: Subscribe, version: Version) -> bytes:
-    """Write a SUBSCRIBE; MQTT 3.1.1 has of the options the QoS alone."""
+    """Write a SUBSCRIBE; of the options MQTT 3.1.1 has only the QoS."""
     parts = [_write_head(packet.packet_id, Place.SUBSCRIBE, packet.properties, version)]
     for wanted in packet.subscriptions:
         options = wanted.qos
@@ -126,7 +126,7 @@ def read_suback(version: Version) -> Callable[[int, bytes, int, int], Suback]:
 
 
 def write_suback(packet: Suback, version: Version) -> bytes:
-    """Write a SUBACK; in MQTT 3.1.1 every failure is the same."""
+    """Write a SUBACK; MQTT 3.1.1 has a single code for all failures."""
     codes = packet.reason_codes
     if version is Version.V311:
         codes = tuple(min(ReasonCode.UNSPECIFIED_ERROR, code) for code in codes)
@@ -189,4 +189,4 @@ def _reason_codes(name: str, known: dict[int, ReasonCode], raw: bytes) -> tuple[
     try:
         return tuple(known[code] for code in raw)
     except KeyError as unknown:
-        raise protocol_error(f"{name} has the reason code {unknown.args[0]:#04x}, which is none of its own") from None
+        raise protocol_error(f"{name} has the reason code {unknown.args[0]:#04x}, which it cannot have") from None

@@ -1,7 +1,7 @@
-"""Which text may be a topic name, a topic filter, a client identifier or a user name. Length and UTF-8 come before.
+"""Valid topic names, topic filters, client identifiers and user names. Length and UTF-8 are checked before.
 
-Control characters are refused in all four: the standard lets a receiver do so, and the store has no names with them.
-Which topics a filter matches is decided elsewhere.
+Control characters are refused in all four: the standard allows that, and the store has no names with them. Matching of
+topics with filters is not done here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN_MAX_CHARACTERS: Final = 60
 
 
 def topic_name(raw: bytes) -> str:
-    """The topic name, checked; it may be empty, where a topic alias stands for it."""
+    """The topic name, checked; it may be empty, if a topic alias replaces it."""
     return _remembered_topic_name(raw) if len(raw) <= _REMEMBERED_MAX_BYTES else _topic_name(raw)
 
 
@@ -39,7 +39,7 @@ def _topic_name(raw: bytes) -> str:
     return name
 
 
-# Publishers repeat their topics. Bounded in number and size: 4,096 names of at most 256 bytes.
+# Publishers repeat their topics. The cache is limited to 4,096 names of at most 256 bytes.
 _remembered_topic_name: Final = functools.lru_cache(maxsize=4096)(_topic_name)
 
 
@@ -51,23 +51,21 @@ def topic_filter(raw: bytes) -> str:
         raise malformed("topic filter is empty, it must have at least one character")
     levels = text.split("/")
     if any("+" in level and level != "+" for level in levels):
-        raise malformed(f"topic filter {shown(text)} has '+' within a level, it must be a whole level: 'a/+/b'")
+        raise malformed(f"topic filter {shown(text)} has '+' inside a level, it must be a whole level: 'a/+/b'")
     if "#" in text and (text.count("#") > 1 or levels[-1] != "#"):
-        raise malformed(f"topic filter {shown(text)} has '#' elsewhere than as the whole last level: 'a/#'")
+        raise malformed(f"topic filter {shown(text)} has '#' that is not the whole last level: 'a/#'")
     if levels[0] == SHARED and (len(levels) < 3 or levels[1] in ("", "+", "#") or levels[2:] == [""]):
-        raise malformed(
-            f"topic filter {shown(text)} is no shared subscription, which is '$share/<name>/<topic filter>'"
-        )
+        raise malformed(f"topic filter {shown(text)} must have the form '$share/<name>/<topic filter>'")
     return text
 
 
 def is_shared(filter_text: str) -> bool:
-    """Whether a checked topic filter is that of a shared subscription."""
+    """Whether a checked topic filter is a shared subscription."""
     return filter_text.startswith(SHARED + "/")
 
 
 def client_identifier(raw: bytes) -> str:
-    """The client identifier, checked; it may be empty, where the server is to choose one."""
+    """The client identifier, checked; it may be empty, if the server is to assign one."""
     try:
         text = utf8(raw)
         _refuse_control_characters("client identifier", text)
@@ -84,7 +82,7 @@ def user_name(raw: bytes) -> str:
 
 
 def shown(text: str) -> str:
-    """Text of a peer for a message; it may be 64 KiB long."""
+    """Text of a peer for an error message, shortened; it may be 64 KiB long."""
     return f"{text!a}" if len(text) <= _SHOWN_MAX_CHARACTERS else f"{text[:_SHOWN_MAX_CHARACTERS]!a}..."
 
 

@@ -1,4 +1,4 @@
-"""The protocol versions that are spoken."""
+"""The supported protocol versions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Version(enum.IntEnum):
-    """Protocol level as CONNECT names it."""
+    """Protocol level in CONNECT."""
 
     V311 = 4
     V5 = 5

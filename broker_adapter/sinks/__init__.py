@@ -1,6 +1,6 @@
-"""Sinks: where bridges bring the records of cache queues. The contract is `sink`, kinds are found by `kinds`.
+"""Sinks: destinations of the records of cache queues. `sink` has the interface, `kinds` finds the kinds of sinks.
 
-Each kind has a module of its own and imports what it needs only when one is opened.
+Each kind has a package of its own, which imports its dependencies only when a sink is opened.
 """
 
 from broker_adapter.sinks.batch import Batch, Row, Value

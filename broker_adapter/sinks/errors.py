@@ -1,4 +1,4 @@
-"""What a sink says when it does not take a batch. Errors of the libraries behind sinks are turned into these."""
+"""Errors of sinks. Errors of the libraries that sinks use are converted to these."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import attrs
 
 
 class SinkError(Exception):
-    """What all errors of sinks have in common. The message names the sink's address and what it answered."""
+    """Base class of the errors of sinks. The message has the sink's address and its answer."""
 
 
 class SinkUnavailableError(SinkError):
-    """An outage: the sink cannot be reached, does not answer, or answers that it cannot now, or not to us.
+    """An outage: the sink cannot be reached, does not answer, or answers that it cannot accept anything now.
 
-    Whether it took the batch, a part of it, or nothing is not known. No record is to blame, so the same batch is
-    written again when the sink is back.
+    Whether it took the batch, a part of it, or nothing is unknown. No record is the cause, so the same batch is written
+    again when the sink is back.
 
     Attributes:
-        retry_after_s: How long the sink asks to be left alone, if it says so.
+        retry_after_s: The wait that the sink asks for, in seconds; None if it does not.
     """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
@@ -27,10 +27,10 @@ class SinkUnavailableError(SinkError):
 
 
 class BatchRefusedError(SinkError):
-    """The sink answered, and took nothing of the batch because of something in it.
+    """The sink answered, and took nothing of the batch because of an error in the batch.
 
     Attributes:
-        index: The row that is to blame, from 0; None if the sink does not say.
+        index: The row with the error, from 0; None if the sink does not say.
     """
 
     def __init__(self, message: str, *, index: int | None = None) -> None:
@@ -55,8 +55,8 @@ class Refusal:
     """One row that was refused.
 
     Attributes:
-        index: Its place in the batch, from 0.
-        reason: What the sink said of it, in one line.
+        index: Its index in the batch, from 0.
+        reason: Error text of the sink, in one line.
     """
 
     index: int
@@ -64,9 +64,9 @@ class Refusal:
 
 
 class RowsRefusedError(SinkError):
-    """The sink refused some rows of the batch, and took all others for good.
+    """The sink refused some rows of the batch, and accepted all others permanently.
 
-    Not for a sink that keeps a position: that would be behind rows which nobody has yet.
+    Not for a sink that keeps a position: its position would be after rows that were not stored anywhere.
 
     Attributes:
         refusals: At least one, by index.
@@ -78,16 +78,16 @@ class RowsRefusedError(SinkError):
 
 
 class DriverFencedError(SinkError):
-    """The sink has seen a later driver of this queue, so this one must let go of the queue. Nothing was taken.
+    """The sink knows a later driver of this queue, so this driver has to stop. Nothing was taken.
 
-    What `shards.errors.StaleEpochError` is for a producer of a shard, this is for a driver and its sink.
+    It corresponds to `shards.errors.StaleEpochError`, which a producer of a shard gets.
     """
 
 
 def innermost_reason(error: BaseException) -> str:
-    """The innermost cause that has words.
+    """The text of the innermost cause that has one.
 
-    Errors of TLS and of the system come wrapped, by trio and by clients, also in a group with one for each address.
+    Errors of TLS and of the system are wrapped by trio and by client libraries, also in a group with one per address.
     """
     words = ""
     cause: BaseException | None = error
@@ -95,7 +95,7 @@ def innermost_reason(error: BaseException) -> str:
         if isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
         if isinstance(cause, ConnectionError) and cause.errno:
-            # trio puts the address in front.
+            # trio puts the address before the text.
             words = os.strerror(cause.errno)
         else:
             words = getattr(cause, "strerror", None) or str(cause) or words

@@ -1,13 +1,13 @@
 """Rows and values as JSON, the same in every sink that writes it. Pure.
 
-What JSON does not have is written so:
+Values that JSON does not have are encoded as follows:
 
-- bytes: a text if they are one in UTF-8, else ``{"base64": "..."}``;
+- bytes: a text if they are valid UTF-8, else ``{"base64": "..."}``;
 - NaN and the infinities: ``null``.
 
-Numbers have the digits that they were sent with.
+Numbers keep the digits with which they were sent.
 
-A text with half a surrogate pair cannot be written at all: no encoding of Unicode has it.
+A text with half a surrogate pair cannot be encoded: Unicode encodings do not allow it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def encode_value(value: Value) -> bytes:
-    """One value.
+    """Encode one value.
 
     Raises:
-        ValueError: It cannot be written; the message says why.
+        ValueError: It cannot be encoded; the message says why.
     """
     try:
         return _encode(value if value.__class__ in _AS_IT_IS else _plain(value))
@@ -43,7 +43,7 @@ def encode_value(value: Value) -> bytes:
 
 
 def encode_row(row: Row) -> bytes:
-    """One row as an object, on one line.
+    """Encode one row as an object, in one line.
 
     Raises:
         ValueError: See `encode_value`.
@@ -55,7 +55,7 @@ def encode_row(row: Row) -> bytes:
 
 
 def encode_rows(rows: Iterable[Row]) -> tuple[list[bytes], tuple[Refusal, ...]]:
-    """All rows that can be written, and the others with the reason for each."""
+    """Encode all rows that can be encoded, and return the others with the reason for each."""
     encoded, refusals = [], []
     for index, row in enumerate(rows):
         try:
@@ -66,7 +66,7 @@ def encode_rows(rows: Iterable[Row]) -> tuple[list[bytes], tuple[Refusal, ...]]:
 
 
 def _unwritable(error: Exception) -> ValueError:
-    # The message of Python's own error would repeat the whole text.
+    # The message of Python's own error would contain the whole text.
     if isinstance(error, UnicodeEncodeError):
         return ValueError(f"a text cannot be written as JSON: {error.reason}")
     if isinstance(error, RecursionError):
@@ -75,7 +75,7 @@ def _unwritable(error: Exception) -> ValueError:
 
 
 def _plain(value: Any) -> Any:
-    # The usual classes first: asking whether a value is a mapping costs as much as all the rest.
+    # The usual classes first: checking whether a value is a mapping costs as much as everything else.
     kind = value.__class__
     if kind is bytes:
         return _text(value)

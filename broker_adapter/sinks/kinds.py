@@ -1,4 +1,4 @@
-"""Which kinds of sinks there are: plug-ins of the entry point group ``journal.sinks``.
+"""The available kinds of sinks: plug-ins of the entry point group ``journal.sinks``.
 
 A distribution adds a kind with
 
@@ -28,11 +28,11 @@ class SinkKind(Generic[Settings]):
     """A kind of sink.
 
     Attributes:
-        settings: attrs class of what may stand in ``[bridge.sink]`` beside ``type``, made like the sections of
-            `journal.settings.file`: each attribute of a kind that is known there, with unit and bounds.
-        open: Opens a sink for one driver. It may raise `ConfigurationError` when the settings cannot be used, or what
-            the kind needs is not installed.
-        check: Tells what is wrong with settings that are each for themselves as they should be, a problem a text.
+        settings: attrs class of the settings in ``[bridge.sink]``, except ``type``. It has the form of a section of
+            `journal.settings.file`: each attribute has a kind that is known there, with unit and bounds.
+        open: Opens a sink for one driver. It may raise `ConfigurationError` when the settings cannot be used, or when a
+            dependency of the kind is not installed.
+        check: Returns the problems of settings that are valid each by itself, one text for each problem.
     """
 
     settings: type[Settings]
@@ -49,7 +49,7 @@ def find_kind(name: str) -> SinkKind[Any]:
     """A kind by its name.
 
     Raises:
-        ConfigurationError: There is none of that name, or it cannot be loaded.
+        ConfigurationError: There is no such kind, or it cannot be loaded.
     """
     found = _found()
     if name not in found:

@@ -1,4 +1,4 @@
-"""Kinds of settings that sinks have in common, and how passwords are found. Each sink itself says which it has."""
+"""Types of settings that several sinks use, and reading of passwords."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_SECRET_CHARACTERS: Final = 64 * 1024
 
 def _parse_texts(value: object) -> Mapping[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
-        raise ValueError("is no table of texts")
+        raise ValueError("is not a table of texts")
     return dict(value)
 
 
@@ -25,9 +25,9 @@ def _parse_server_address(value: object) -> str:
     try:
         parsed = parse_address(address)
     except ValueError as error:
-        raise ValueError("is no address") from error
+        raise ValueError("is not an address") from error
     if parsed is None or parsed[1] == 0:
-        raise ValueError("is no address of a server")
+        raise ValueError("is not an address of a server")
     return address
 
 
@@ -38,22 +38,22 @@ Texts = Annotated[Mapping[str, str], Kind(_parse_texts, 'a table of texts such a
 
 
 def timeout_s() -> Any:
-    """The setting that all sinks have: how long one call takes at most."""
+    """The setting that all sinks have: the longest time of one call, in seconds."""
     return field(default=30, metadata=within("seconds", 1, 3_600))
 
 
 def check_secret(name: str, text: str, path: str) -> tuple[str, ...]:
-    """What is wrong with a secret that may be given as text or in a file."""
+    """Problems of a secret that may be given as text or in a file."""
     return (f"{name} and {name}_file are both given; give one of them",) if text and path else ()
 
 
 def read_secret(name: str, text: str, path: str) -> str:
-    """A secret as it is now: the text, or what the file holds without the line break at its end.
+    """A secret: the text, or the content of the file without the line break at its end.
 
-    Files are read at each `check` of a sink, so a new password needs no restart.
+    Files are read at each `check` of a sink, so a changed password needs no restart.
 
     Raises:
-        SinkUnavailableError: The file cannot be read. The message names it, and nothing of what is in it.
+        SinkUnavailableError: The file cannot be read. The message has its name, and nothing of its content.
     """
     if not path:
         return text
@@ -63,5 +63,5 @@ def read_secret(name: str, text: str, path: str) -> str:
     except OSError as error:
         raise SinkUnavailableError(f"{name}_file = {path!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        # Its message would show bytes of the secret.
-        raise SinkUnavailableError(f"{name}_file = {path!r} is no text in UTF-8") from None
+        # The error's own text would show bytes of the secret.
+        raise SinkUnavailableError(f"{name}_file = {path!r} is not UTF-8 text") from None

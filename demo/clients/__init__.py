@@ -1,4 +1,4 @@
-"""Real MQTT clients: paho-mqtt in threads of their own, each going on at another broker when its own is lost."""
+"""Real MQTT clients: paho-mqtt in threads of their own; each connects to another broker when it loses its own."""
 
 from demo.clients.publisher import Publisher
 from demo.clients.roaming_client import RoamingClient

@@ -1,4 +1,4 @@
-"""All clients of a run: who they are, what they subscribe to, at which broker they begin."""
+"""All clients of a run: their names, their subscriptions, and the brokers at which they begin."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from shards.topics.topic_filters import matches
 
 TOPICS: Final = f"{ROOT}/#"
 QOS: Final = {"cpu": 1, "memory": 2, "disk": 2, "network": 1, "load": 0}
-"""By kind of telemetry."""
+"""QoS by kind of telemetry."""
 
 MEMORY_TOPICS: Final = f"{ROOT}/+/network"
 NOT_KEPT: Final = frozenset(name for name, qos in QOS.items() if qos == 0)
 
 WATCHER, AWAY, GROUP, REPLAY, WAREHOUSE = "watcher", "away", "group", "replay", "warehouse"
-"""Subscribers, by what becomes of them; and the warehouse, which the bridge brings everything to."""
+"""Names of the subscribers by their role; and the warehouse, which gets everything from the bridge."""
 
 
 class Crowd:
-    """Two publishers, a watcher, a session that will be away, two members of a group, and one who comes at the end.
+    """Two publishers, a watcher, a session that will be away, two members of a group, and a client for the replay.
 
     Half of them begin at the first broker, which is the one that is killed.
 
     Args:
-        ports: Of the three brokers.
-        rate: Messages a second of both publishers together.
+        ports: Ports of the three brokers.
+        rate: Messages per second of both publishers together.
     """
 
     def __init__(self, ports: Sequence[int], rate: float) -> None:
@@ -56,13 +56,13 @@ class Crowd:
 
     @property
     def listeners(self) -> dict[Subscriber, str]:
-        """Those who subscribe before anything is published, and to what."""
+        """The clients that subscribe before anything is published, with their filters."""
         shared = f"$share/workers/{TOPICS}"
         return {self.watcher: TOPICS, self.away: TOPICS, **dict.fromkeys(self.members, shared)}
 
     @property
     def ledgers(self) -> dict[str, SubscriberLedger]:
-        """What the subscribers were given."""
+        """Messages received, by subscriber."""
         return {
             WATCHER: self.watcher.ledger,
             AWAY: self.away.ledger,
@@ -82,11 +82,11 @@ class Crowd:
             client.leave()
 
     def has_received_from_memory(self) -> bool:
-        """Whether the watcher was given a message of a topic that is kept in memory."""
+        """Whether the watcher received a message of a topic that is kept in memory."""
         return any(matches(MEMORY_TOPICS, topic) for topic in self.watcher.ledger.topics)
 
     def in_words(self) -> str:
-        """The counts so far."""
+        """The counts so far, as text."""
         waiting = sum(publisher.waiting for publisher in self.publishers)
         received = (
             f"{name} {ledger.count:,}" for name, ledger in self.ledgers.items() if name not in (REPLAY, WAREHOUSE)

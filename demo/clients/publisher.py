@@ -1,4 +1,4 @@
-"""A client that publishes this machine's telemetry; its ledger says what was published and what was acknowledged."""
+"""A client that publishes this machine's telemetry; its ledger records published and acknowledged messages."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Publisher:
 
     Args:
         root: First levels of its topics.
-        sources: What it publishes, with the number of readings that each gives at a time.
-        qos: By the last level of the topic.
-        rate: Messages a second.
+        sources: What it publishes, with the number of readings of each sample.
+        qos: QoS by the last level of the topic.
+        rate: Messages per second.
     """
 
     def __init__(
@@ -50,35 +50,35 @@ class Publisher:
         self._waiting: dict[int, Published] = {}
         self._held: deque[tuple[Source, Reading]] = deque(maxlen=_MOST_HELD)
         self._settled_losses = 0
-        # Filled by paho's thread, which holds its own locks then: nothing may be waited for there.
+        # Filled by paho's thread, which holds its own locks then: the callback must not block.
         self._news: deque[tuple[int, int]] = deque()
 
     @property
     def published(self) -> int:
-        """Messages handed over."""
+        """Number of messages passed to the client."""
         return sum(map(len, self.ledger.topics.values()))
 
     @property
     def waiting(self) -> int:
-        """Messages of QoS 1 and 2 handed over and not acknowledged."""
+        """Number of messages of QoS 1 and 2 that are not acknowledged yet."""
         self._read_news()
         return len(self._waiting)
 
     @property
     def is_through(self) -> bool:
-        """Whether everything that was sampled is published and acknowledged."""
+        """Whether all samples are published and acknowledged."""
         return not self._held and not self.waiting
 
     @property
     def newest_acknowledgement_us(self) -> int:
-        """When the last acknowledgement came."""
+        """Time of the last acknowledgement."""
         return max((each.acknowledged_at_us for topic in self.ledger.topics.values() for each in topic), default=0)
 
     async def run(self) -> None:
         """Sample and publish until cancelled.
 
-        After a lost connection what is new is held back until what was under way is through: paho would else send it
-        before it sends that again.
+        After a lost connection new samples are held back until earlier messages are acknowledged: otherwise paho would
+        send them before it repeats the earlier ones.
         """
         interval_s = min(max(sum(self._sources.values()) / self._rate, _SHORTEST_INTERVAL_S), _LONGEST_INTERVAL_S)
         while True:
@@ -89,7 +89,7 @@ class Publisher:
             await trio.sleep_until(next_at)
 
     def publish_held(self) -> None:
-        """Publish what is there, if nothing stands in its way; what is too old is gone."""
+        """Publish the samples that were held back, if nothing is unacknowledged; those too old are dropped."""
         losses = self.client.losses
         if self.client.is_connected and (losses == self._settled_losses or not self.waiting):
             self._settled_losses = losses

@@ -1,4 +1,4 @@
-"""A paho-mqtt client that knows several brokers: when it loses one it connects to the next, with the same session."""
+"""A paho-mqtt client with several brokers: when it loses one it connects to the next, with the same session."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class RoamingClient:
 
     Attributes:
         losses: How often it lost its connection.
-        port: The broker that it is at, or tries.
+        port: Port of its present broker, or of the one that it tries.
 
     Args:
-        client_id: Its name, and that of its session.
-        ports: The brokers, in the order in which it tries them.
+        client_id: Its client identifier.
+        ports: Ports of the brokers, in the order in which it tries them.
         version: `V311` or `V5`.
         durable: Its session outlives the connection.
         on_message: Called with topic and payload of each message.
-        on_acknowledged: Called with the packet identifier of each publish that is through.
+        on_acknowledged: Called with the packet identifier of each publish that is acknowledged.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class RoamingClient:
         self._turn += 1
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
-        """Subscribe to this with every new session; to be said before `connect`."""
+        """Subscribe with every new session; to be called before `connect`."""
         self._subscription = (topic_filter, qos)
 
     def publish(self, topic: str, payload: bytes, qos: int) -> int:
-        """Hand a message over; it is sent when there is a connection. Returns its packet identifier."""
+        """Queue a message; it is sent when there is a connection. Returns its packet identifier."""
         return self._client.publish(topic, payload, qos).mid
 
     def _aim(self) -> None:
-        """Have the next attempt go to the broker whose turn it is."""
+        """Set the address of the next attempt to the next broker."""
         options: dict[str, Any] = {}
         if self._version == V5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]

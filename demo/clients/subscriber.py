@@ -1,4 +1,4 @@
-"""A client that enters what it is given in its ledger."""
+"""A client that records the messages it receives in its ledger."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Subscriber:
     """One client and its ledger.
 
     Args:
-        client_id: Its name.
-        ports: The brokers, in the order in which it tries them.
+        client_id: Its client identifier.
+        ports: Ports of the brokers, in the order in which it tries them.
         version: Protocol version.
         durable: Its session outlives the connection.
-        ledger: Where it enters what it is given; several may share one.
+        ledger: Where received messages are recorded; several clients may share one.
         lock: Guards the ledger.
     """
 

@@ -1,3 +1,3 @@
-"""What clients know, what is read back from the store, and whether the two agree."""
+"""The messages that clients recorded, those read back from the store, and the comparison."""
 
 __all__: list[str] = []

@@ -1,12 +1,12 @@
-"""What must hold at the end, topic by topic: the clients' ledgers against each other and against the store. Pure.
+"""The checks at the end, topic by topic: the clients' ledgers against each other and against the store. Pure.
 
-- *Stored*: what was acknowledged is in the store, with its content. Of a topic in memory mode what went with the server
-  is excused, if it was published before the server died and readers are shown a gap.
-- *Brought*: the warehouse has all that was acknowledged, whatever was out meanwhile.
-- *Delivered*: every subscriber got all of what is in the store, whatever was killed or away meanwhile.
-- *Once*: at QoS 2 nothing is stored or delivered twice. At QoS 1 it may be; that is counted.
-- *Order*: what comes for the first time comes in the publisher's order.
-- *Nothing else*: nobody got, and the store does not hold, what nobody published.
+- *Stored*: acknowledged messages are in the store, with their content. Messages of a topic in memory mode that were
+  lost with the server are excused, if they were published before the server died and readers get a gap instead.
+- *Brought*: the warehouse has all acknowledged messages, despite all outages.
+- *Delivered*: every subscriber got all messages in the store, despite all kills and absences.
+- *Once*: at QoS 2 nothing is stored or delivered twice. At QoS 1 duplicates are allowed; they are counted.
+- *Order*: messages come in the publisher's order, repetitions excepted.
+- *Nothing else*: no subscriber got, and the store does not have, a message that was not published.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ class Range:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Seen:
-    """What one subscriber saw of a topic.
+    """The messages of a topic that one subscriber received.
 
     Attributes:
-        received: In the order in which it came.
-        shares: Its members share the messages, so there is no order to tell, and a member that dies may have left one
-            that another one gets again.
-        from_store: It was played from the store: it must be what lies there, no more and no less.
-        from_queue: It came through a durable queue: it must be all that was acknowledged, even what the store has lost.
+        received: In order of receipt.
+        shares: Members of a group share the messages, so there is no order, and after the death of a member another one
+            may get its messages again.
+        from_store: They were replayed from the store: they must be exactly the stored messages.
+        from_queue: They came through a durable queue: they must be all acknowledged messages, even those that the store
+            has lost.
     """
 
     received: Sequence[Received]
@@ -60,18 +61,18 @@ class Seen:
 
 @attrs.frozen(slots=True, kw_only=True)
 class TopicEvidence:
-    """All that is known of one topic.
+    """All observations about one topic.
 
     Attributes:
-        qos: Of all its messages.
+        qos: QoS of all its messages.
         is_stored: Whether its messages are kept at all.
-        may_lose: It has been in memory mode, so it may have lost records with the server.
-        published: In order; a message's number is its place.
+        may_lose: Its shard has been in memory mode, so it may have lost records with the server.
+        published: In order; a message's number is its index.
         found: What was read back, in the order of reading.
-        gaps: What the reader was told is lost.
+        gaps: Gaps that the reader got.
         seen: By subscriber.
-        killed_at_us: When the server was killed; 0 if it never was. What was handed over before may have been in its
-            memory, even if the acknowledgement, which waited for the bridge's queue as well, came from its successor.
+        killed_at_us: When the server was killed; 0 if it never was. Messages published before may have been in its
+            memory, even if the acknowledgement, which also waited for the bridge's queue, came from the new server.
     """
 
     name: str
@@ -87,15 +88,15 @@ class TopicEvidence:
 
 @attrs.frozen(slots=True, kw_only=True)
 class SeenResult:
-    """What came of one subscriber's messages of a topic.
+    """Result of one subscriber's messages of a topic.
 
     Attributes:
         received: Messages that came, each counted once.
         again: Copies beyond the first.
-        missing: Must be 0: in the store, and did not come.
+        missing: Must be 0: in the store, and not received.
         doubled: Must be 0: copies at a QoS that forbids them.
-        strangers: Must be 0: not what was published.
-        in_order: Must be so.
+        strangers: Must be 0: received, and not published.
+        in_order: Must be true.
     """
 
     received: int
@@ -108,17 +109,17 @@ class SeenResult:
 
 @attrs.frozen(slots=True, kw_only=True)
 class TopicResult:
-    """What came of one topic.
+    """Result of one topic.
 
     Attributes:
         stored: Records in the store, each message counted once.
         stored_again: Copies beyond the first.
-        lost_from_memory: Acknowledged, in memory mode, and gone with the server.
+        lost_from_memory: Acknowledged, in memory mode, and lost with the server.
         lost: Must be 0: acknowledged, and not in the store without an excuse.
-        unacknowledged: Must be 0: published, and no word from a broker.
+        unacknowledged: Must be 0: published, and not answered by a broker.
         doubled: Must be 0: copies in the store at QoS 2.
-        strangers: Must be 0: in the store, and not what was published.
-        in_order: Must be so: of the store's records.
+        strangers: Must be 0: in the store, and not published.
+        in_order: Must be true: the store's records are in order.
         seen: By subscriber.
     """
 
@@ -140,17 +141,17 @@ class TopicResult:
 
     @property
     def lost_in_all(self) -> int:
-        """What the store and all subscribers lack."""
+        """Messages missing in the store and at all subscribers."""
         return self.lost + sum(each.missing for each in self.seen.values())
 
     @property
     def doubled_in_all(self) -> int:
-        """What the store and all subscribers have too often."""
+        """Copies too many in the store and at all subscribers."""
         return self.doubled + sum(each.doubled for each in self.seen.values())
 
     @property
     def broken(self) -> list[str]:
-        """The promises that did not hold, a line each."""
+        """The promises that were not kept, a line each."""
         counts = {
             "acknowledged and not in the store": self.lost,
             "published and never acknowledged": self.unacknowledged,
@@ -170,7 +171,7 @@ class TopicResult:
 
 
 def check_topic(evidence: TopicEvidence) -> TopicResult:
-    """Compare the ledgers of one topic with each other and with what is stored."""
+    """Compare the ledgers of one topic with each other and with the store."""
     acknowledged = {number for number, each in enumerate(evidence.published) if each.acknowledged_at_us}
     stored = Counter(record.number for record in evidence.found)
     absent = acknowledged.difference(stored) if evidence.is_stored else set()
@@ -201,7 +202,7 @@ def _check_seen(evidence: TopicEvidence, acknowledged: set[int], stored: Counter
     again = received.total() - len(received)
     must_be_once = evidence.qos != 1 and not seen.shares
     if seen.from_store:
-        # As often as it is stored: what lies there twice is played twice.
+        # A record that is stored twice is replayed twice.
         doubled = (received - stored).total()
         again = doubled
     else:
@@ -227,5 +228,5 @@ def _strangers(published: Sequence[Published], others: Sequence[Found] | Sequenc
 
 
 def _is_in_order(numbers: Sequence[int]) -> bool:
-    """Whether the numbers rise, repetitions left out."""
+    """Whether the numbers rise, ignoring repetitions."""
     return all(one < two for one, two in pairwise(dict.fromkeys(numbers)))

@@ -1,4 +1,4 @@
-"""What a client swears to: every message that it published, had acknowledged, or received."""
+"""Ledger of a client: every message that it published, that was acknowledged, or that it received."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _DIGEST_BYTES = 8
 
 
 def digest_of(payload: bytes) -> str:
-    """Short name of a payload; two messages of a run never share one by chance."""
+    """Short hash of a payload; two messages of a run never have the same by chance."""
     return blake2b(payload, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 @attrs.define(slots=True)
 class Published:
-    """One message that was handed to the client.
+    """One published message.
 
     Attributes:
-        digest: Of its payload.
-        size_bytes: Of its payload.
-        metric: What it says of its source's metric, if that is a number.
-        begun_at_us: When it was handed over.
-        acknowledged_at_us: When a broker had taken it over (PUBACK, PUBCOMP); 0 if none has.
+        digest: Hash of its payload.
+        size_bytes: Size of its payload.
+        metric: Value of its source's metric, if that is a number.
+        begun_at_us: When it was passed to the client.
+        acknowledged_at_us: When it was acknowledged (PUBACK, PUBCOMP); 0 if it was not.
     """
 
     digest: str
@@ -36,12 +36,12 @@ class Published:
 
 @attrs.define(slots=True)
 class PublisherLedger:
-    """What one publisher has published, by topic, in order: the place in the list is the message's number."""
+    """The messages of one publisher, by topic, in order: the index in the list is the message's number."""
 
     topics: dict[str, list[Published]] = attrs.Factory(dict)
 
     def acknowledged_of_later_than(self, moment_us: int) -> int | None:
-        """When the first acknowledgement came of what was handed over after a moment; None if none has."""
+        """Time of the first acknowledgement of a message that was published after a moment; None if there is none."""
         found: list[int] = []
         for messages in self.topics.values():
             for each in reversed(messages):
@@ -54,11 +54,11 @@ class PublisherLedger:
 
 @attrs.frozen(slots=True)
 class Received:
-    """One message that a client was given.
+    """One received message.
 
     Attributes:
         number: Its publisher's number, -1 if the payload has none.
-        digest: Of its payload.
+        digest: Hash of its payload.
         delay_us: From the publisher's call to the delivery.
     """
 
@@ -69,11 +69,11 @@ class Received:
 
 @attrs.define(slots=True)
 class SubscriberLedger:
-    """What one subscriber was given, by topic, in the order in which it came."""
+    """The messages that one subscriber received, by topic, in order of receipt."""
 
     topics: defaultdict[str, list[Received]] = attrs.Factory(lambda: defaultdict(list))
 
     @property
     def count(self) -> int:
-        """Messages in all."""
+        """Number of all messages."""
         return sum(map(len, self.topics.values()))

@@ -1,4 +1,4 @@
-"""From the running server: every topic's shard, read from its start."""
+"""Reads every topic's shard from its start, at the running server."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from shards.model import SegmentKind, ShardInfo
 from shards.position import Start
 
 ModeHistory = Sequence[tuple[str, int]]
-"""Modes of a shard and the offsets from which they hold."""
+"""Modes of a shard, and the offsets from which they apply."""
 
 
 @attrs.define(slots=True)
 class ReadBack:
-    """What lies in one shard.
+    """The content of one shard.
 
     Attributes:
         found: Its records, in order.
-        gaps: What a reader is told is lost.
-        metrics: Offset of each record, and the number that it says of its source's metric.
-        size_bytes: Of all payloads.
-        seconds: That reading took.
+        gaps: Gaps that a reader gets.
+        metrics: Offset of each record, and the value of its source's metric.
+        size_bytes: Size of all payloads.
+        seconds: Time that reading took.
     """
 
     found: list[Found] = attrs.Factory(list)
@@ -40,7 +40,7 @@ class ReadBack:
 
 
 async def read_shard(adapter: StorageAdapter, info: ShardInfo) -> ReadBack:
-    """Read one shard as far as it went when it was looked at."""
+    """Read one shard up to the end that was found before."""
     metric = next((source.metric for source in SOURCES if source.topic == info.name.rsplit("/", 1)[-1]), "")
     read = ReadBack()
     begun_at = time.perf_counter()
@@ -65,7 +65,7 @@ async def read_shard(adapter: StorageAdapter, info: ShardInfo) -> ReadBack:
 
 
 def mode_history(info: ShardInfo) -> list[tuple[str, int]]:
-    """Modes that a shard has been in and the offsets from which they held, as its segments show it."""
+    """The modes of a shard and the offsets from which they applied, as shown by its segments."""
     history: list[tuple[str, int]] = []
     for segment in info.segments:
         mode = "memory" if segment.kind is SegmentKind.MEMORY else "file"

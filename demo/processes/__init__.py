@@ -1,4 +1,4 @@
-"""Server, brokers and warehouse: processes that are started, killed and started again by handle, never by name."""
+"""Server, brokers and warehouse: processes that are started, killed and restarted by handle, never by name."""
 
 from demo.processes.broker import Broker
 from demo.processes.ports import free_port

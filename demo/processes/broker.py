@@ -23,7 +23,7 @@ anonymous = true
 topics = "{memory_topics}"
 storage = "memory"
 
-# All of it goes to the warehouse too; while that is out it waits in files.
+# All of it is also forwarded to the warehouse; while that is out, messages wait in files.
 [[bridge]]
 name = "{bridge}"
 topics = ["{topics}"]
@@ -44,12 +44,12 @@ class Broker(AnnouncingProcess):
 
     Args:
         name: Its id.
-        store_url: The server.
-        port: Where it accepts.
-        topics: What it brings to the warehouse.
+        store_url: URL of the server.
+        port: Port on which it accepts clients.
+        topics: Filter of the topics that it forwards to the warehouse.
         memory_topics: Topics whose messages are kept in memory.
-        warehouse_url: Where the bridge goes.
-        directory: Where its configuration and its log go.
+        warehouse_url: URL of the bridge's sink.
+        directory: Directory of its configuration and its log.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Ports on the loopback."""
+"""Free ports on the loopback interface."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ATTEMPTS: Final = 200
 
 
 def free_port() -> int:
-    """A free loopback port below the range from which connections take theirs.
+    """A free loopback port below the range of ports for outgoing connections.
 
-    From within that range a client that tries to reach a dead server may, by chance, connect to itself.
+    With a port of that range, a client that tries to reach a dead server may, by chance, connect to itself.
 
     Raises:
         DemoError: No port was free in many attempts.

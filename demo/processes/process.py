@@ -1,4 +1,4 @@
-"""A process that says when it is ready, may die, and may be started again with the same command."""
+"""A process that prints when it is ready, may die, and may be started again with the same command."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PIPE_BYTES: Final = 65_536
 
 
 class AnnouncingProcess:
-    """One process of ours. As a context manager it is killed at the end if it still runs.
+    """One process. As a context manager it is killed at the end if it still runs.
 
     Args:
-        name: What it is called in messages.
+        name: Its name in messages.
         module: Python module that it runs.
         arguments: Its command line.
-        log_path: Where its log goes.
+        log_path: File of its log.
     """
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], log_path: Path) -> None:
@@ -37,12 +37,12 @@ class AnnouncingProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs, or ran last."""
+        """Process id of the present or last process."""
         assert self._process is not None
         return self._process.pid
 
     async def start(self) -> None:
-        """Start it and wait until it says that it is ready.
+        """Start it and wait until it prints that it is ready.
 
         Raises:
             DemoError: It ended, or was not ready in time.
@@ -60,13 +60,13 @@ class AnnouncingProcess:
             raise DemoError(f"{self.name} did not start; {self._reason()}")
 
     async def kill(self) -> None:
-        """SIGKILL: no chance to write anything more."""
+        """Send SIGKILL: it cannot write anything more."""
         assert self._process is not None
         self._process.kill()
         await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, as an operator would.
+        """Send SIGTERM, as an operator would.
 
         Raises:
             DemoError: It did not end with status 0 in time.

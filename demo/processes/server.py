@@ -11,9 +11,9 @@ class Server(AnnouncingProcess):
     """A journal server on one data directory and port.
 
     Args:
-        data: Its directory.
-        port: Where it accepts.
-        log_path: Where its log goes.
+        data: Its data directory.
+        port: Port on which it accepts connections.
+        log_path: File of its log.
     """
 
     def __init__(self, data: Path, port: int, log_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The warehouse that the brokers' bridge brings messages to."""
+"""The warehouse, the sink of the brokers' bridge."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from demo.processes.process import AnnouncingProcess
 
 
 class WarehouseService(AnnouncingProcess):
-    """The service outside.
+    """The external web service.
 
     Args:
-        database: Where it keeps what it gets.
-        port: Where it accepts.
-        log_path: Where its log goes.
+        database: File in which it stores rows.
+        port: Port on which it accepts requests.
+        log_path: File of its log.
     """
 
     def __init__(self, database: Path, port: int, log_path: Path) -> None:

@@ -1,3 +1,3 @@
-"""What is told of a run: the table, what Spark finds in the history, the verdict."""
+"""Output of a run: the table, the figures of Spark, the verdict."""
 
 __all__: list[str] = []

@@ -1,6 +1,6 @@
-"""What Spark finds in the sealed segments, beside what it must find: count, mean and p95 of one metric per topic.
+"""Figures of Spark about the sealed segments, and the expected ones: count, mean and p95 of one metric per topic.
 
-What must be there was read back from the server before it was sealed: all records that were written in file mode.
+The expected ones are from records read back from the server before sealing: all that were written in file mode.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Figures:
     p95: float | None
 
     def agrees_with(self, other: Figures) -> bool:
-        """Whether both say the same; sums of floats may differ in their last digits."""
+        """Whether both are equal; sums of floats may differ in their last digits."""
         same = (self.topic, self.metric, self.records) == (other.topic, other.metric, other.records)
         return same and _close(self.mean, other.mean) and _close(self.p95, other.p95)
 
@@ -48,13 +48,13 @@ class History:
     """The last part of a run.
 
     Attributes:
-        found: What Spark says.
-        expected: What was read back.
-        sealed_files: Parquet files that were read.
+        found: Figures of Spark.
+        expected: Figures of the records that were read back.
+        sealed_files: Number of Parquet files that were read.
         sealed_bytes: Their size.
         sealing_s: From the request to the last file.
         session_s: The start of Java and Spark.
-        query_s: The query alone.
+        query_s: The query without the start.
     """
 
     found: Sequence[Figures]
@@ -67,7 +67,7 @@ class History:
 
     @property
     def broken(self) -> list[str]:
-        """Where Spark and the server disagree, a line each."""
+        """Differences between Spark and the server, a line each."""
         found = {figures.topic: figures for figures in self.found}
         expected = {figures.topic: figures for figures in self.expected}
         return [
@@ -79,7 +79,7 @@ class History:
 
 
 def expected_figures(in_files: Mapping[str, Sequence[float | None]]) -> list[Figures]:
-    """What the sealed segments must hold, from the metric of each record that was written to files, by topic."""
+    """The expected figures of the sealed segments, from the metric of each record written to files, by topic."""
     return [_figures(topic, numbers) for topic, numbers in sorted(in_files.items()) if numbers]
 
 
@@ -92,7 +92,7 @@ def _figures(topic: str, numbers: Sequence[float | None]) -> Figures:
 
 
 def _percentile(ordered: Sequence[float]) -> float:
-    """The exact percentile as SQL's `percentile` has it: between two values it lies on the line that joins them."""
+    """The exact percentile as SQL's `percentile` defines it: interpolated linearly between two values."""
     place = P95 * (len(ordered) - 1)
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)

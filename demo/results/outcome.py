@@ -1,4 +1,4 @@
-"""What came of a run: the ledgers checked, and the figures that are told of it."""
+"""The result of a run: the checks of the ledgers, and the figures for the report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shards.topics.topic_filters import matches
 
 @attrs.frozen(slots=True)
 class Percentiles:
-    """Of some latencies, in milliseconds; ``count`` of them."""
+    """Percentiles of ``count`` latencies, in milliseconds."""
 
     count: int
     p50_ms: float
@@ -28,25 +28,25 @@ class Percentiles:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Outcome:
-    """A whole run.
+    """The result of a run.
 
     Attributes:
-        topics: What came of each topic.
+        topics: Result of each topic.
         modes: Mode history of each topic's shard.
         publishing_s: From the first sample to the last acknowledgement.
         published_bytes: Payload bytes of what was published.
         acknowledging: Time to the acknowledgement, by QoS.
-        delivering: Time from the publish to the delivery at a subscriber that was there.
-        broker_again_s: From the kill of the broker until its publisher had an acknowledgement by another one.
-        server_again_s: From the kill of the server until a publisher had an acknowledgement by the new one.
+        delivering: Time from the publish to the delivery at a subscriber that was connected.
+        broker_again_s: From the kill of the broker until its publisher got an acknowledgement from another one.
+        server_again_s: From the kill of the server until a publisher got an acknowledgement from the new one.
         away_s: How long the durable session was away.
-        catching_up: Messages it got after it was back, and the seconds that took.
-        replayed: Messages that were played from the store, and the seconds that took.
-        outage: How long the warehouse was out, in seconds, how many messages waited for it then, and the seconds until
-            none did.
-        read_back: Records that the checker read, their bytes, and the seconds that took.
-        damages: What the offline check of the data directory found.
-        history: What Spark made of the sealed segments.
+        catching_up: Messages it received after its return, and how many seconds that took.
+        replayed: Messages that were replayed from the store, and how many seconds that took.
+        outage: How long the warehouse was out, in seconds, how many messages waited for it then, and after how many
+            seconds its queue was empty.
+        read_back: Records that were read back, their bytes, and how many seconds that took.
+        damages: Problems found by the offline check of the data directory.
+        history: Figures of Spark about the sealed segments.
     """
 
     topics: Sequence[TopicResult]
@@ -67,7 +67,7 @@ class Outcome:
 
     @property
     def broken(self) -> list[str]:
-        """Promises that did not hold, a line each."""
+        """Promises that were not kept, a line each."""
         lines = [line for topic in self.topics for line in topic.broken]
         lines += [f"offline check: {damage}" for damage in self.damages]
         lines += self.history.broken
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def percentiles(latencies_us: Iterable[int]) -> Percentiles:
-    """Percentiles by the nearest rank; zeros of nothing."""
+    """Percentiles by the nearest rank; zeros if there are no values."""
     ordered = sorted(latencies_us)
     if not ordered:
         return Percentiles(0, 0.0, 0.0, 0.0)
@@ -93,7 +93,7 @@ def outcome_of(
     damages: Sequence[str],
     history: History,
 ) -> Outcome:
-    """Check everything, and reckon the figures."""
+    """Check everything, and compute the figures."""
     published = {topic: each for publisher in crowd.publishers for topic, each in publisher.ledger.topics.items()}
     latencies_us: dict[str, list[int]] = {"QoS 1": [], "QoS 2": []}
     for topic, messages in published.items():
@@ -125,7 +125,7 @@ def outcome_of(
 
 
 def _seconds_until(publishers: Sequence[Publisher], since_us: int, later_than_us: int) -> float:
-    """From a moment to the first acknowledgement of something that was handed over after the other one."""
+    """From a moment to the first acknowledgement of a message that was published after the other moment."""
     found = (publisher.ledger.acknowledged_of_later_than(later_than_us) for publisher in publishers)
     return (min((at_us for at_us in found if at_us is not None), default=since_us) - since_us) / 1e6
 
@@ -160,5 +160,5 @@ def _check(
 
 
 def _kind(topic: str) -> str:
-    """What telemetry it is: the last level."""
+    """The kind of telemetry: the last level of the topic."""
     return topic.rsplit("/", 1)[-1]

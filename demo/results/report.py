@@ -1,4 +1,4 @@
-"""How a run is told: the tables and the summary for people, the document for scripts."""
+"""Report of a run: the tables and the summary for people, the document for scripts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def render(outcome: Outcome) -> Table:
 
 
 def render_history(history: History) -> Table:
-    """The table of Spark's figures, each marked when it is what the server had."""
+    """The table of Spark's figures, each marked if it equals the expected one."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     for heading in ("sealed segments, by Spark SQL", "metric"):
         table.add_column(heading, no_wrap=True)
@@ -142,7 +142,7 @@ def verdict(outcome: Outcome) -> Text:
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
-    """The result for scripts: every field of `Outcome`, with ``held`` and ``broken`` in front."""
+    """The result for scripts: every field of `Outcome`, with ``held`` and ``broken`` first."""
     return {
         "held": not outcome.broken,
         "broken": outcome.broken,

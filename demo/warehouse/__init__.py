@@ -1,3 +1,3 @@
-"""The place outside that a bridge brings messages to: a small web service with a database of its own."""
+"""The external sink of the bridge: a small web service with a database."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What the warehouse holds in the end, read from its database."""
+"""The rows of the warehouse at the end, read from its database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demo.payload import sample_of
 
 
 def read_contents(path: Path) -> SubscriberLedger:
-    """Its rows by topic, in the order of the queue that they came through."""
+    """The rows by topic, in the order of the queue."""
     ledger = SubscriberLedger()
     database = sqlite3.connect(path)
     try:

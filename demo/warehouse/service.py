@@ -1,7 +1,7 @@
-"""The warehouse: ``python -m demo.warehouse.service PORT DATABASE`` takes rows by HTTP and keeps them in SQLite.
+"""The warehouse: ``python -m demo.warehouse.service PORT DATABASE`` accepts rows by HTTP and stores them in SQLite.
 
-It knows nothing of brokers. A bridge may send a batch again whose answer it did not get: rows are kept under their
-place in the bridge's queue, so what comes again is recognised.
+It does not use anything of the product. A bridge may send a batch again if it did not get the response: rows are stored
+under their offset in the bridge's queue, so repeated rows are recognised.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Warehouse(ThreadingHTTPServer):
     """The service.
 
     Args:
-        port: On the loopback.
-        path: Of the database.
+        port: Port on the loopback interface.
+        path: Path of the database.
     """
 
     daemon_threads = True
@@ -44,7 +44,7 @@ class Warehouse(ThreadingHTTPServer):
         self._lock = Lock()
 
     def keep(self, queue: str, rows: list[Row]) -> None:
-        """Store rows; returns when they are safe."""
+        """Store rows; returns when they are durable."""
         with self._lock, self._database:
             self._database.executemany(
                 "insert or ignore into messages values (?, ?, ?, ?)",
@@ -72,7 +72,7 @@ class _Request(BaseHTTPRequestHandler):
     do_OPTIONS = do_HEAD  # noqa: N815  its base class has it so
 
     def log_message(self, *_values: object) -> None:
-        """Say nothing of each request."""
+        """Do not log each request."""
 
     def _answer(self, status: int, body: bytes = b"") -> None:
         self.send_response(status)
@@ -83,7 +83,7 @@ class _Request(BaseHTTPRequestHandler):
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until killed; says ``ready`` first."""
+    """Serve until killed; prints ``ready`` first."""
     port, path = arguments
     service = Warehouse(int(port), path)
     sys.stdout.write("ready\n")

@@ -1,7 +1,7 @@
-r"""Values of a result as people and programs read them: cells of a table, fields of CSV, JSON. Pure.
+r"""Values of a result for output: cells of a table, fields of CSV, JSON. Pure.
 
-Bytes are text where they are UTF-8. In JSON those that are not become base64 under the name with `_base64` behind it,
-as in `journal read --json`; elsewhere each byte that is none is written `\xff`.
+Bytes are text if they are valid UTF-8. In JSON other bytes become base64, under the name with the suffix `_base64`, as
+in `journal read --json`; elsewhere each invalid byte is written `\xff`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NULL = "NULL"
 
 
 def table_cell(value: object) -> str:
-    """One line without anything that a terminal would act upon."""
+    """One line, without control characters for a terminal."""
     return "".join(
         character if character.isprintable() else _escaped(character)
         for character in (NULL if value is None else text_of(value))
@@ -25,12 +25,12 @@ def table_cell(value: object) -> str:
 
 
 def csv_field(value: object) -> str:
-    """The text as it is, with its line breaks; nothing for null."""
+    """The text unchanged, with its line breaks; empty for null."""
     return "" if value is None else text_of(value)
 
 
 def text_of(value: object) -> str:
-    """The value as text; what has parts as JSON."""
+    """The value as text; structured values as JSON."""
     match value:
         case str():
             return value
@@ -47,7 +47,7 @@ def text_of(value: object) -> str:
 
 
 def json_lines(names: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[bytes]:
-    """One JSON object a row."""
+    """One JSON object per row."""
     names = list(names)
     for row in rows:
         yield msgspec.json.encode(_members(zip(names, row, strict=True)))
@@ -62,7 +62,7 @@ def _members(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """What msgspec writes as it should be read; bytes only if they are no text."""
+    """A value that msgspec encodes in the intended form; bytes only if they are not text."""
     match value:
         case bytes():
             try:
@@ -84,7 +84,7 @@ def _plain(value: object) -> object:
 
 
 def _element(value: object) -> object:
-    """An element of an array has no name that could tell base64: it is an object that does."""
+    """An element of an array. It has no name for the suffix of base64, so base64 becomes an object."""
     if isinstance(value, tuple):  # an entry of a map, whose keys may be of any type
         return [_element(each) for each in value]
     plain = _plain(value)

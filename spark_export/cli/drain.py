@@ -1,4 +1,4 @@
-"""`journal-spark drain`: what waits in a cache queue, taken to files or to a table of a database."""
+"""`journal-spark drain`: move the records of a cache queue to files or to a table of a database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drain(
     *,
     queue: str,
     server: Annotated[
-        str | None, Parameter(help="Server that has the queue, as HOST:PORT; JOURNAL_SERVER by default.")
+        str | None, Parameter(help="Server with the queue, as HOST:PORT; JOURNAL_SERVER by default.")
     ] = None,
     form: Annotated[
         Literal["parquet", "csv", "json", "jdbc"] | None, Parameter(name=["--to", "--format"], negative="")
@@ -39,34 +39,34 @@ def drain(
     json: JsonOption = False,
     spark: SparkOptions = DEFAULT,
 ) -> None:
-    """Take what waits in a cache queue to files or a database, and out of the queue.
+    """Move the records of a cache queue to files or a database.
 
-    Whoever drives the queue stands aside meanwhile, and goes on behind it. Run it again after a drain that was killed:
-    no record is missing and none comes twice.
+    The queue's driver gives way meanwhile, and continues after them. Repeat the command after it was killed: no record
+    is missing and none is written twice.
 
     Args:
-        directory_or_target: Data directory of the server, if this machine reaches it: its files are read directly then;
-            otherwise the target.
+        directory_or_target: Data directory of the server, if this machine can access it: its files are read directly
+            then; otherwise the target.
         target: Directory to drain to, on any file system that Spark writes, or a JDBC URL.
         queue: Name of the cache queue.
-        form: Of the files; parquet by default, and jdbc for a JDBC URL.
-        name: Runs of one name and target are one table; by default called like the queue.
+        form: Format of the files; parquet by default, and jdbc for a JDBC URL.
+        name: Runs of one name and target are one table; by default the name of the queue.
         value_as: How keys and values are written; binary for parquet, text for the others by default.
-        partition_by: Directories below that of a run: date, topic, both with a comma between, or nothing.
-        table: Table of the database; made if it is not there.
+        partition_by: Directories below that of a run: date, topic, both separated by a comma, or empty.
+        table: Table of the database; created if it does not exist.
         properties: A property of the database connection, as NAME=VALUE; may be given several times.
-        wait: How long the queue's driver may take to stand aside, like 60s.
+        wait: How long the queue's driver may take to give way, like 60s.
         json: Print what was done as a JSON object.
     """
     path, to = (directory_or_target, target) if target is not None else (None, directory_or_target)
-    # The directory says what was written, only the server which of it waits.
+    # The directory has the records; only the server knows which of them wait in the queue.
     address = server or os.environ.get("JOURNAL_SERVER")
     if not address:
-        raise UsageError("name the server that has the queue with --server HOST:PORT, or in JOURNAL_SERVER")
+        raise UsageError("name the server with the queue by --server HOST:PORT, or in JOURNAL_SERVER")
     wait_s = parse_duration_us(wait) / 1_000_000
     connection = named_values("--property", properties, example="user=writer")
     source = parse_options(Place.parse(path, address).options())
-    # Before Spark starts, which takes a while.
+    # Before Spark is started, which takes a while.
     require_queue(source.server, queue)
     from spark_export.export import ExportOptions, run_drain
 
@@ -78,7 +78,7 @@ def drain(
         format=form or ("jdbc" if to.startswith("jdbc:") else "parquet"),
         path=source.path,
         server=source.server,
-        # Names of exports have no hyphen: it stands before the number of a run.
+        # Names of exports have no hyphen, because it separates the number of a run.
         name=queue.replace("-", "_") if name is None else name,
         table=table,
         properties=connection,
@@ -92,7 +92,7 @@ def drain(
     if result.recovered:
         write_text(f"{queue}: {result.recovered:,} records left it that an earlier drain had added to {result.target}")
     if result.run is None:
-        write_text(f"{result.target}: nothing waits in {queue}")
+        write_text(f"{result.target}: no records wait in {queue}")
     else:
         write_text(f"{result.target}: run {result.run} added {result.records:,} records of {queue}")
     if result.skipped:

@@ -1,4 +1,4 @@
-"""`journal-spark export`: what is new in a journal, added to files or to a table of a database."""
+"""`journal-spark export`: add new records of a journal to files or to a table of a database."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def export(
     json: JsonOption = False,
     spark: SparkOptions = DEFAULT,
 ) -> None:
-    """Add what is new since the last run to files or a database; a run is there whole or not at all.
+    """Add the records since the last run to files or a database; each run is added completely or not at all.
 
-    Run it as often as is wanted: no record is missing and none comes twice, also after a run that was killed.
+    Run it as often as needed: no record is missing and none is written twice, also after a run that was killed.
 
     Args:
         directory_or_target: Data directory or tree of sealed segments; the target if --server has everything.
         target: Directory to export to, on any file system that Spark writes, or a JDBC URL.
-        form: Of the files; parquet by default, and jdbc for a JDBC URL.
-        name: Runs of one name and target go on where the last one ended.
+        form: Format of the files; parquet by default, and jdbc for a JDBC URL.
+        name: Runs of one name and target continue after the last one.
         value_as: How keys and values are written; binary for parquet, text for the others by default.
-        partition_by: Directories below that of a run: date, topic, both with a comma between, or nothing.
-        table: Table of the database; made if it is not there.
+        partition_by: Directories below that of a run: date, topic, both separated by a comma, or empty.
+        table: Table of the database; created if it does not exist.
         properties: A property of the database connection, as NAME=VALUE; may be given several times.
         data_loss: What to do when records were trimmed before they were exported, or their shard was deleted.
         json: Print what was done as a JSON object.

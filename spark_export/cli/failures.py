@@ -1,7 +1,7 @@
-"""What went wrong, in one line: the sense of Spark's errors without its stack traces. Texts in, a text out.
+"""Error messages in one line: the meaning of Spark's errors without stack traces. Pure, from text to text.
 
-Spark wraps an error several times on its way here, and Python's errors reach it as text alone. So the innermost error
-is looked for in the text, and the place in the query, if it names one.
+Spark wraps an error several times on its way, and Python's errors arrive only as text. So the innermost error is
+searched for in the text, and the place in the query, if it is named.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_export.session import SparkStartError
 
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _SQL_STATE = re.compile(r"\.?\s*SQLSTATE: [0-9A-Z]{5}.*", re.DOTALL)
-# Spark counts characters from 0 in these two, from 1 in the third.
+# The first two count characters from 0, the third from 1.
 _PLACE_FROM_0 = re.compile(r"SQLSTATE: \w{5}(?:; line (\d+) pos (\d+)| \(line (\d+), pos (\d+)\))")
 _PLACE_FROM_1 = re.compile(r"== SQL \(line (\d+), position (\d+)\) ==")
 _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -23,15 +23,15 @@ _JAVA_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?$", re.MU
 _JAVA_ERROR = re.compile(r"^: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?$", re.MULTILINE)
 
 _WAYS_OUT: Final = (
-    ("spark.driver.maxResultSize", "take less with --limit, or write it to files with `journal-spark export`"),
+    ("spark.driver.maxResultSize", "limit the result with --limit, or write it to files with `journal-spark export`"),
     ("OutOfMemoryError", "give Java more with --memory"),
 )
-# Errors of ours that say all of it; of others the class is part of the message.
+# Errors whose text is complete; for others the class is added.
 _SPEAKING: Final = ("OptionError", "DataLossError", "UnreadableError", "CorruptionError", "InvalidNameError")
 
 
 def explain(error: BaseException) -> str | None:
-    """One line about an error of Spark's or of what it runs on; None for one that speaks for itself."""
+    """One line about an error of Spark or of something that it uses; None for an error with a clear message."""
     if isinstance(error, SourceError | JavaNotFoundError | SparkStartError):
         return _flat(str(error))
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
@@ -43,10 +43,10 @@ def explain(error: BaseException) -> str | None:
 
 
 def sense(text: str) -> str:
-    """What the text of one of Spark's errors says, in one line.
+    """The meaning of the text of one of Spark's errors, in one line.
 
     Args:
-        text: All of it, with stack traces, plans and what else there is.
+        text: The whole text, with stack traces, plans and so on.
     """
     told = _innermost(text)
     found = _PLACE_FROM_0.search(text)
@@ -67,8 +67,8 @@ def _innermost(text: str) -> str:
         return _flat(message if name in _SPEAKING else f"{name}: {message}")
     java = _JAVA_CAUSE.findall(text) or _JAVA_ERROR.findall(text)
     message = java[-1][1] or java[-1][0] if java else text.strip()
-    # What follows the first line is advice about catalogues, the query again, or its plan.
-    return _flat(_SQL_STATE.sub("", _CONDITION.sub("", message.partition("\n")[0]))) or "Spark failed and says nothing"
+    # The lines after the first one have advice about catalogues, the query again, or its plan.
+    return _flat(_SQL_STATE.sub("", _CONDITION.sub("", message.partition("\n")[0]))) or "Spark failed without a message"
 
 
 def _flat(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The `journal-spark` command: what commands there are. They live in modules of their own, imported when called."""
+"""The `journal-spark` command and its subcommands, which are in modules of their own, imported when called."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from command_line.boundary import run_guarded
 
 PROGRAM: Final = "journal-spark"
 
-# First lines of the functions' docstrings, told without importing them (a test compares the two).
+# First lines of the functions' docstrings, here so that listing them imports no command (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "sql": ("spark_export.cli.sql:sql", "Ask the journal in SQL: its records are the view `records`."),
+    "sql": ("spark_export.cli.sql:sql", "Query the journal in SQL: its records are the view `records`."),
     "stats": (
         "spark_export.cli.stats:stats",
-        "Tell what there is, shard by shard: records, bytes, rate, times, gaps, segments. Needs no Spark.",
+        "Show each shard: records, bytes, rate, times, gaps, segments. Needs no Spark.",
     ),
     "export": (
         "spark_export.cli.export:export",
-        "Add what is new since the last run to files or a database; a run is there whole or not at all.",
+        "Add the records since the last run to files or a database; each run is added completely or not at all.",
     ),
     "drain": (
         "spark_export.cli.drain:drain",
-        "Take what waits in a cache queue to files or a database, and out of the queue.",
+        "Move the records of a cache queue to files or a database.",
     ),
     "stream": (
         "spark_export.cli.stream:stream",
-        "Add what is appended to files as it comes, each record once; Ctrl-C ends it.",
+        "Add appended records to files as they come, each record once; Ctrl-C ends it.",
     ),
 }
-_PURPOSE: Final = "The journal's history in Spark: ask it in SQL, export it, follow it."
+_PURPOSE: Final = "The journal's history in Spark: query it in SQL, export it, follow it."
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Which journal a command reads: the directory and the server that its arguments name."""
+"""The journal that a command reads: the directory and the server in its arguments."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spark_export.server_connection import connected
 ServerOption: TypeAlias = Annotated[
     str | None,
     Parameter(
-        name="--server", help="Server to ask, as HOST:PORT; JOURNAL_SERVER if neither a directory nor this is given."
+        name="--server", help="Server to read from, as HOST:PORT; JOURNAL_SERVER if this and the directory are missing."
     ),
 ]
 TopicsOption: TypeAlias = Annotated[
     str,
-    Parameter(name="--topics", help="MQTT topic filters with commas between them: other topics are left out."),
+    Parameter(name="--topics", help="MQTT topic filters separated by commas: other topics are left out."),
 ]
 ALL_TOPICS: Final = "#"
 _PATIENCE_S: Final = 3.0
@@ -33,8 +33,8 @@ class Place:
     """A journal.
 
     Attributes:
-        path: A data directory or a tree of sealed segments; None if the server has all of it.
-        server: Address of the server, None if there is none to ask.
+        path: A data directory or a tree of sealed segments; None if the server has everything.
+        server: Address of the server; None if there is none.
     """
 
     path: str | None
@@ -42,10 +42,10 @@ class Place:
 
     @classmethod
     def parse(cls, path: str | None, server: str | None, environment: Mapping[str, str] = os.environ) -> Place:
-        """What the arguments mean.
+        """The journal that the arguments name.
 
         Raises:
-            UsageError: They name nothing.
+            UsageError: They name none.
         """
         if path is None and server is None:
             server = environment.get("JOURNAL_SERVER")
@@ -54,17 +54,17 @@ class Place:
         return cls(path or None, server or None)
 
     def require_server(self) -> None:
-        """Return if the server that is named, if one is, answers: better to hear that now than from a Spark job.
+        """Return if the server, if there is one, answers: before Spark starts, an error comes sooner and is clearer.
 
         Raises:
-            UnreadableError: It does not.
+            UnreadableError: It does not answer.
         """
         server = parse_options(self.options()).server
         if server:
             trio.run(_reach, server)
 
     def options(self, topics: str = ALL_TOPICS) -> dict[str, str]:
-        """The options of the data source `journal` that say the same."""
+        """The same as options of the data source `journal`."""
         named = {"path": self.path, "server": self.server, "topics": topics}
         return {name: value for name, value in named.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""The Spark that a command runs in: the options that shape it, and the session for the length of a command."""
+"""Options for the Spark of a command, and the session that the command uses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @attrs.frozen
 class SparkOptions:
-    """How to run Spark.
+    """Options for running Spark.
 
     Attributes:
         memory: Heap of Spark's Java process, like 4g.
-        cores: Tasks at a time; all processors by default.
-        conf: A setting of Spark's, as NAME=VALUE; may be given several times.
-        spark_log: Let what Spark itself says come out on stderr.
+        cores: Number of parallel tasks; by default one per processor.
+        conf: A setting of Spark, as NAME=VALUE; may be given several times.
+        spark_log: Print Spark's own log on stderr.
     """
 
     memory: str = "2g"
@@ -40,7 +40,7 @@ DEFAULT: Final = SparkOptions()
 
 
 def named_values(option: str, given: Sequence[str], *, example: str) -> dict[str, str]:
-    """What an option says that is given as NAME=VALUE, several times maybe.
+    """The values of an option that is given as NAME=VALUE, possibly several times.
 
     Raises:
         UsageError: One of them is not of that form.
@@ -56,12 +56,12 @@ def named_values(option: str, given: Sequence[str], *, example: str) -> dict[str
 
 @contextmanager
 def running_spark(options: SparkOptions, *, makes_archive: bool = False) -> Iterator[SparkSession]:
-    """A session for the length of the block: the one that runs in this process already, or one that ends with it.
+    """A Spark session as a context manager: that of this process if there is one, or a new one that ends with it.
 
     Args:
         options: How to run it.
-        makes_archive: At the end of the block, if it is time to, write what makes later starts quicker. That takes some
-            seconds, so the block should have said by then what it has to say.
+        makes_archive: At the end of the context, write the class archive if it is time to. That takes some seconds, so
+            the context should have printed its results by then.
     """
     settings = named_values("--conf", options.conf, example="spark.sql.shuffle.partitions=64")
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def running_spark(options: SparkOptions, *, makes_archive: bool = False) -> Iter
     if (active := SparkSession.getActiveSession()) is not None:
         yield active
         return
-    # A result on one machine needs no hundreds of partitions, Spark's default.
+    # A result on one machine does not need hundreds of partitions, Spark's default.
     cores = options.cores or os.cpu_count() or 1
     java = find_java()
     archive = find_archive(java, settings.get("spark.driver.extraJavaOptions", ""), may_be_made=makes_archive)
@@ -92,18 +92,18 @@ def running_spark(options: SparkOptions, *, makes_archive: bool = False) -> Iter
         yield session
         is_done = True
     except Exception as error:
-        # Spark's errors ask Java for their text, and Java is about to end.
+        # Spark's errors get their text from Java, which is about to end.
         told = explain(error)
         if told is None:
             raise
         raise CommandError(told) from RuntimeError(str(error)).with_traceback(error.__traceback__)
     finally:
-        # What Java did not write to its end is not kept.
+        # An archive that Java did not write completely is not kept.
         status = 1
         makes_it = archive is not None and archive.aside is not None
         try:
-            with waiting("keeping what Java has loaded, for quicker starts") if makes_it else nullcontext():
-                # An error does not wait for that.
+            with waiting("storing Java's classes, for faster starts") if makes_it else nullcontext():
+                # After an error the archive is not waited for.
                 status = end_session(session, kills_java=makes_it and not is_done)
         finally:
             if archive is not None:

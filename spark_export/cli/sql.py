@@ -41,20 +41,21 @@ def sql(
     csv: Annotated[bool, Parameter(negative="")] = False,
     spark: SparkOptions = DEFAULT,
 ) -> None:
-    """Ask the journal in SQL: its records are the view `records`.
+    """Query the journal in SQL: its records are the view `records`.
 
     Its columns are topic, shard, offset, timestamp, append_time, key, value, headers and tags. `cast(value as string)`
-    makes text of a value, `get_json_object` reads into it. The view `sealed` holds those of sealed segments alone.
+    converts a value to text, `get_json_object` extracts a part of it. The view `sealed` has only records of sealed
+    segments.
 
     Args:
         directory_or_query: Data directory or tree of sealed segments; the query if --server has everything.
         query: The query, in Spark's SQL.
-        limit: Show so many rows at most: 100 in a table, all in JSON and CSV.
-        json: Print a JSON object a row.
-        csv: Print CSV with a line of names.
+        limit: Show at most this many rows: 100 in a table, all in JSON and CSV by default.
+        json: Print one JSON object per row.
+        csv: Print CSV with a line of column names.
     """
     if json and csv:
-        raise UsageError("--json and --csv are two ways to print the same; give one")
+        raise UsageError("--json and --csv are two output formats; give one of them")
     path, text = (directory_or_query, query) if query is not None else (None, directory_or_query)
     place = Place.parse(path, server)
     views = _views_in(text)
@@ -65,19 +66,19 @@ def sql(
     with running_spark(spark, makes_archive=True) as session:
         with task_progress(session, "asking"), _made(session, views, place, topics):
             table, is_cut = _ask(session, text, most)
-        # The answer does not wait for Spark's end.
+        # The result is printed before Spark is stopped.
         (_print_json if json else _print_csv if csv else _print_table)(table)
         if is_cut:
             note("journal-spark", f"only the first {most:,} rows are shown; --limit N shows more")
 
 
 def _views_in(query: str) -> list[str]:
-    """The views that a query names."""
+    """The views that a query uses."""
     return [name for name in (RECORDS, SEALED) if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
 
 
 def _ask(spark: SparkSession, query: str, most: int | None) -> tuple[pa.Table, bool]:
-    """The rows of the answer, and whether there are more."""
+    """The rows of the result, and whether there are more."""
     frame = spark.sql(query)
     if most is None:
         return frame.toArrow(), False
@@ -87,7 +88,7 @@ def _ask(spark: SparkSession, query: str, most: int | None) -> tuple[pa.Table, b
 
 @contextmanager
 def _made(spark: SparkSession, views: Sequence[str], place: Place, topics: str) -> Iterator[None]:
-    """These views, for the length of the block; to make one takes time."""
+    """Create these views for the duration of the context; creating one takes time."""
     try:
         for name in views:
             _frame(spark, place, topics, sealed_only=name == SEALED).createOrReplaceTempView(name)
@@ -101,10 +102,10 @@ def _frame(spark: SparkSession, place: Place, topics: str, *, sealed_only: bool)
     source = parse_options(place.options(topics))
     if sealed_only:
         return read_sealed(spark, source.path, topics=source.topics)
-    # Imported late: `--help` needs none of what it is made of.
+    # Imported late: `--help` needs none of its dependencies.
     from spark_export.history import Origin, take_history
 
-    # Spark's own reader takes sealed segments several times as fast as any data source in Python.
+    # Spark's own reader reads sealed segments several times as fast as any data source in Python.
     history = take_history(spark, Origin(source.path, source.server, source.topics, source.topics))
     return history.read(spark, reads_few_at_once=True)
 
@@ -141,5 +142,5 @@ def _print_csv(table: pa.Table) -> None:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(table.column_names)
         writer.writerows([csv_field(value) for value in row] for row in _rows(table))
-        # Not line by line: a field may have line breaks of its own.
+        # Not line by line: a field may contain line breaks.
         write_lines([text.getvalue().removesuffix("\n").encode("utf-8", "surrogateescape")])

@@ -1,4 +1,4 @@
-"""`journal-spark stats`: what there is in a journal, shard by shard."""
+"""`journal-spark stats`: figures about each shard of a journal."""
 
 from __future__ import annotations
 
@@ -24,27 +24,29 @@ def stats(
     *,
     server: ServerOption = None,
     topics: TopicsOption = ALL_TOPICS,
-    times: Annotated[bool, Parameter(help="Tell when the first and the last record came, and the rate.")] = True,
+    times: Annotated[
+        bool, Parameter(help="Show when the first and the last record were appended, and the rate.")
+    ] = True,
     json: JsonOption = False,
 ) -> None:
-    """Tell what there is, shard by shard: records, bytes, rate, times, gaps, segments. Needs no Spark.
+    """Show each shard: records, bytes, rate, times, gaps, segments. Needs no Spark.
 
-    Counts and sizes come from names of files and the server's catalogue; for the times a record at each end is read.
+    Counts and sizes come from file names and the server's catalogue; for the times, a record at each end is read.
 
     Args:
         directory: Data directory or tree of sealed segments.
-        json: Print a JSON object a shard.
+        json: Print one JSON object per shard.
     """
     from spark_export.discovery import take_snapshot
     from spark_export.options import parse_options
     from spark_export.statistics import read_times, shard_statistics, with_times
 
     options = parse_options(Place.parse(directory, server).options(topics))
-    with waiting("looking at the shards"):
+    with waiting("listing the shards"):
         snapshot = take_snapshot(options, with_segments=True)
         found = [shard_statistics(shard) for shard in snapshot.shards]
     if times:
-        with waiting("looking at the ends of the shards"):
+        with waiting("reading the ends of the shards"):
             found = with_times(found, read_times(snapshot))
     if json:
         from msgspec import json as msgspec_json

@@ -1,4 +1,4 @@
-"""`journal-spark stream`: what is appended to a journal, added to files as it comes."""
+"""`journal-spark stream`: add appended records of a journal to files as they come."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from spark_export.stream_export import MicroBatch
 
-_LOOK_EVERY_S: Any = 0.25  # PySpark says that it wants whole seconds, and takes others
+_LOOK_EVERY_S: Any = 0.25  # PySpark's type hints require whole seconds, but it accepts fractions
 
 
 def stream(
@@ -45,26 +45,26 @@ def stream(
     json: JsonOption = False,
     spark: SparkOptions = DEFAULT,
 ) -> None:
-    """Add what is appended to files as it comes, each record once; Ctrl-C ends it.
+    """Add appended records to files as they come, each record once; Ctrl-C ends it.
 
-    Run it again to go on: a stream that was stopped or killed misses no record and repeats none.
+    Run it again to continue: a stream that was stopped or killed misses no record and repeats none.
 
     Args:
         directory_or_target: Data directory or tree of sealed segments; the target if --server has everything.
         target: Directory of the files, on any file system that Spark writes; none for the console.
-        to: What to write; console shows the records.
-        checkpoint: Directory that holds how far the stream got; by default _checkpoint in the target.
-        available_now: Take what is there now, then end.
-        interval: Time from one micro-batch to the next, like 10s; by default one follows the other.
+        to: Output format; console prints the records.
+        checkpoint: Directory that stores how far the stream got; by default _checkpoint in the target.
+        available_now: Read the present records, then end.
+        interval: Time from one micro-batch to the next, like 10s; by default without a pause.
         max_records: Most records of a micro-batch.
         start: Where a new stream begins: earliest, latest, or JSON of offsets by shard.
         value_as: How keys and values are written; binary for parquet, text for the others by default.
-        partition_by: Directories in the target: date, topic, both with a comma between, or nothing.
+        partition_by: Directories in the target: date, topic, both separated by a comma, or empty.
         data_loss: What to do when records were trimmed before they were read.
         json: Print a JSON object for each micro-batch.
     """
     if available_now and interval is not None:
-        raise UsageError("--available-now ends by itself and --interval goes on for ever; give one")
+        raise UsageError("--available-now ends by itself and --interval continues for ever; give one of them")
     if to == "console" and target is not None:
         raise UsageError(f"--to console needs no target, and there is {target!r}")
     is_target = target is None and to != "console" and server is not None
@@ -84,7 +84,7 @@ def stream(
     from spark_export.stream_export import StreamSink
     from spark_export.stream_export import stream as start_stream
 
-    # Wrong options are told at once, not after Spark has started.
+    # Wrong options are reported at once, before Spark is started.
     parse_options(options, "stream")
     sink = StreamSink(
         format=to,
@@ -118,24 +118,24 @@ def _asked_to_stop() -> Iterator[threading.Event]:
 
 
 def _follow(query: StreamingQuery, stopping: threading.Event, *, as_json: bool, quiet: bool) -> None:
-    """Tell of each micro-batch until the query ends or is to be stopped.
+    """Report each micro-batch until the query ends or is to be stopped.
 
     Raises:
         StreamingQueryException: The query failed.
     """
     told = -1
     while True:
-        # Progress is looked at after it has ended as well, so that the last micro-batch is told of.
+        # Progress is also read after it has ended, so that the last micro-batch is reported.
         ended = stopping.is_set() or query.awaitTermination(_LOOK_EVERY_S) is True
         told = _tell(query, told, as_json=as_json, quiet=quiet)
         if ended:
             break
     if stopping.is_set():
-        note("journal-spark", "stopped; the same command goes on from here")
+        note("journal-spark", "stopped; the same command continues from here")
 
 
 def _tell(query: StreamingQuery, told: int, *, as_json: bool, quiet: bool) -> int:
-    """Tell of the micro-batches after one; return the last that there was."""
+    """Report the micro-batches after number ``told``; return the number of the last one."""
     from spark_export.stream_export import MicroBatch
 
     last = query.lastProgress

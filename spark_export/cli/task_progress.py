@@ -1,4 +1,4 @@
-"""How far Spark is, on a terminal: tasks done of those known so far, once a command has taken two seconds."""
+"""Progress of Spark on a terminal: finished tasks of those known so far, once a command has run for two seconds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def task_progress(spark: SparkSession, what: str) -> Iterator[None]:
     """Show progress on stderr while the block runs, if stderr is a terminal and it takes long enough.
 
     Args:
-        spark: Where the block's work is done, in the thread that enters it.
-        what: What is being done.
+        spark: The session that does the work, in the thread that enters the context.
+        what: Description of the work.
     """
     if not sys.stderr.isatty():
         yield
@@ -46,14 +46,14 @@ def task_progress(spark: SparkSession, what: str) -> Iterator[None]:
 
 
 def count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
-    """Tasks done, and tasks known, of all jobs of a group so far. Later jobs add to the second number."""
+    """Finished tasks, and known tasks, of all jobs of a group so far. Later jobs add to the second number."""
     done = total = 0
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)
         if info is None:
             continue
         begun = info.status != "RUNNING"
-        # From the last stage back: one that has not begun though a later one has is skipped, its results were there.
+        # From the last stage back: a stage that has not begun although a later one has is skipped, its results existed.
         for found in map(tracker.getStageInfo, sorted(info.stageIds, reverse=True)):
             if found is None:
                 continue
@@ -65,7 +65,7 @@ def count_tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
 
 @contextmanager
 def run_display() -> Iterator[Callable[[ExportProgress], None]]:
-    """Show the step that a run is at, and Spark's tasks while it writes, if stderr is a terminal."""
+    """Show the present step of a run, and Spark's tasks while it writes, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _progress: None
         return
@@ -79,7 +79,7 @@ def run_display() -> Iterator[Callable[[ExportProgress], None]]:
 
 
 def task_bar() -> Progress:
-    """A display on stderr of steps and their tasks; it is gone when its block is left."""
+    """A display of steps and their tasks on stderr; it disappears at the end of its context."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

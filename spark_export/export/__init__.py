@@ -1,6 +1,6 @@
-"""Exports: what is new in a journal since the last time, or what waits in a cache queue, to files or a database.
+"""Exports of new records of a journal, or of the records of a cache queue, to files or a database.
 
-Each run is there whole or not at all.
+Each run is published completely or not at all.
 """
 
 from spark_export.export.drain import run_drain

@@ -1,8 +1,8 @@
-"""Draining a cache queue by Spark: what waits in it becomes a run of an export, then the queue's cursor is moved.
+"""Draining a cache queue with Spark: its records become a run of an export, then the queue's offset is advanced.
 
-The run is published whole or not at all, with how far it got; the cursor is moved behind it. Between these two steps
-target and queue disagree, and whoever is killed there leaves it so: the next drain sees from the state of the last run
-that the target has more than the cursor says, and moves the cursor alone. So no record comes twice to the target.
+The run is published completely or not at all, with its end offset; the queue's offset is advanced afterwards. After a
+crash between these two steps the target has records that still wait in the queue: the next drain finds that in the
+state of the last run, and only advances the queue's offset. So no record is written to the target twice.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ def run_drain(
     lease: LeaseSettings | None = None,
     progress: OnProgress | None = None,
 ) -> DrainResult:
-    """Add what waits in a cache queue now to the target, and take it out of the queue.
+    """Add the present records of a cache queue to the target, and remove them from the queue.
 
-    Whoever drives the queue stands aside meanwhile. What comes in during the run is left for the next one, or for the
-    queue's own sink. A drain that fails or is killed, at whatever point, leaves the target as it was or complete, and
-    the next one of the same name and target goes on from there.
+    The queue's driver gives way meanwhile. Records that are put in during the run stay for the next one, or for the
+    queue's own sink. A drain that fails or is killed at any point leaves the target unchanged or complete, and the next
+    one of the same name and target continues from there.
 
     Args:
         spark: A session whose driver runs in this process.
         queue: Name of the queue.
-        options: The export. It needs a server; its ``topics`` and ``shards`` say nothing here.
-        wait_s: How long the queue's driver may take to stand aside.
-        lease: As the queue's drivers have it.
-        progress: Called, from a thread too, as the run goes on.
+        options: The export. It needs a server; its ``topics`` and ``shards`` are not used.
+        wait_s: How long the queue's driver may take to give way, in seconds.
+        lease: The lease settings of the queue's drivers.
+        progress: Called during the run, also from other threads.
 
     Raises:
-        DataLossError: The queue ends before the last run did: its store was set back.
+        DataLossError: The queue ends before the last run did: its store was restored to an older state.
         ExportConflictError: Another process published the same run first.
         ExportError: The target cannot be exported to.
-        OptionError: There is no server, or the runs before had other settings.
-        QueueLostError: Its driver did not stand aside, or somebody else has it now: nothing was published.
+        OptionError: There is no server, or the earlier runs had other settings.
+        QueueLostError: Its driver did not give way, or another process has it now: nothing was published.
         QueueNotFoundError: There is no such queue.
-        UnconfirmedError: A run was published, but the queue's cursor was not moved.
+        UnconfirmedError: A run was published, but the queue's offset was not advanced.
         UnreadableError: The server or the target cannot be reached.
     """
     report = progress or ignore
@@ -87,9 +87,9 @@ def run_drain(
 
 
 def published_end(reached: Reached | None, backlog: Backlog) -> int:
-    """Offset up to which runs have published what is in a queue; 0 if they have nothing of it.
+    """Offset up to which runs have published records of a queue; 0 if they have none.
 
-    A queue whose node was restored from a backup since then has other records from the end of that backup on.
+    After a restore of the queue's node from a backup, the queue has other records from the end of that backup on.
     """
     if reached is None or reached.shard_id != backlog.shard_id:
         return 0
@@ -105,7 +105,7 @@ def published_end(reached: Reached | None, backlog: Backlog) -> int:
 
 
 class _Drain:
-    """One drain of a queue that is held."""
+    """One drain, while the queue's lease is held."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Drain:
         return result
 
     def _recover(self, last: ExportState, backlog: Backlog) -> int:
-        """Move the cursor behind what the last run published; return how many records that were."""
+        """Advance the queue's offset after the last run; return how many records these were."""
         end = published_end(last.places.reached.get(self._shard), backlog)
         if end <= backlog.cursor_offset:
             return 0
@@ -169,7 +169,7 @@ class _Drain:
         return counts.confirmed
 
     def _publish(self, state: ExportState, planned: DrainResult, backlog: Backlog) -> DrainResult:
-        """Publish what is to be written between the offsets; nothing if nothing is."""
+        """Publish the records between the offsets; does nothing if there are none."""
         first, end = planned.first_offset, planned.next_offset
         with abandoned_on_failure(self._target):
             rows = self._waiting(backlog, first, end)
@@ -178,7 +178,7 @@ class _Drain:
             )
             if records:
                 self._report(ExportProgress("publishing"))
-                # As late as can be: from here on nobody asks again.
+                # As late as possible: it is not checked again after this.
                 self._held.require()
                 self._target.publish(state)
         if records:
@@ -189,7 +189,7 @@ class _Drain:
         return attrs.evolve(planned, run=state.run if records else None, records=records)
 
     def _waiting(self, backlog: Backlog, first: int, end: int) -> DataFrame:
-        """What the queue's driver would be given between two offsets."""
+        """The records between two offsets that the queue's driver would get."""
         origin = attrs.evolve(self._options.origin, fail_on_data_loss=False)
         options = {
             **origin.options(),

@@ -1,4 +1,4 @@
-"""Exports to a directory. A run is a directory in it, and appears there by one rename.
+"""Exports to a directory. A run is a directory in it, which appears by one rename.
 
 ::
 
@@ -6,10 +6,10 @@
       run=default-00000001/               a published run, never changed again
         _export.json                      state after it: how far each shard was read
         date=2026-03-01/topic_dir=plant%2Fa/part-....parquet
-      _writing-default-00000002-1f2e3d4c/ a run being written, or killed: names with an underscore are no data
+      _writing-default-00000002-1f2e3d4c/ a run being written, or killed: readers ignore names with an underscore
 
-State and data are renamed together, so they cannot disagree; and a run number can be taken only once, since a rename
-never replaces a directory that is there. Readers list either the whole run or nothing of it.
+State and data are renamed together, so they cannot differ; and a run number can be used only once, because a rename
+never replaces an existing directory. Readers list either the whole run or nothing of it.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class FileTarget:
 
     @property
     def shown(self) -> str:
-        """Where it is."""
+        """The directory, for messages."""
         return self._root
 
     def last_state(self) -> ExportState:
-        """What the last run that was published left."""
+        """The state after the last published run."""
         last = max(self._numbered(self._published_name), default=None)
         if last is None:
             return BEFORE_FIRST
@@ -71,7 +71,7 @@ class FileTarget:
         return ExportState.decode(self._files.read_text(path), path)
 
     def write(self, rows: DataFrame, run: int) -> int:
-        """Write the rows of a run aside, where no reader sees them; return how many these are."""
+        """Write the rows of a run to a directory that no reader sees; return their number."""
         from pyspark.sql import Observation, functions
 
         options = self._options
@@ -93,19 +93,19 @@ class FileTarget:
         self._written = ""
 
     def conflict(self, run: int) -> ExportConflictError:
-        """What to raise when another process published the run first."""
+        """The error for a run that another process published first."""
         return ExportConflictError(
             f"run {run} of export {self._options.name!r} to {self._root} was published by another process while this "
             "one was writing it: nothing of this one was added; run it again for what is new since then"
         )
 
     def abandon(self) -> None:
-        """Remove what this run wrote aside."""
+        """Remove the unpublished files of this run."""
         if self._written:
             self._files.delete(self._written)
 
     def clean(self, run: int) -> None:
-        """Remove what runs up to this one left aside when they were killed."""
+        """Remove the unpublished files of killed runs up to this number."""
         for number, name in self._numbered(self._writing_name):
             if number <= run:
                 self._files.delete(f"{self._root}/{name}")
@@ -119,7 +119,7 @@ _TIMES = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'
 WRITER_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "parquet": {"compression": "zstd"},
     "json": {**_TIMES, "ignoreNullFields": "false"},
-    # A quote within a text is doubled, as in RFC 4180, and spaces stay.
+    # A quote inside a text is doubled, as in RFC 4180, and spaces are kept.
     "csv": {
         **_TIMES,
         "header": "true",

@@ -1,4 +1,4 @@
-"""A connection to a database, of Java's, with its errors as ours. What is said over it is in `jdbc_target`."""
+"""A connection to a database through Java, with its errors converted. `jdbc_target` has the statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 _NO_DRIVER: Final = ("No suitable driver", "ClassNotFoundException")
 _NO_DRIVER_HINT: Final = (
     "; give Spark the driver's archive (--conf spark.jars=FILE or spark.jars.packages=NAME), and its class if the URL "
-    "does not tell it (--property driver=CLASS)"
+    "does not determine it (--property driver=CLASS)"
 )
 _Value = TypeVar("_Value")
 
@@ -24,11 +24,11 @@ class CommitUnansweredError(ExportError):
 
 
 class JdbcConnection:
-    """A connection of Java's; each statement is a transaction unless it is in one.
+    """A connection of Java; each statement is a transaction, except inside `transaction`.
 
     Args:
         connection: A `java.sql.Connection`.
-        shown: What it leads to, for messages.
+        shown: The database, for messages.
     """
 
     def __init__(self, connection: Any, shown: str) -> None:
@@ -36,14 +36,14 @@ class JdbcConnection:
         self._shown = shown
 
     def close(self) -> None:
-        """Leave the database; what was committed stays, whether that succeeds or not."""
+        """Close the connection; committed changes stay, whether closing succeeds or not."""
         try:
             guarded(self._shown, self._connection.close)
         except ExportError as error:
             _LOGGER.warning("a connection was not closed: %s", error)
 
     def execute(self, sql: str, *values: str | int) -> int:
-        """Run a statement; return how many rows it touched."""
+        """Run a statement; return the number of affected rows."""
         return guarded(self._shown, lambda: self._execute(sql, values))
 
     def _execute(self, sql: str, values: tuple[str | int, ...]) -> int:
@@ -70,7 +70,7 @@ class JdbcConnection:
             statement.close()
 
     def has_table(self, table: str) -> bool:
-        """Whether a table can be read. Asked of the table itself: databases differ in how they list names."""
+        """Whether a table can be read. The table itself is queried, because databases list names differently."""
         from py4j.protocol import Py4JJavaError
 
         try:
@@ -80,7 +80,7 @@ class JdbcConnection:
         return True
 
     def tables(self, prefix: str) -> list[str]:
-        """Names of tables that begin with a lower-case prefix, as the database writes them."""
+        """Names of tables that begin with a lower-case prefix, in the database's spelling."""
         return guarded(self._shown, lambda: self._tables(prefix))
 
     def _tables(self, prefix: str) -> list[str]:
@@ -93,7 +93,7 @@ class JdbcConnection:
         return names
 
     def create(self, sql: str, is_there: Callable[[], bool], *values: str) -> None:
-        """Run a statement that another process may be running too; all is well if what it makes is there then."""
+        """Run a statement that another process may run at the same time; an error is ignored if its result exists."""
         try:
             self.execute(sql, *values)
         except ExportError:
@@ -102,10 +102,10 @@ class JdbcConnection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all statements together, or none if one fails.
+        """A transaction as a context manager: all statements are committed together, or none if one fails.
 
         Raises:
-            CommitUnansweredError: The COMMIT was sent, and it is not known what became of it.
+            CommitUnansweredError: The COMMIT was sent, and its outcome is unknown.
         """
         guarded(self._shown, lambda: self._connection.setAutoCommit(False))
         try:
@@ -121,11 +121,11 @@ class JdbcConnection:
         guarded(self._shown, lambda: self._connection.setAutoCommit(True))
 
     def _roll_back(self) -> None:
-        """Undo what was not committed; where the connection is lost the database does it by itself."""
+        """Undo uncommitted statements; if the connection is lost, the database does it by itself."""
         try:
             guarded(self._shown, self._connection.rollback)
         except ExportError as error:
-            _LOGGER.warning("a connection was lost in a transaction, the database ends it: %s", error)
+            _LOGGER.warning("a connection was lost in a transaction, the database rolls it back: %s", error)
 
 
 def _bind(statement: Any, values: tuple[str | int, ...]) -> None:
@@ -137,11 +137,11 @@ def _bind(statement: Any, values: tuple[str | int, ...]) -> None:
 
 
 def guarded(shown: str, call: Callable[[], _Value]) -> _Value:
-    """Call into Java.
+    """Call Java, and convert its exceptions.
 
     Args:
-        shown: What the call goes to, for the message.
-        call: What to do.
+        shown: The target of the call, for the message.
+        call: The call.
 
     Raises:
         ExportError: Java raised an exception.

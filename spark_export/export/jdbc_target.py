@@ -1,15 +1,15 @@
 """Exports to a table of a database.
 
 Spark's tasks write a run to a table of its own, each in a transaction of its own. Then one transaction adds all of it
-to the table that people read and moves the export's state from the run before to this one. So rows and state agree, and
-of two runs with the same number the second finds the state moved and adds nothing.
+to the table for readers, and moves the export's state from the run before to this one. So rows and state match, and of
+two runs with the same number the second finds that the state has moved, and adds nothing.
 
-A task may be tried again although its transaction was committed: the answer to the COMMIT was lost, its executor was
-lost after it, or Spark ran it twice on purpose (``spark.speculation``). So each row of the run's table has the number
-of the attempt that wrote it. Spark tells which attempts succeeded, one for each task, and with how many rows: these
-rows are added and no others, and if the table does not have just as many, nothing is.
+A task may be repeated although its transaction was committed: the answer to the COMMIT was lost, its executor was lost
+after it, or Spark ran it twice on purpose (``spark.speculation``). So each row of the run's table has the number of the
+attempt that wrote it. Spark reports which attempts succeeded, one for each task, and with how many rows: only these
+rows are added, and if the table does not have exactly as many, none are.
 
-Names in statements are checked by `ExportOptions` or made here; everything else is a parameter.
+Names in statements are checked by `ExportOptions` or generated here; everything else is a parameter.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STATE_TABLE: Final = "journal_exports"
-"""In the schema of the exported table: for each export the number of its last run and the state after it."""
+"""In the schema of the exported table: for each export, the number of its last run and the state after it."""
 
 _ATTEMPT: Final = "journal_attempt"
-"""In the table of a run: which attempt of a task wrote the row. Spark gives no number of an attempt twice."""
+"""In the table of a run: the task attempt that wrote the row. Spark uses each attempt number once."""
 _ATTEMPTS_AT_ONCE: Final = 500
 _DRIVERS: Final = {
     "db2": "com.ibm.db2.jcc.DB2Driver",
@@ -43,8 +43,8 @@ _DRIVERS: Final = {
     "postgresql": "org.postgresql.Driver",
     "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
 }
-"""Classes by the name behind ``jdbc:``, of databases whose drivers have one name only."""
-"""Some databases take no more than a thousand values in a list."""
+"""Driver classes by the name after ``jdbc:``, for databases with a single driver."""
+"""Some databases accept at most a thousand values in a list."""
 
 _WITHOUT_PARAMETERS = re.compile(r"[?;].*", re.DOTALL)
 
@@ -67,7 +67,7 @@ class JdbcTarget:
         self._jvm = jvm
         schema, _, table = options.table.rpartition(".")
         self._schema = f"{schema}." if schema else ""
-        # Written as one word in the database whatever its case is, as an export of this table alone.
+        # Lower case, so that another spelling of the table's name is the same export.
         self._key = f"{table.lower()}/{options.name}"
         self._prefix = f"journal_run_{hashlib.sha256(self._key.encode()).hexdigest()[:8]}_"
         self._written = ""
@@ -78,11 +78,11 @@ class JdbcTarget:
 
     @property
     def shown(self) -> str:
-        """Where it is, for people; without passwords."""
+        """The table, for messages; without passwords."""
         return f"table {self._options.table} of {_WITHOUT_PARAMETERS.sub('', self._options.target)}"
 
     def last_state(self) -> ExportState:
-        """What the last run that was published left; makes the table for it if there is none."""
+        """The state after the last published run; creates the state table if it does not exist."""
         with self._connection() as connection:
             self._ensure_state_table(connection)
             found = connection.query_text(
@@ -100,8 +100,8 @@ class JdbcTarget:
                 self._save(self._spark.createDataFrame([], rows.schema), self._options.table, "append")
         self._written = f"{self._schema}{self._prefix}{run}_{secrets.token_hex(4)}"
         attempt = functions.udf(_attempt_of, "long", useArrow=False).asNondeterministic()
-        # Only what a task tells at its end counts here, once for each task: nothing of attempts that failed, or that
-        # ended after another one.
+        # Counted by the observation that each task reports at its end: attempts that failed, or that ended after
+        # another attempt of the task, are not counted.
         written = Observation()
         self._save(
             rows.withColumn(_ATTEMPT, attempt(functions.spark_partition_id())).observe(
@@ -117,15 +117,15 @@ class JdbcTarget:
         return self._record_count
 
     def publish(self, state: ExportState) -> None:
-        """Add the rows and move the state, in one transaction."""
+        """Add the rows and store the new state, in one transaction."""
         try:
             self._publish(state)
         except CommitUnansweredError as error:
             if self.last_state() != state:
                 raise ExportError(
                     f"{self.shown}: the answer to the COMMIT of run {state.run} of export {self._options.name!r} was "
-                    f"lost, and the run is not there (yet): {error}; run it again, the next run goes on behind it if "
-                    "it is there then"
+                    f"lost, and the run is not there (yet): {error}; run it again: the next run continues after it if "
+                    "it exists then"
                 ) from error
         self._written = ""
 
@@ -150,30 +150,30 @@ class JdbcTarget:
                 raise ExportError(
                     f"{self.shown}: the tasks of run {state.run} of export {self._options.name!r} wrote "
                     f"{self._record_count} rows to {self._written}, but it holds {added} of theirs: nothing was "
-                    "added; see whether others write there, then run it again"
+                    "added; check whether others write there, then run it again"
                 )
 
     def conflict(self, run: int) -> ExportConflictError:
-        """What to raise when another process published the run first."""
+        """The error for a run that another process published first."""
         return ExportConflictError(
             f"run {run} of export {self._options.name!r} to {self.shown} was published by another process while this "
             "one was writing it: nothing of this one was added; run it again for what is new since then"
         )
 
     def abandon(self) -> None:
-        """Remove what this run wrote aside."""
+        """Remove the unpublished rows of this run."""
         if self._written:
             with self._connection() as connection:
                 if connection.has_table(self._written):
                     connection.execute(f"DROP TABLE {self._written}")
 
     def clean(self, run: int) -> None:
-        """Remove what runs up to this one left aside."""
+        """Remove the unpublished rows of runs up to this number."""
         left_aside = re.compile(rf"{self._prefix}([0-9]+)_[0-9a-f]+")
         with self._connection() as connection:
             for name in connection.tables(self._prefix):
                 found = left_aside.fullmatch(name.lower())
-                # One of that name may lie in another schema.
+                # Another schema may have a table of the same name.
                 if found and int(found[1]) <= run and connection.has_table(f"{self._schema}{name}"):
                     connection.execute(f"DROP TABLE {self._schema}{name}")
 
@@ -197,7 +197,7 @@ class JdbcTarget:
 
     @property
     def _properties(self) -> dict[str, str]:
-        """Those of the options, with the driver's class: without it Java knows only drivers of its own class path."""
+        """The properties, with the driver's class: without it Java finds only the drivers in its class path."""
         return {**driver_of(self._options.target), **self._options.properties}
 
     def _save(self, rows: DataFrame, table: str, mode: str) -> None:
@@ -222,17 +222,17 @@ class JdbcTarget:
 
 
 def driver_of(url: str) -> dict[str, str]:
-    """The property that names the driver's class; nothing for a database that is not known here."""
+    """The property that names the driver's class; empty for a database that is unknown here."""
     name = url.removeprefix("jdbc:").partition(":")[0].lower()
     return {"driver": _DRIVERS[name]} if name in _DRIVERS else {}
 
 
 def _attempt_of(_partition: int) -> int:
-    """The attempt of a task that this runs in."""
+    """The number of the task attempt in which this is called."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    assert context is not None  # Spark calls this in tasks alone
+    assert context is not None  # Spark calls this only in tasks
     return context.taskAttemptId()
 
 

@@ -1,4 +1,4 @@
-"""What an export is asked to do."""
+"""Options of an export."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ def _parts(given: Iterable[str]) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class ExportOptions:
-    """One export: from where, what, to where, and how it is to look there.
+    """One export: the source, the records, the target, and their form there.
 
     Attributes:
         target: A directory on any file system that Spark writes, or a JDBC URL.
-        format: ``parquet``, ``csv`` or ``json`` (one document a line) for a directory, ``jdbc`` for a database.
+        format: ``parquet``, ``csv`` or ``json`` (one document per line) for a directory, ``jdbc`` for a database.
         path: A data directory or a tree of sealed segments; may be empty if there is a server.
         server: URL of a server, as ``journal://host:port``; by default the one that uses the data directory, if one
             does.
         topics: MQTT topic filters.
-        shards: MQTT topic filters of the shards to look into; by default ``topics``.
-        name: Name of the export: runs of one name and target go on where the last one ended. Letters, digits, ``.``
-            and ``_``.
-        value_as: How key and value are written. ``binary``: as they are (base64 in CSV and JSON). ``text``: as text,
-            and base64 where they are no UTF-8; a column says which. ``json``: as ``text``, and where a value is a JSON
-            document that column says so; in format ``json`` it is part of the document then. By default ``binary`` for
-            Parquet and ``text`` for the others.
-        partition_by: Directories below that of the run: ``date`` (of the timestamp, UTC), ``topic``, both or none.
-            Files only.
-        table: Table of the database, made if it is not there.
-        properties: Properties of the database connection: ``user``, ``password``, ``driver`` and what the driver knows.
+        shards: MQTT topic filters of the shards to read; by default ``topics``.
+        name: Name of the export: runs of one name and target continue after the last one. Letters, digits, ``.`` and
+            ``_``.
+        value_as: How key and value are written. ``binary``: unchanged (base64 in CSV and JSON). ``text``: as text, or
+            as base64 if they are not UTF-8; a column says which. ``json``: like ``text``, but a value that is a JSON
+            document is marked as JSON in that column; in format ``json`` it is part of the document then. By default
+            ``binary`` for Parquet and ``text`` for the others.
+        partition_by: Directories below that of the run: ``date`` (of the timestamp, UTC), ``topic``, both or none. Only
+            for files.
+        table: Table of the database, created if it does not exist.
+        properties: Properties of the database connection: ``user``, ``password``, ``driver`` and others of the driver.
         fail_on_data_loss: Whether it is an error that records were trimmed before they were exported, that a shard was
-            deleted, or that the store was set back to an earlier state; else that is passed over.
+            deleted, or that the store was restored to an older state; otherwise that is only logged.
     """
 
     target: str
@@ -116,7 +116,7 @@ class ExportOptions:
         return Origin(self.path, self.server, self.topics, shards, self.fail_on_data_loss)
 
     def settings(self) -> dict[str, object]:
-        """What must stay the same from run to run, for the runs of an export are one table."""
+        """Settings that must be the same in all runs, because the runs of an export are one table."""
         return {
             "format": self.format,
             "topics": list(self.topics),

@@ -1,4 +1,4 @@
-"""What an export says: how far it is, what it did, and why it did nothing."""
+"""Progress, results and errors of exports."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from spark_export.errors import SourceError
 
 
 class ExportError(SourceError):
-    """An export cannot be done as asked; its target is as before unless a subclass says otherwise."""
+    """An export cannot be done; its target is unchanged unless a subclass says otherwise."""
 
 
 class ExportConflictError(ExportError):
-    """Another run of the same export was faster; the target has that one and nothing of this."""
+    """Another run of the same export was first; the target has that run and nothing of this one."""
 
 
 class UnconfirmedError(ExportError):
-    """A drain published its run, but the queue's cursor was not moved behind it: the next drain does that."""
+    """A drain published its run, but the queue's offset was not advanced: the next drain does that."""
 
 
 @attrs.frozen(slots=True)
 class ExportProgress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        step: ``planning`` (what is new), ``writing`` (aside, where nobody reads), ``publishing`` (the one step that
-            makes it visible) and ``published``. A drain begins with ``waiting`` (for the queue's driver to stand
-            aside) and ends with ``confirmed`` (nobody else gets these records).
-        done: Tasks of Spark's that have ended, while writing.
-        total: Tasks of Spark's known so far, while writing.
+        step: ``planning`` (which records are new), ``writing`` (not visible to readers), ``publishing`` (the step that
+            makes the run visible) and ``published``. A drain begins with ``waiting`` (for the queue's driver to give
+            way) and ends with ``confirmed`` (the records have left the queue).
+        done: Finished tasks of Spark, while writing.
+        total: Tasks of Spark known so far, while writing.
     """
 
     step: Literal["waiting", "planning", "writing", "publishing", "published", "confirmed"]
@@ -40,13 +40,13 @@ class ExportProgress:
 
 @attrs.frozen(slots=True)
 class ExportResult:
-    """What a run did.
+    """Result of a run.
 
     Attributes:
         run: Number of the run that was published; None if there was nothing new.
         records: How many records it added.
         shards: How many shards had something new.
-        target: Where they are.
+        target: The target, for messages.
     """
 
     run: int | None
@@ -57,18 +57,18 @@ class ExportResult:
 
 @attrs.frozen(slots=True)
 class DrainResult:
-    """What a drain did.
+    """Result of a drain.
 
     Attributes:
         queue: Name of the cache queue.
-        run: Number of the run that was published; None if nothing that is to be written waited.
+        run: Number of the run that was published; None if there were no records to write.
         records: How many records it added.
         skipped: How many others had waited: they expired, were dropped for newer ones, or were in the memory of a
             server that went down.
         first_offset: Where it began.
-        next_offset: Where the queue goes on.
-        recovered: How many records an earlier run had published already; only the queue's cursor was moved over them.
-        target: Where the records are.
+        next_offset: Where the queue continues.
+        recovered: How many records an earlier run had published already; only the queue's offset was advanced.
+        target: The target, for messages.
     """
 
     queue: str

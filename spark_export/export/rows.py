@@ -1,4 +1,4 @@
-"""How a record looks in an export: times in UTC, bytes as the format can hold them, and the directories it goes to."""
+"""Form of a record in an export: times in UTC, bytes in a form of the format, and the directories of its file."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 DIRECTORY_COLUMNS: Final = {"date": "date", "topic": "topic_dir"}
-"""By what `partition_by` says: the column that Spark makes directories of."""
+"""The column from which Spark makes directories, by value of `partition_by`."""
 
 _DAY_US: Final = 86_400_000_000
 _LONGEST_TOPIC_BYTES: Final = 80
-"""A topic of so many bytes fits a directory's name (255 bytes) even if each byte has to be escaped."""
+"""A topic with at most this many bytes fits into a directory name (255 bytes) even if each byte is escaped."""
 _READ_AS_OTHER_TYPE: Final = (
     r"(?i)\A([\s\p{Z}\p{Nd}\-.~]|(__hive_default_partition__|nan|inf|infinity|null|none|true|false|epoch)[\s\p{Z}]*\z)"
 )
-"""Topics that some reader takes for a number, a date, a truth value or null when they are the name of a directory.
+"""Topics that a reader might parse as a number, a date, a truth value or null when they are names of directories.
 
 Spark, DuckDB, Polars and Arrow guess the type of such a column from all its names. This matches more than each of them
-takes: whatever begins with a digit of any script, a minus, a point or a space. What begins with the mark itself matches
-too, so that two topics never get the same name.
+parses: everything that begins with a digit of any script, a minus, a point or a space. A topic that begins with the
+mark itself matches too, so that two topics never get the same name.
 """
 _TEXT_MARK: Final = "~"
 
 
 def shaped(frame: DataFrame, options: ExportOptions) -> DataFrame:
-    """The records as the columns of an export."""
+    """The records with the columns of an export."""
     from pyspark.sql import functions
 
     columns = ["topic", "shard", "offset", "timestamp", "append_time"]
     rows = frame
     if options.format == "jdbc":
-        # Without a zone: a driver would move a time with one to the zone that the JVM happens to be in.
+        # Without a zone: a driver would convert a time with a zone to the zone of the JVM.
         for column in ("timestamp", "append_time"):
             rows = rows.withColumn(
                 column, functions.expr(f"timestampadd(MICROSECOND, unix_micros({column}), timestamp_ntz'1970-01-01')")
@@ -57,7 +57,7 @@ def shaped(frame: DataFrame, options: ExportOptions) -> DataFrame:
 
 
 def gathered(rows: DataFrame, options: ExportOptions) -> DataFrame:
-    """The rows with the columns that become directories, and gathered by these so that each gets few files."""
+    """The rows with the columns that become directories, repartitioned by these so that each has few files."""
     from pyspark.sql import functions
 
     rows = add_directories(rows, options)
@@ -68,7 +68,7 @@ def gathered(rows: DataFrame, options: ExportOptions) -> DataFrame:
 
 
 def ordered(rows: DataFrame, options: ExportOptions) -> DataFrame:
-    """The rows of each file in the order of shards and offsets."""
+    """The rows of each file, sorted by shard and offset."""
     return rows.sortWithinPartitions(*(DIRECTORY_COLUMNS[one] for one in options.partition_by), "shard", "offset")
 
 
@@ -77,7 +77,7 @@ def add_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
     from pyspark.sql import functions
 
     if "date" in options.partition_by:
-        # In whole days since the epoch, whatever zone the session is in.
+        # In whole days since the epoch, independent of the session's zone.
         day = functions.expr(f"date_from_unix_date(cast(unix_micros(timestamp) div {_DAY_US} as int))")
         rows = rows.withColumn("date", day)
     if "topic" in options.partition_by:
@@ -86,10 +86,10 @@ def add_directories(rows: DataFrame, options: ExportOptions) -> DataFrame:
 
 
 def _directory_of(topic: Column) -> Column:
-    """The topic as the name of a directory that every reader takes for text.
+    """The topic as the name of a directory that every reader treats as text.
 
-    Of a topic that is too long for such a name it is the beginning and a hash; one that would be read as a number, a
-    date or null has a mark in front.
+    A topic that is too long for a name is cut and gets a hash; one that might be parsed as a number, a date or null
+    gets a mark in front.
     """
     from pyspark.sql import functions
 
@@ -107,7 +107,7 @@ def _with_text(rows: DataFrame, column: str, options: ExportOptions, *, as_json:
     given = functions.col(column)
     is_text = functions.is_valid_utf8(given.cast("string"))
     if options.format == "jdbc":
-        # PostgreSQL for one has no texts with a NUL.
+        # PostgreSQL, for example, does not allow NUL in texts.
         is_text &= ~given.cast("string").contains("\0")
     text = functions.when(is_text, given.cast("string")).otherwise(functions.base64(given))
     encoding = functions.when(is_text, "utf-8").otherwise("base64")
@@ -120,7 +120,7 @@ def _with_text(rows: DataFrame, column: str, options: ExportOptions, *, as_json:
 
 
 def _text_headers() -> Column:
-    """Headers with their values as text: base64, and said so, where they are no UTF-8."""
+    """Headers with their values as text, or as base64 with a note if they are not UTF-8."""
     from pyspark.sql import functions
 
     is_text = "is_valid_utf8(cast(h.value as string))"

@@ -1,4 +1,4 @@
-"""One run of an export: what is new is read, written aside, and published in one step."""
+"""One run of an export: new records are read, written where readers do not see them, and published in one step."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgress | None = None) -> ExportResult:
-    """Add to the target what is new in the journal since the last run of this export.
+    """Add the records since the last run of this export to the target.
 
-    A run that fails or is killed, at whatever point, leaves the target as it was or complete, and the next run goes on
-    from there: no record is missing and none comes twice. Of two runs at a time one is published.
+    A run that fails or is killed at any point leaves the target unchanged or complete, and the next run continues from
+    there: no record is missing and none is written twice. Of two concurrent runs one is published.
 
     Args:
         spark: A session whose driver runs in this process.
         options: The export.
-        progress: Called, from a thread too, as the run goes on.
+        progress: Called during the run, also from other threads.
 
     Raises:
         ExportConflictError: Another process published the same run first.
         ExportError: The target cannot be exported to.
-        DataLossError: Records were trimmed before they were exported, a shard was deleted, or the store was set back,
-            and that is to be an error.
-        OptionError: The export was begun with other settings.
+        DataLossError: Records were trimmed before they were exported, a shard was deleted, or the store was restored to
+            an older state, and the options make that an error.
+        OptionError: Earlier runs of the export had other settings.
         UnreadableError: The journal or the target cannot be reached.
     """
     report = progress or ignore
@@ -48,7 +48,7 @@ def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgr
     last = target.last_state()
     last.check_settings(options.settings(), options.name)
     history = take_history(session, options.origin, last.places if last.run else None)
-    # A loss that is passed over is remembered, by a run with no rows if it must be: the next one need not ask again.
+    # An accepted loss is stored, if necessary by a run without rows, so that the next run does not report it again.
     if not history.ranges and not history.passes_over_loss:
         return ExportResult(None, 0, 0, target.shown)
     state = ExportState(last.run + 1, options.settings(), history.places)

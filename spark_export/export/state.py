@@ -1,4 +1,4 @@
-"""What an export remembers of its last run: how far each shard was read, and what it was asked to do then."""
+"""The stored state of an export after its last run: how far each shard was read, and its settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ExportState:
     places: Places
 
     def encode(self) -> str:
-        """As JSON."""
+        """Encode as JSON."""
         members: dict[str, object] = {"version": _VERSION, "run": self.run, "settings": self.settings}
         members["shards"] = _encoded(self.places.reached)
         members["missing"] = _encoded(self.places.missing)
@@ -41,21 +41,21 @@ class ExportState:
 
     @classmethod
     def decode(cls, text: str, where: str) -> ExportState:
-        """Read what `encode` wrote.
+        """Decode the result of `encode`.
 
         Args:
             text: JSON.
-            where: Where it was found, for the message.
+            where: Where it was found, for messages.
 
         Raises:
-            UnreadableError: It is not what `encode` writes, or what a newer version wrote.
+            UnreadableError: It is not valid, or was written by a newer version.
         """
         try:
             found = json.loads(text)
             if found["version"] not in range(1, 1 + _VERSION):
                 raise UnreadableError(
                     f"{where} is of version {found['version']}, this program knows versions up to {_VERSION}: use a "
-                    "newer one"
+                    f"{where} has version {found['version']}, this program supports versions up to {_VERSION}: use a "
                 )
             lsns = {str(shard): int(lsn) for shard, lsn in found.get("common_lsns", {}).items()}
             places = Places(
@@ -66,14 +66,14 @@ class ExportState:
             return cls(int(found["run"]), dict(found["settings"]), places)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise UnreadableError(
-                f"{where} does not hold the state of an export: {error!r} in {text[:80]!r}"
+                f"{where} does not have the state of an export: {error!r} in {text[:80]!r}"
             ) from error
 
     def check_settings(self, settings: Mapping[str, object], name: str) -> None:
-        """Refuse to go on with other settings than those of the run before.
+        """Check that the settings are those of the run before.
 
         Raises:
-            OptionError: It names the setting, the value before and the value now.
+            OptionError: A setting differs; the message has its name, the value before and the value now.
         """
         for setting, before in self.settings.items():
             if self.run and settings.get(setting) != before:

@@ -1,4 +1,4 @@
-"""What a run needs of the place it exports to. Directories are `file_target`, databases `jdbc_target`."""
+"""Interface of export targets. `file_target` implements directories, `jdbc_target` databases."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """A place that is either as before a run, or has all of it."""
+    """A target that has all of a run or nothing of it."""
 
     @property
     def shown(self) -> str:
-        """Where it is, for people; without passwords."""
+        """The target, for messages; without passwords."""
 
     def last_state(self) -> ExportState:
-        """What the last run that was published left."""
+        """The state after the last published run."""
 
     def write(self, rows: DataFrame, run: int) -> int:
-        """Write the rows of a run aside, where no reader sees them; return how many these are.
+        """Write the rows of a run where no reader sees them; return their number.
 
-        They are counted where they are written: Spark counts a task that is tried again once there, and more than once
-        before a shuffle.
+        They are counted where they are written: there Spark counts a repeated task once, but more than once before a
+        shuffle.
         """
 
     def publish(self, state: ExportState) -> None:
         """Make what was written visible and the state durable, both or neither.
 
-        What tasks wrote that were tried again is visible once.
+        Rows that repeated tasks wrote are visible once.
 
         Raises:
-            ExportError: It is not known whether that was done, or what was written is not what the tasks told.
-            ExportConflictError: Another run of that number was published meanwhile.
+            ExportError: The outcome is unknown, or the written rows are not those that the tasks reported.
+            ExportConflictError: Another run of this number was published meanwhile.
         """
 
     def conflict(self, run: int) -> ExportConflictError:
-        """What to raise when another process published the run first."""
+        """The error for a run that another process published first."""
 
     def abandon(self) -> None:
-        """Remove what this run wrote aside. Called after a failure, and then what it raises is secondary."""
+        """Remove the unpublished rows of this run. Called after an error; a second error here is ignored."""
 
     def clean(self, run: int) -> None:
-        """Remove what runs up to this one left aside. They can never be published any more."""
+        """Remove the unpublished rows of runs up to this number. They can never be published any more."""

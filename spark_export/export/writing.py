@@ -1,4 +1,4 @@
-"""Writing the rows of a run aside, with its tasks reported and, if it must be, ended: what every kind of run shares."""
+"""Writing the rows of a run, with reports about its tasks, and cancellation: common to all kinds of runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OnProgress = Callable[[ExportProgress], None]
 
 _LOGGER: Final = logging.getLogger(__name__)
 _SETTINGS: Final = {
-    # The export must not depend on what the caller set for other purposes.
+    # The export must not depend on the caller's settings.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.adaptive.enabled": "true",
@@ -33,18 +33,18 @@ _ASK_EVERY_S: Final = 0.2
 
 
 class Permission(Protocol):
-    """Something that a run needs until it is published, and may lose."""
+    """Something that a run needs until it is published, and may lose, such as the lease of a queue."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is lost, as far as is known here; asked by a thread, often."""
+        """Whether it is known to be lost; called often by another thread."""
 
     def require(self) -> None:
-        """Return if the run may be published now; raise what says why not."""
+        """Return if the run may be published now; raise an error with the reason otherwise."""
 
 
 def session_of(spark: SparkSession) -> SparkSession:
-    """A session with the settings of exports, beside the caller's own."""
+    """A session with the settings of exports, separate from the caller's."""
     session = spark.newSession()
     for name, value in _SETTINGS.items():
         session.conf.set(name, value)
@@ -52,7 +52,7 @@ def session_of(spark: SparkSession) -> SparkSession:
 
 
 def target_of(session: SparkSession, options: ExportOptions) -> Target:
-    """Where an export goes.
+    """The target of an export.
 
     Raises:
         ExportError: It cannot be exported to.
@@ -63,22 +63,22 @@ def target_of(session: SparkSession, options: ExportOptions) -> Target:
 
 @contextmanager
 def abandoned_on_failure(target: Target) -> Iterator[None]:
-    """Have the target as it was before the block if that fails."""
+    """On an error inside the context, remove the unpublished rows from the target."""
     try:
         yield
     except BaseException:
-        # The first error is the one to tell; what stays behind is removed by the next run.
+        # The first error is raised; the next run removes remaining rows.
         with suppress(SourceError):
             target.abandon()
         raise
 
 
 def clean_up(target: Target, run: int) -> None:
-    """Remove what a run that is published, and those before it, left aside; what cannot be removed waits."""
+    """Remove the unpublished rows of a published run and of those before it; errors are logged."""
     try:
         target.clean(run)
     except SourceError as error:
-        _LOGGER.warning("run %d is published, what was written aside for it is left to the next run: %s", run, error)
+        _LOGGER.warning("run %d is published, its temporary data is left to the next run: %s", run, error)
 
 
 def write_aside(
@@ -90,16 +90,16 @@ def write_aside(
     report: OnProgress,
     permission: Permission | None = None,
 ) -> int:
-    """Write records aside, where no reader of the target sees them; return how many these are.
+    """Write records where no reader of the target sees them; return their number.
 
     Args:
         session: See `session_of`.
-        target: Where to.
+        target: The target.
         records: With the columns of the data source.
         options: The export.
-        run: Number that the run will have.
-        report: Called from a thread as well.
-        permission: What is needed for it; Spark's jobs end when it is lost.
+        run: Number of the run.
+        report: Called from other threads, too.
+        permission: Required until the end; Spark's jobs are cancelled when it is lost.
 
     Raises:
         ExportConflictError: Another process published the same run meanwhile.
@@ -110,9 +110,9 @@ def write_aside(
             return target.write(rows, run)
     except Exception as error:
         if permission is not None and permission.is_lost:
-            # The jobs were ended for it.
+            # The jobs were cancelled because of it.
             permission.require()
-        # Who publishes a run removes what others wrote for the same one, and then Spark misses files.
+        # A process that publishes a run removes what others wrote for the same run, and then Spark misses files.
         if target.last_state().run >= run:
             raise target.conflict(run) from error
         raise
@@ -120,7 +120,7 @@ def write_aside(
 
 @contextmanager
 def _watched_tasks(session: SparkSession, report: OnProgress, permission: Permission | None) -> Iterator[None]:
-    """Report how many tasks of the jobs that this thread starts have ended, and end them all without permission."""
+    """Report finished tasks of the jobs that this thread starts, and cancel the jobs if the permission is lost."""
     context = session.sparkContext
     group = f"journal-export-{uuid.uuid4().hex}"
     tracker = context.statusTracker()
@@ -130,7 +130,7 @@ def _watched_tasks(session: SparkSession, report: OnProgress, permission: Permis
         last = None
         while not ended.wait(_ASK_EVERY_S):
             if permission is not None and permission.is_lost:
-                # Each time: one job of a query begins when another has ended.
+                # Repeatedly: one job of a query begins when another has ended.
                 context.cancelJobGroup(group)
             stages = [
                 stage
@@ -160,4 +160,4 @@ def _watched_tasks(session: SparkSession, report: OnProgress, permission: Permis
 
 
 def ignore(_progress: ExportProgress) -> None:
-    """Report to nobody."""
+    """Do not report."""

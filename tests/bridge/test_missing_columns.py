@@ -54,11 +54,11 @@ STORED: Final = [
     (None, None, None),
     (8, "", None),
 ]
-MISSING: Final = "the payload has nothing at $.n; a default for that is given as $.n ?? null"
+MISSING: Final = "the payload has nothing at $.n; to allow that, give a default as in $.n ?? null"
 REFUSED: Final = {
     PUBLISHED[2].decode(): MISSING,
     PUBLISHED[5].decode(): MISSING,
-    PUBLISHED[6].decode(): "the payload is no JSON: JSON is malformed: invalid character (byte 4)",
+    PUBLISHED[6].decode(): "the payload is not JSON: JSON is malformed: invalid character (byte 4)",
 }
 
 

@@ -54,7 +54,7 @@ async def test_it_becomes_a_dead_letter_and_all_else_arrives_in_order(
     assert shelf.values == [value for value in numbers(0, 100) if value not in poison]
     letters = [letter async for letter in list_dead_letters(store, QUEUE)]
     assert [letter.record.value for letter in letters] == list(poison)
-    assert all("out each time that this record alone was on its way: it broke" in letter.reason for letter in letters)
+    assert all("failed each time that this record alone was sent: it broke" in letter.reason for letter in letters)
     assert (state.progress.counts.confirmed, state.progress.counts.dead_lettered) == (100 - len(poison), len(poison))
 
 

@@ -378,7 +378,7 @@ async def test_a_position_that_was_removed_must_be_asked_for_again(stage: Postgr
     async with open_sink(stage) as sink:
         await ready(sink)
         await stage.execute("DELETE FROM journal_bridge_positions")
-        with pytest.raises(SinkUnavailableError, match="ask for the position again"):
+        with pytest.raises(SinkUnavailableError, match="read the position again"):
             await sink.write(batch_of([row(0)]))
         await (await ready(sink)).write(batch_of([row(0)]))
 
@@ -440,10 +440,10 @@ async def test_a_host_that_nobody_knows_is_an_outage() -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"url": "postgresql://u:secret@host:port:port/x"}, "url is nothing that libpq can read"),
-        ({"url": "postgresql://u:se@secret@host/x"}, "url is nothing that libpq can read"),
-        ({"url": "postgresql://u:1/secret@host/x"}, "url is nothing that libpq can read"),
-        ({"url": "nonsense secret"}, "url is nothing that libpq can read"),
+        ({"url": "postgresql://u:secret@host:port:port/x"}, "url cannot be parsed by libpq"),
+        ({"url": "postgresql://u:se@secret@host/x"}, "url cannot be parsed by libpq"),
+        ({"url": "postgresql://u:1/secret@host/x"}, "url cannot be parsed by libpq"),
+        ({"url": "nonsense secret"}, "url cannot be parsed by libpq"),
         ({"url": "postgresql://u:secret@host/x", "password_file": "f"}, "url has a password and password_file"),
     ],
 )

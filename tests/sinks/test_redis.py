@@ -71,7 +71,7 @@ async def test_what_a_lost_connection_had_still_in_its_buffers_changes_nothing_l
         await ready(before)
         await after.check()
         assert await after.position() is None
-        with pytest.raises(SinkUnavailableError, match=r"turn 2, so turn 1 .*ask for the position again"):
+        with pytest.raises(SinkUnavailableError, match=r"turn 2, so turn 1 .*read the position again"):
             await before.write(batches_of(1, 3)[0])
         assert await stage.rows() == []
         await after.write(batches_of(1, 3)[0])
@@ -195,7 +195,7 @@ async def test_a_user_without_the_rights_is_told_which(stage: RedisStage) -> Non
     async with stage.server.client() as client:
         await client.acl_setuser("poor", "on", f">{PASSWORD}", "~*", "+type", "+hget")
     async with open_sink(stage, user="poor") as sink:
-        with pytest.raises(SinkUnavailableError, match="NOPERM: let the user run EVAL"):
+        with pytest.raises(SinkUnavailableError, match="NOPERM: allow the user to run EVAL"):
             await ready(sink)
 
 
@@ -288,9 +288,9 @@ async def test_tls_needs_an_authority_that_is_known(tmp_path: Path) -> None:
     ("settings", "problem"),
     [
         ({"url": "redis://u:secret@host"}, "url has credentials in it; give them as user and password_file"),
-        ({"url": "redis://host:secret"}, "url is no URL, or its port is none"),
-        ({"url": "http://host/secret"}, "url is no address of a Redis server"),
-        ({"url": "redis://host/0?password=secret"}, "url has something behind"),
+        ({"url": "redis://host:secret"}, "url is not a URL, or its port is not valid"),
+        ({"url": "http://host/secret"}, "url is not an address of a Redis server"),
+        ({"url": "redis://host/0?password=secret"}, "url has something after"),
         ({"password": "secret", "password_file": "f"}, "password and password_file are both given"),
         ({"user": "u"}, "user = 'u' is given without a password"),
         ({"ca_file": "f"}, "ca_file is given, but url is not rediss"),

@@ -38,7 +38,7 @@ def test_each_run_takes_what_waits(
     assert capfd.readouterr() == (told + gone, "")
     monkeypatch.setenv("JOURNAL_SERVER", server)
     assert run(drain) == 0
-    assert capfd.readouterr().out == f"{tmp_path}/out: nothing waits in {QUEUE}\n"
+    assert capfd.readouterr().out == f"{tmp_path}/out: no records wait in {QUEUE}\n"
     fill(f"journal://{server}", QUEUE, [Record(b"4")])
     assert run([*drain, "--json"]) == 0
     result = json.loads(capfd.readouterr().out)
@@ -84,4 +84,4 @@ def test_who_does_not_stand_aside_is_named(
     fill(f"journal://{server}", "busy", [Record(b"1")])
     with driven(f"journal://{server}", "busy", ask=True):
         assert run(["drain", "--queue", "busy", str(tmp_path / "out"), "--server", server, "--wait", "300ms"]) == 1
-    assert "is driven by bridge, who did not stand aside within 0.3 s" in capfd.readouterr().err
+    assert "is driven by bridge, which did not give way within 0.3 s" in capfd.readouterr().err

@@ -76,7 +76,7 @@ ZeroDivisionError: division by zero
         (JAVA, "More than one row returned by a subquery used as an expression"),
         (PYTHON, "shard 'a': offsets 3 to 9 are"),
         (OTHER_PYTHON, "ZeroDivisionError: division by zero"),
-        ("", "Spark failed and says nothing"),
+        ("", "Spark failed without a message"),
     ],
 )
 def test_one_line_holds_the_sense_and_the_place(text: str, line: str) -> None:

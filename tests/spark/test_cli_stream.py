@@ -77,7 +77,7 @@ def test_a_signal_ends_it_with_all_that_was_told_in_the_files(
         over.set()
         watcher.join()
     assert signal.getsignal(number) is handler
-    assert "stopped; the same command goes on from here" in capfd.readouterr().err
+    assert "stopped; the same command continues from here" in capfd.readouterr().err
     assert spark.read.parquet(target).count() == 6
 
 

@@ -230,7 +230,7 @@ def test_whoever_drives_the_queue_stands_aside_and_comes_back(
 def test_who_does_not_stand_aside_is_named(spark: SparkSession, server: str, queue: str, tmp_path: Path) -> None:
     fill(server, queue, numbered(10))
     with driven(server, queue, ask=True):
-        with pytest.raises(QueueLostError, match=r"is driven by bridge, who did not stand aside within 0\.5 s"):
+        with pytest.raises(QueueLostError, match=r"is driven by bridge, which did not give way within 0\.5 s"):
             run_drain(spark, queue, to_files(server, tmp_path / "out"), lease=QUICK, wait_s=0.5)
     assert cursor_of(server, queue) == -1
     assert not (tmp_path / "out").exists()
@@ -252,7 +252,7 @@ def test_who_lost_the_queue_publishes_nothing(
                 if each.name == "journal-queue-lease":
                     each.join()
 
-    with pytest.raises(QueueLostError, match=r"somebody else took it over|was moved by others"):
+    with pytest.raises(QueueLostError, match=r"another process took it over|was changed by another process"):
         run_drain(spark, queue, to_files(server, tmp_path / "out"), lease=QUICK, progress=lose)
     assert not list((tmp_path / "out").glob("run=*"))
     assert cursor_of(server, queue) == 0

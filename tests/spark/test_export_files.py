@@ -327,7 +327,7 @@ def test_the_state_of_an_export_comes_back_and_damage_is_named() -> None:
         state.encode()[:-20],
         '{"version": 1, "run": 1, "settings": {}, "shards": {"a": [1]}}',
     ):
-        with pytest.raises(Exception, match="here does not hold the state of an export"):
+        with pytest.raises(Exception, match="here does not have the state of an export"):
             ExportState.decode(text, "here")
-    with pytest.raises(Exception, match="here is of version 3"):
+    with pytest.raises(Exception, match="here has version 3"):
         ExportState.decode(state.encode().replace('"version": 2', '"version": 3'), "here")

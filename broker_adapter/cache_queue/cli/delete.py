@@ -1,4 +1,4 @@
-"""`journal queue delete`: removing a queue."""
+"""`journal queue delete`: delete a queue."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from command_line.output import note, write_text
 
 
 def delete_command(name: str, /, *, yes: YesOption = False, server: StoreOption = DEFAULT_SERVER) -> None:
-    """Remove a queue that nobody drives, with all that waits in it and its dead letters.
+    """Delete a queue that has no driver, with its records and its dead letters.
 
-    A driver that was killed still has the lease: whether it lives shows within nine seconds.
+    A driver that was killed still has the lease; after at most nine seconds the lease has expired.
 
     Args:
         name: Name of the queue.
@@ -25,7 +25,7 @@ async def _delete(server: str, name: str, yes: bool) -> None:
 
     async with connect(server) as adapter:
         await definition_of(adapter, name)
-        await require_yes(f"Delete the queue {name} with all that waits in it and its dead letters for ever?", yes)
+        await require_yes(f"Delete the queue {name} with all its records and dead letters permanently?", yes)
         await delete_queue(
             adapter,
             name,

@@ -1,4 +1,4 @@
-"""`journal queue drain`: having a sink tried at once, and watching what waits leave."""
+"""`journal queue drain`: have a sink tried at once, and wait until the queue's records have left."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PROGRAM = "journal"
 
 
 def drain_command(name: str, /, *, timeout: str = "", server: StoreOption = DEFAULT_SERVER) -> None:
-    """Have a queue's sink tried at once, and wait until what waits now has left the queue.
+    """Have a queue's sink tried at once, and wait until the records that wait now have left the queue.
 
-    A paused queue is resumed. What comes in meanwhile is not waited for.
+    A paused queue is resumed. Records that are put in meanwhile are not waited for.
 
     Args:
         name: Name of the queue.
-        timeout: Give up waiting after this, such as 5m; it drains on all the same.
+        timeout: Stop waiting after this time, such as 5m; draining continues.
     """
     import trio
 
@@ -62,11 +62,11 @@ async def _drain(server: str, name: str, timeout_s: float) -> None:
 
 
 class Following:
-    """Watches what waited at the start leave a queue.
+    """Observes the records that waited at the start leave a queue.
 
     Attributes:
         total: Records that waited at the start.
-        last: What was seen last.
+        last: The newest state that was read.
     """
 
     def __init__(self, start: QueueState, lease: LeaseSettings) -> None:
@@ -80,14 +80,14 @@ class Following:
         self._reason = ""
 
     def done(self, state: QueueState) -> int:
-        """How many have left."""
+        """How many of them have left."""
         from broker_adapter.cache_queue.gauge import depth_of
 
         left = depth_of(state.shard, state.progress.offset, self._start.depth.next_offset).record_count
         return max(0, self.total - left)
 
     def why(self, state: QueueState) -> str:
-        """Why it takes so long, as far as that is known."""
+        """Why it takes long, as far as that is known."""
         status = state.status
         if state.lease is None or not state.lease.holder:
             return self._absent()
@@ -96,10 +96,10 @@ class Following:
         return f"its sink is out: {status.reason}"
 
     async def follow(self, adapter: StorageAdapter) -> None:
-        """Return when all have left.
+        """Return when all of them have left.
 
         Raises:
-            CommandError: Nobody drives the queue.
+            CommandError: The queue has no driver.
         """
         import trio
 
@@ -108,7 +108,7 @@ class Following:
         name = self._start.name
         driven_s = told_s = trio.current_time()
         if self.total and self._is_free():
-            note(_PROGRAM, f"{name}: nobody drives it now; waiting {self._lease_s:.0f}s for somebody")
+            note(_PROGRAM, f"{name}: no process drives it now; waiting {self._lease_s:.0f}s for one")
         with progress(f"draining {name}", self.total) as show:
             while self.done(self.last) < self.total:
                 show(self.done(self.last))
@@ -116,7 +116,7 @@ class Following:
                 began_s = trio.current_time()
                 self.last = await look(adapter, name)
                 if self.last.shard.shard_id != self._start.shard.shard_id:
-                    raise CommandError(f"the queue {name} was made anew meanwhile; what waited is gone")
+                    raise CommandError(f"the queue {name} was deleted and created again; its earlier records are gone")
                 if self._is_driven(self.last, began_s, trio.current_time()):
                     driven_s = began_s
                 elif began_s - driven_s >= self._lease_s:
@@ -128,7 +128,7 @@ class Following:
                     note(_PROGRAM, f"{name}: {self.done(self.last):,} of {self.total:,} records have left")
 
     def _is_driven(self, state: QueueState, began_s: float, ended_s: float) -> bool:
-        """Whether somebody holds the lease and renews it."""
+        """Whether a driver holds the lease and renews it."""
         if state.lease is None or not state.lease.holder:
             return False
         _, run_out = self._leases.look(began_s, ended_s, {state.lease.claim: state.lease.renewal_count})
@@ -137,8 +137,8 @@ class Following:
     def _absent(self) -> str:
         lease = self.last.lease
         if lease is not None and lease.holder:
-            return f"{lease.holder}, which drove it, has not been heard of for {self._lease_s:.0f}s: start it again"
-        return f"nobody drives it: start a broker that has the [[bridge]] {self._start.name}"
+            return f"{lease.holder}, which drove it, has not renewed its lease for {self._lease_s:.0f}s: start it again"
+        return f"no process drives it: start a broker that has the [[bridge]] {self._start.name}"
 
     def _tell_reason(self) -> None:
         status = self.last.status

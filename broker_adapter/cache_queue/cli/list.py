@@ -1,4 +1,4 @@
-"""`journal queue list`: all queues of a store at a glance."""
+"""`journal queue list`: all queues of a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def list_command(*, json: JsonOption = False, server: StoreOption = DEFAULT_SERVER) -> None:
-    """List queues with what waits in them, how fast, and who drains them."""
+    """List queues with their records, rates and drivers."""
     from broker_adapter.cache_queue.cli.view import as_json, rate
 
     views = ask(server, _look)

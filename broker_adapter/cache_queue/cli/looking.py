@@ -1,4 +1,4 @@
-"""Looking at queues, twice where that takes to know how fast they fill and drain."""
+"""Reads the state of queues, twice if that is needed to measure how fast they fill and drain."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from broker_adapter.cache_queue.errors import QueueNotFoundError
 from broker_adapter.cache_queue.queue import QueueState, look
 
 MEASURED_S = 1.0
-"""Time between two looks."""
+"""Time between the two reads, in seconds."""
 
 
 def now_us() -> int:
-    """The time of day."""
+    """Present time, in microseconds since 1970."""
     return time.time_ns() // 1_000
 
 
 async def view_all(adapter: StorageAdapter, names: Sequence[str]) -> list[QueueView]:
-    """See several queues; those that are gone meanwhile are left out.
+    """Views of several queues, without those that are deleted meanwhile.
 
-    It takes `MEASURED_S` longer when one of them has no driver that tells the rates.
+    It takes `MEASURED_S` longer if one of them has no driver that reports its rates.
     """
     began_s = trio.current_time()
     before = await _look_at(adapter, names)
@@ -42,22 +42,22 @@ async def view_all(adapter: StorageAdapter, names: Sequence[str]) -> list[QueueV
 
 
 async def view_at_once(adapter: StorageAdapter, names: Sequence[str]) -> list[QueueView]:
-    """See several queues in one look, with rates only where a driver tells them."""
+    """Views of several queues from one read, with rates only if a driver reports them."""
     states = await _look_at(adapter, names)
     seen_us = now_us()
     return [QueueView(state, seen_us, told_rates(state, seen_us)) for state in states.values()]
 
 
 async def view_one(adapter: StorageAdapter, name: str) -> QueueView:
-    """See one queue.
+    """View of one queue.
 
     Raises:
-        QueueNotFoundError: There is none of that name.
+        QueueNotFoundError: There is no queue of that name.
     """
     await look(adapter, name)
     for view in await view_all(adapter, [name]):
         return view
-    raise QueueNotFoundError(f"the cache queue {name!r} is gone")
+    raise QueueNotFoundError(f"the cache queue {name!r} does not exist any more")
 
 
 async def _look_at(adapter: StorageAdapter, names: Sequence[str]) -> dict[str, QueueState]:

@@ -1,4 +1,4 @@
-"""`journal queue metrics`: what the other commands show, for Prometheus; once, or as a page to be scraped."""
+"""`journal queue metrics`: metrics of all queues for Prometheus, printed once or served over HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def metrics_command(
 ) -> None:
     """Print the metrics of all queues in the format of Prometheus, or serve them.
 
-    All queues of the store are told of, whichever brokers write and drive them: one exporter is enough.
+    It covers all queues of the store, whichever brokers write and drive them: one exporter is enough.
     """
     if not listen:
         sys.stdout.buffer.write(ask(server, _page))
@@ -35,7 +35,7 @@ def metrics_command(
     try:
         parse_address(listen)
     except ValueError as error:
-        raise UsageError(f"--listen {listen!r} is no address; write it like 127.0.0.1:7423") from error
+        raise UsageError(f"--listen {listen!r} is not an address; write it like 127.0.0.1:7423") from error
     sockets = bind({"metrics": listen}, main="metrics")
     try:
         ask(server, lambda adapter: _serve(adapter, sockets["metrics"]))

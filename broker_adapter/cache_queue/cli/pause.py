@@ -1,4 +1,4 @@
-"""`journal queue pause` and `resume`: whether a queue's records are brought to its sink."""
+"""`journal queue pause` and `resume`: stop and restart sending a queue's records to its sink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from command_line.output import write_text
 
 
 def pause_command(name: str, /, *, server: StoreOption = DEFAULT_SERVER) -> None:
-    """Keep a queue's records from its sink; it goes on filling.
+    """Stop sending a queue's records to its sink; new ones are queued.
 
     Args:
         name: Name of the queue.

@@ -1,7 +1,7 @@
 """The metrics of cache queues, in the conventions of Prometheus. Pure.
 
-All of it is in the store, so one exporter tells of all queues, whichever processes write and drive them. There is a
-handful of series a queue, and a queue only where an operator configured one.
+All data is in the store, so one exporter covers all queues, whichever processes write and drive them. There are a few
+series per queue, and only queues that an operator configured.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from broker_adapter.cache_queue.cli.view import QueueView, outcomes, put_in
 from journal.telemetry.exposition import Family, Labels, counters, gauges, page_of
 
 STATES: Final = ("closed", "half open", "open", "paused", "starting", "not driven", "draining", "idle")
-"""What a queue may be doing; one of them is 1 at a time. A state that is not listed is shown as well."""
+"""States of a queue; exactly one of them has the value 1. A state that is not in this list is shown as well."""
 
 _UNWRITTEN: Final = ("rejected", "dropped_newest")
 
 
 def queue_metrics(views: Sequence[QueueView]) -> Iterator[Family]:
-    """All metrics of queues as they were seen just now."""
+    """The metrics of queues, from their views."""
 
     def of_each(value: Callable[[QueueView], float]) -> dict[Labels, float]:
         return {(view.state.name,): value(view) for view in views}
@@ -39,7 +39,7 @@ def queue_metrics(views: Sequence[QueueView]) -> Iterator[Family]:
     )
     yield gauges(
         "journal_queue_max_bytes",
-        "Bytes that may wait, 0 for no bound.",
+        "Most bytes that may wait, 0 for no bound.",
         queue,
         of_each(lambda view: int(view.state.definition.settings.get("max_bytes", 0))),
     )
@@ -62,12 +62,12 @@ def queue_metrics(views: Sequence[QueueView]) -> Iterator[Family]:
         of_each(lambda view: view.state.dead_letter_count),
     )
     yield gauges(
-        "journal_queue_driven", "1 while somebody drives the queue.", queue, of_each(lambda view: bool(view.holder))
+        "journal_queue_driven", "1 while a process drives the queue.", queue, of_each(lambda view: bool(view.holder))
     )
     yield from _outcomes(views)
     yield gauges(
         "journal_queue_state",
-        "What is done with the queue: 1 for that state.",
+        "State of the queue: 1 for the present one.",
         ("queue", "state"),
         {
             (view.state.name, state): state == view.doing
@@ -84,13 +84,13 @@ def _outcomes(views: Sequence[QueueView]) -> Iterator[Family]:
     label = ("queue", "outcome")
     yield counters(
         "journal_queue_records_out_total",
-        "Records that left the queue, by what became of them.",
+        "Records that left the queue, by outcome.",
         label,
         {labels: count for labels, count in counts.items() if labels[1] not in _UNWRITTEN},
     )
     yield counters(
         "journal_queue_refused_records_total",
-        "Records that found the queue full.",
+        "Records that were refused or dropped because the queue was full.",
         label,
         {labels: count for labels, count in counts.items() if labels[1] in _UNWRITTEN},
     )

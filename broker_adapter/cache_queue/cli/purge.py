@@ -1,4 +1,4 @@
-"""`journal queue purge`: throwing away what waits."""
+"""`journal queue purge`: delete all records of a queue."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def purge_command(name: str, /, *, yes: YesOption = False, server: StoreOption = DEFAULT_SERVER) -> None:
-    """Throw away all that waits in a queue, for ever.
+    """Delete all records of a queue permanently.
 
-    What is on its way to the sink may still arrive there.
+    Records that are being sent to the sink may still arrive there.
 
     Args:
         name: Name of the queue.
@@ -33,7 +33,7 @@ async def _purge(server: str, name: str, yes: bool) -> None:
     async with connect(server) as adapter:
         await require_yes(await _question(adapter, name), yes)
         count = await purge_queue(adapter, name)
-    write_text(f"{name}: {counted(count, 'record')} thrown away")
+    write_text(f"{name}: {counted(count, 'record')} deleted")
 
 
 async def _question(adapter: StorageAdapter, name: str) -> str:
@@ -42,4 +42,4 @@ async def _question(adapter: StorageAdapter, name: str) -> str:
 
     depth = (await look(adapter, name)).depth
     waits = counted(depth.record_count, "record")
-    return f"Throw away {waits} ({format_size(depth.size_bytes)}) of the queue {name} for ever?"
+    return f"Delete {waits} ({format_size(depth.size_bytes)}) of the queue {name} permanently?"

@@ -1,4 +1,4 @@
-"""`journal queue show`: one queue in full, once or again and again."""
+"""`journal queue show`: the details of one queue, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def show_command(
     json: JsonOption = False,
     server: StoreOption = DEFAULT_SERVER,
 ) -> None:
-    """Show one queue: its sink, its bounds, and what became of its records.
+    """Show one queue: its sink, its bounds, the outcomes of its records.
 
     Args:
         name: Name of the queue.
-        watch: Show it anew every second until interrupted.
+        watch: Show it every second until interrupted.
     """
     from functools import partial
 
@@ -76,7 +76,7 @@ async def _watch(server: str, name: str, as_json: bool) -> None:
 
 
 def tables(view: QueueView) -> list[Table]:
-    """All that there is to say of a queue."""
+    """All details of a queue, as tables."""
     from broker_adapter.cache_queue.cli.view import bounds, outcomes
 
     state = view.state
@@ -88,7 +88,7 @@ def tables(view: QueueView) -> list[Table]:
     return [
         Table(("queue", state.name), [*_situation(view), *bounds(state), ("id", state.definition.queue_id)]),
         Table(
-            ("what became of records", "count"),
+            ("outcome of records", "count"),
             [(reason, f"{count:,}") for reason, count in outcomes(state).items()],
             numeric=("count",),
         ),

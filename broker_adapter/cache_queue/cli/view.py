@@ -1,4 +1,4 @@
-"""What an operator reads off the state of a queue: rates, who drains it, how long that will take. Pure."""
+"""Figures for operators from the state of a queue: rates, its driver, the time to drain. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NEVER_S = 10 * 365 * 86_400
 
 @attrs.frozen
 class Rates:
-    """Records a second that come in and that leave.
+    """Records per second that are put in and that leave.
 
     Attributes:
-        seconds: Time over which the two were measured here; 0 if a driver told them.
+        seconds: Time over which the two were measured here; 0 if a driver reported them.
     """
 
     into: float
@@ -33,7 +33,7 @@ class Rates:
 
 @attrs.frozen
 class QueueView:
-    """A queue as it was seen at a time.
+    """The state of a queue at a time.
 
     Attributes:
         rates: None if they are not known yet.
@@ -50,20 +50,20 @@ class QueueView:
 
     @property
     def leaseholder(self) -> str:
-        """The process that took the lease and has not released it, running or not; empty if the lease is free."""
+        """The process that took the lease and did not release it, running or not; empty if the lease is free."""
         return self.state.lease.holder if self.state.lease is not None else ""
 
     @property
     def holder(self) -> str:
-        """The process that drives the queue; empty if none does, or if it gave no sign of life for too long."""
+        """The process that drives the queue; empty if none does, or if it has not reported for too long."""
         return "" if self.silent_s else self.leaseholder
 
     @property
     def silent_s(self) -> int:
-        """Seconds since the last sign of life of the process that has the lease; 0 if that is not long.
+        """Seconds since the last report of the process that has the lease; 0 if that is recent.
 
-        A driver tells something of itself at once when it takes the lease, and every ten seconds at least; but for
-        one that drains the queue once (`journal-spark drain`), which tells nothing until it has.
+        A driver reports at once when it takes the lease, and at least every ten seconds; except a process that drains
+        the queue once (`journal-spark drain`), which reports only when it has finished.
         """
         status = self.state.status
         if not self.leaseholder or status is None or status.state == _DRAINING:
@@ -73,7 +73,7 @@ class QueueView:
 
     @property
     def doing(self) -> str:
-        """The state of the breaker, or why nothing is brought to the sink."""
+        """The state of the breaker, or why nothing is sent to the sink."""
         if self.state.definition.is_paused:
             return "paused"
         if not self.holder:
@@ -83,15 +83,15 @@ class QueueView:
 
     @property
     def driven_by(self) -> str:
-        """The holder for people."""
+        """The holder, for output."""
         if self.silent_s:
             silence = format_duration(self.silent_s)
-            return f"nobody: {self.leaseholder} has the lease and has not been heard of for {silence}"
-        return self.holder or "nobody"
+            return f"none: {self.leaseholder} has the lease and has not renewed it for {silence}"
+        return self.holder or "none"
 
     @property
     def in_memory_count(self) -> int:
-        """Records that wait in the store's memory, and would be lost with its node."""
+        """Records that wait in the store's memory; they would be lost with its node."""
         first_offset = self.state.depth.first_offset
         return sum(
             max(0, segment.next_offset - max(segment.base_offset, first_offset))
@@ -101,7 +101,7 @@ class QueueView:
 
 
 def told_rates(state: QueueState, now_us: int) -> Rates | None:
-    """The rates that the queue's driver told lately; None if there is none or it is silent."""
+    """The rates that the queue's driver reported lately; None if there is none or it does not report."""
     view = QueueView(state, now_us, None)
     status = state.status
     if status is None or not view.holder or status.holder != view.holder:
@@ -110,7 +110,7 @@ def told_rates(state: QueueState, now_us: int) -> Rates | None:
 
 
 def measured_rates(before: QueueState, after: QueueState, seconds: float) -> Rates:
-    """The rates between two looks. All that leaves is counted, whatever became of it."""
+    """The rates between two reads. All records that leave are counted, with any outcome."""
     if seconds <= 0 or before.shard.shard_id != after.shard.shard_id:
         return Rates(0.0, 0.0, seconds)
     out_count = total(after.progress.counts) - total(before.progress.counts)
@@ -118,24 +118,24 @@ def measured_rates(before: QueueState, after: QueueState, seconds: float) -> Rat
 
 
 def put_in(state: QueueState) -> int:
-    """Records that were put in since the queue was made: those that left it, those that wait, those that are lost."""
+    """Records that were put in since the queue was created: those that left, those that wait, those that are lost."""
     return total(state.progress.counts) + state.depth.record_count + state.lost_count
 
 
 def time_to_drain(view: QueueView) -> tuple[float | None, str]:
-    """How long it takes until nothing waits if all goes on as it does: in seconds (None for never), and in words."""
+    """Time until the queue is empty at the present rates: in seconds (None for never), and as text."""
     count = view.state.depth.record_count
     if not count:
         return 0.0, "nothing waits"
     if view.state.definition.is_paused:
         return None, f"never while it is paused; `journal queue resume {view.state.name}`"
     if not view.holder:
-        return None, "never while nobody drives it"
+        return None, "never while no process drives it"
     if view.rates is None or not view.rates.out:
-        return None, "never as it is: nothing leaves"
+        return None, "never at the present rates: nothing leaves"
     surplus = view.rates.out - view.rates.into
     if surplus <= 0:
-        return None, "never at these rates: no less comes in than leaves"
+        return None, "never at these rates: records come in at least as fast as they leave"
     seconds = count / surplus
     if seconds > _NEVER_S:
         return None, "more than ten years at these rates"
@@ -143,7 +143,7 @@ def time_to_drain(view: QueueView) -> tuple[float | None, str]:
 
 
 def outcomes(state: QueueState) -> dict[str, int]:
-    """What became of all records, by reason."""
+    """Counts of all records by outcome."""
     counts = state.progress.counts
     return {
         "confirmed": counts.confirmed,
@@ -163,47 +163,47 @@ _OUTCOMES = {
     "expired": "expired",
     "dropped_oldest": "dropped as the oldest",
     "lost": "lost with the store's memory",
-    "purged": "thrown away",
+    "purged": "purged",
 }
 
 
 def outcomes_between(before: QueueState, after: QueueState, waited_count: int) -> str:
-    """What became of the records that left between two looks, for people.
+    """Outcomes of the records that left between two reads, as text.
 
     Args:
-        waited_count: Records of which it is told. If more have left, some came in meanwhile, which is said.
+        waited_count: Number of records that the text is about. If more have left, it says that newer ones are included.
     """
     then, now = outcomes(before), outcomes(after)
     counts = {words: now[reason] - then[reason] for reason, words in _OUTCOMES.items()}
     told = ", ".join(f"{count:,} {words}" for words, count in counts.items() if count > 0)
-    return f"with what came in meanwhile, {told}" if sum(counts.values()) > waited_count else told
+    return f"including newer ones, {told}" if sum(counts.values()) > waited_count else told
 
 
 def bounds(state: QueueState) -> Iterator[tuple[str, str]]:
-    """The queue's settings for people."""
+    """The queue's settings, as text."""
     settings = settings_of(state.definition)
     yield "mode", settings.mode.value
     if settings.mode.value == "hybrid":
         yield "in memory up to", format_size(settings.memory_bytes)
     most = [format_size(settings.max_bytes)] if settings.max_bytes else []
     most += [f"{settings.max_records:,} records"] if settings.max_records else []
-    yield "holds at most", " and ".join(most) or "anything"
-    yield "gives up after", format_duration(settings.max_age_s) if settings.max_age_s else "never"
+    yield "holds at most", " and ".join(most) or "no bound"
+    yield "max age", format_duration(settings.max_age_s) if settings.max_age_s else "never"
     yield "when full", settings.overflow.value
 
 
 def counted(count: int, what: str) -> str:
-    """So many of something: `1 record`, `2 records`."""
+    """A count with its noun: `1 record`, `2 records`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def rate(value: float) -> str:
-    """A rate for people."""
+    """A rate as text."""
     return f"{value:,.0f}/s" if value >= 10 or not value else f"{value:,.1f}/s"
 
 
 def as_json(view: QueueView) -> dict[str, object]:
-    """All of it for scripts."""
+    """The whole view as JSON, for scripts."""
     state, rates = view.state, view.rates
     status = state.status
     depth = state.depth

@@ -1,4 +1,4 @@
-"""The door to access control: who a client is and what it may do. Users and rules live behind it, in `access`."""
+"""Interface of access control: authentication and permissions. `access.users` implements it with users and rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 @attrs.frozen(slots=True)
 class Principal:
-    """Who a client turned out to be.
+    """An authenticated (or anonymous) client.
 
     Attributes:
         username: Empty for an anonymous client.
@@ -23,7 +23,7 @@ class Access(Protocol):
     """Decides on connecting, publishing and subscribing.
 
     Attributes:
-        changes: How often what it answers may have changed: an answer holds as long as this stays.
+        changes: Counter that rises whenever the rules change; a decision may be cached while it stays the same.
     """
 
     @property
@@ -32,24 +32,24 @@ class Access(Protocol):
     async def authenticate(
         self, client_id: str, username: str | None, password: bytes | None, peer: str
     ) -> Principal | None:
-        """Who the client is; None refuses it (bad user name or password).
+        """Authenticate a client; None refuses it (bad user name or password).
 
         Args:
-            client_id: As the client named itself, or as it was named.
-            username: As the client gave it.
-            password: As the client gave it.
-            peer: Where the client is, ``HOST:PORT``: who guesses is slowed down.
+            client_id: As sent in CONNECT, or as assigned by the broker.
+            username: As sent in CONNECT.
+            password: As sent in CONNECT.
+            peer: Address of the client, ``HOST:PORT``: repeated wrong passwords from it are slowed down.
         """
 
     def may_publish(self, principal: Principal, topic: str) -> bool:
-        """Whether it may publish to a topic. A delayed message is asked for under the topic it is for."""
+        """Whether the client may publish to a topic. For a delayed message it is the topic inside ``$delayed/...``."""
 
     def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
-        """Whether it may subscribe to a filter. Of a shared one or a replay it is the filter inside."""
+        """Whether the client may subscribe to a filter. For a shared subscription or a replay, the filter inside it."""
 
 
 class AllowAll:
-    """Lets everybody do everything."""
+    """Allows everything to every client."""
 
     changes = 0
 

@@ -1,4 +1,4 @@
-"""Behind the door of `permissions`: users of a password file, and rules about publishing and subscribing."""
+"""Implementation of `permissions.Access`: users of a password file, and rules about publishing and subscribing."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from journal.access.rules import AccessRules
 
 
 class AccessControl:
-    """Decides on connecting, publishing and subscribing, as `permissions.Access` asks for it.
+    """Decides on connecting, publishing and subscribing; see `permissions.Access`.
 
     Args:
         authentication: Checks passwords.
-        rules: What clients may do.
-        anonymous: Whether clients without a user name get in. Without any users, a name that a client gives cannot be
-            checked, so such a client is anonymous, too.
-        administrators: Names of users who may change what all brokers share.
+        rules: Permissions of clients.
+        anonymous: Whether clients without a user name are accepted. Without any users, a user name cannot be checked,
+            so a client that sends one counts as anonymous, too.
+        administrators: Names of users who may change the configuration that all brokers share.
 
     Attributes:
-        administrators: They may be exchanged.
-        rules: They may be exchanged; the next publish or subscription is decided by the new ones.
-        changes: How often they were.
+        administrators: May be replaced at any time.
+        rules: May be replaced at any time; the next publish or subscription is decided by the new ones.
+        changes: Counter of replacements of the rules.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class AccessControl:
 
     @property
     def rules(self) -> AccessRules:
-        """See the attribute."""
+        """The permissions in force; see the class."""
         return self._rules
 
     @rules.setter
@@ -53,7 +53,7 @@ class AccessControl:
     async def authenticate(
         self, client_id: str, username: str | None, password: bytes | None, peer: str
     ) -> Principal | None:
-        """Who the client is; None refuses it."""
+        """Authenticate a client; None refuses it."""
         if self._anonymous and (not username or self.authentication.users is None):
             return Principal(client_id)
         if not username or password is None:
@@ -62,13 +62,13 @@ class AccessControl:
         return Principal(client_id, username) if await self.authentication.check(username, password, host) else None
 
     def may_publish(self, principal: Principal, topic: str) -> bool:
-        """Whether it may publish to a topic."""
+        """Whether the client may publish to a topic."""
         return self._rules.permissions_of(principal).may(Action.APPEND, topic)
 
     def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
-        """Whether it may subscribe to a filter."""
+        """Whether the client may subscribe to a filter."""
         return self._rules.permissions_of(principal).may(Action.SUBSCRIBE, topic_filter)
 
     def may_administer(self, principal: Principal) -> bool:
-        """Whether it may see and change the rules that all brokers share. Who has given no password may not."""
+        """Whether the client may see and change the rules that all brokers share. An anonymous client may not."""
         return bool(principal.username) and principal.username in self.administrators

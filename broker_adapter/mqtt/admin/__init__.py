@@ -1,3 +1,3 @@
-"""Changing over HTTP what all brokers share; what a broker tells of itself is `broker_adapter.mqtt.telemetry`."""
+"""HTTP API to change the rules that all brokers share; health and metrics are in `broker_adapter.mqtt.telemetry`."""
 
 __all__: list[str] = []

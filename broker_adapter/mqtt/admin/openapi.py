@@ -1,4 +1,4 @@
-"""The OpenAPI document of what a broker has below `/api/v1`. Pure."""
+"""The OpenAPI document of a broker's HTTP API below `/api/v1`. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TABLES: Final = {"type": "array", "items": {"type": "object"}}
 
 
 def openapi_document(version: str) -> dict[str, Any]:
-    """The document.
+    """The OpenAPI document.
 
     Args:
-        version: Of the program.
+        version: Version of the program.
     """
     return {
         "openapi": "3.1.0",
@@ -49,7 +49,7 @@ def openapi_document(version: str) -> dict[str, Any]:
 def _get() -> dict[str, Any]:
     return {
         "operationId": "get_rules",
-        "summary": "The rules, without secrets, and who goes by them",
+        "summary": "The rules, without secrets, and which version each broker applies",
         "responses": {"200": _rules_answer("OK", "Rules"), **_problems()},
     }
 
@@ -61,19 +61,19 @@ def _put() -> dict[str, Any]:
         "summary": "Make these the rules of all brokers; repeating it changes nothing",
         "parameters": [
             _parameter("wait", {"type": "number", "minimum": 0, "maximum": 60, "default": 10}, "Seconds for brokers"),
-            _parameter("dry_run", {"type": "boolean", "default": False}, "Say what would change, and change nothing"),
+            _parameter("dry_run", {"type": "boolean", "default": False}, "Return what would change; change nothing"),
             {
                 "name": "If-Match",
                 "in": "header",
                 "required": False,
-                "description": 'The version that is to be changed, as in ETag; "0" for no rules yet.',
+                "description": 'The version that the change is based on, as in ETag; "0" for no rules yet.',
                 "schema": {"type": "string", "pattern": r'^"\d{1,18}"$'},
             },
         ],
         "requestBody": {"required": True, "content": {"application/json": body, "application/toml": {"schema": _TEXT}}},
         "responses": {
-            "200": _rules_answer("The rules hold, and all brokers go by them", "Change"),
-            "202": _rules_answer("The rules hold; brokers that do not go by them yet are named", "Change"),
+            "200": _rules_answer("The rules are stored, and all brokers apply them", "Change"),
+            "202": _rules_answer("The rules are stored; brokers that do not apply them yet are named", "Change"),
             **_problems(),
         },
     }
@@ -127,7 +127,7 @@ def _schemas() -> dict[str, Any]:
                 "bridge": _TABLES,
             },
             required=[],
-            description="The tables of a settings file, by their names there: conf/broker.toml shows them.",
+            description="The tables of a settings file, with the names that they have there: see conf/broker.toml.",
         ),
         "Rules": _object({**version, "rules": _reference("RuleTables"), "brokers": brokers}),
         "Change": _object({**version, "changes": {"type": "array", "items": _TEXT}, "behind": brokers}),

@@ -1,4 +1,4 @@
-"""Errors as HTTP says them: problem details (RFC 9457), with the fields and codes that a server's have."""
+"""Errors in HTTP responses: problem details (RFC 9457), with the same fields and codes as those of a server."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ STATUSES: Final = tuple(
         }
     )
 )
-"""Every status that a problem may have."""
+"""All statuses that a problem may have."""
 
 _CHALLENGE: Final = 'Basic realm="journal-broker", charset="UTF-8"'
 
 
 class NotADocumentError(StorageError):
-    """The body of a request is not said to be JSON or TOML. A page of another site can send such a request unasked."""
+    """The content type of a request is not JSON or TOML. A page of another site can send such a request unnoticed."""
 
     code = "not_a_document"
 
 
 class RulesUnknownError(StorageError):
-    """The rules of the store have something that this program does not know."""
+    """The rules of the store have something unknown to this version of the program."""
 
     code = "rules_unknown"
 
@@ -55,15 +55,15 @@ class NotReadyError(StorageError):
 
 
 def problem_reply(error: StorageError, status: HTTPStatus | None = None) -> Reply:
-    """The answer to a request that was not carried out.
+    """The response to a request that failed.
 
     Args:
-        status: Of an error that is the asker's and that the store may have as well.
+        status: For an error of the request that the store may also raise.
     """
     described = describe_error(error)
     status = status or _STATUS.get(described.code)
     if status is None:
-        # All others are the store's: what it refuses for now, and what it cannot do.
+        # All others come from the store: temporary errors, and those that a retry does not help.
         status = HTTPStatus.SERVICE_UNAVAILABLE if is_retriable(error) else HTTPStatus.INTERNAL_SERVER_ERROR
     body = {
         "type": f"urn:journal-engine:error:{described.code}",

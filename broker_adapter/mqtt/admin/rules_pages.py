@@ -1,7 +1,7 @@
-"""`/api/v1/rules` of a broker: what `journal-broker rules` and `journal-broker apply` do, for programs that speak HTTP.
+"""`/api/v1/rules` of a broker: the functions of `journal-broker rules` and `journal-broker apply` over HTTP.
 
-The journal server knows nothing of bridges and sinks, so the brokers answer here. Only the users that are named by
-``access.administrators`` may ask, also on the loopback: rules make a broker write files and connect to any address.
+The journal server has no knowledge of bridges and sinks, so brokers serve these requests. Only users listed in
+``access.administrators`` are allowed, even from loopback: rules make a broker write files and connect to any address.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 @attrs.frozen
 class RulesAccess:
-    """What the pages work on while the broker serves clients.
+    """The objects that the pages need while the broker serves clients.
 
     Attributes:
         adapter: The store.
-        broker_id: Of this broker.
-        is_shared: Whether other brokers can have the store. Otherwise the rules are those of the settings.
+        broker_id: Id of this broker.
+        is_shared: Whether other brokers can use the store. Otherwise the rules are those of the settings.
     """
 
     adapter: StorageAdapter
@@ -65,11 +65,11 @@ class RulesAccess:
 
 
 class _ChangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The parameters of a change.
+    """Query parameters of a change.
 
     Attributes:
-        wait: For how many seconds to wait for a store that does not answer, and for brokers.
-        dry_run: Say what would change, and change nothing.
+        wait: For how many seconds to retry while the store does not answer, and to wait for brokers.
+        dry_run: Return what would change; change nothing.
     """
 
     wait: float = 10.0
@@ -86,9 +86,9 @@ def rules_pages(
     """The pages, by path.
 
     Args:
-        access: Says who asks, and who is an administrator.
-        working_on: What they work on; or why that cannot be, in words, while the broker is not ready.
-        version: Of the program.
+        access: Authenticates users, and says who is an administrator.
+        working_on: Returns the objects that the pages need; or, while the broker is not ready, the reason as text.
+        version: Version of the program.
     """
     pages = _RulesPages(access, working_on, clock or SystemClock())
     document = msgspec.json.encode(openapi_document(version))
@@ -134,13 +134,13 @@ class _RulesPages:
         if not self._access.may_administer(principal):
             log.warning("rules are not for this user", user=principal.username, peer=request.host)
             raise NotAuthorizedError(
-                f"the user {principal.username!a} may not see and change rules; list it in access.administrators"
+                f"the user {principal.username!a} may not see and change rules; add it to access.administrators"
             )
         return principal.username
 
     async def _tell(self, request: Request, _who: str) -> Reply:
         if request.query:
-            raise InvalidRequestError("GET has no parameters here")
+            raise InvalidRequestError("GET has no query parameters here")
         stored, followers = await look(self._ready().adapter)
         return _reply(_known(lambda: report(stored, followers)), stored)
 
@@ -152,28 +152,28 @@ class _RulesPages:
             expected_version = _expected_version(request.headers)
             on = self._ready()
             if query.dry_run:
-                outcome = "nothing was to be changed"
+                outcome = "nothing to change"
                 return await _would_change(on.adapter, rules, expected_version)
             if not on.is_shared:
                 raise RulesRefusedError(
-                    "the store of this broker is its own, and has the rules of the broker's settings at each start; "
-                    "change them there"
+                    "the store of this broker is not shared: its rules are those of the broker's settings, read at "
+                    "each start; change them there"
                 )
             applied = await _apply(on, rules, who, expected_version, query.wait, self._clock)
-            outcome, version = "ok" if applied.changes else "the same already", applied.stored.version
+            outcome, version = "ok" if applied.changes else "unchanged", applied.stored.version
             behind = await wait_followed(on.adapter, version, timeout_s=query.wait)
         except StorageError as error:
             outcome = error.code
             raise
         finally:
-            log.info("rules came over HTTP", user=who, peer=request.host, outcome=outcome, version=version)
+            log.info("rules received over HTTP", user=who, peer=request.host, outcome=outcome, version=version)
         body = {**version_of(applied.stored), "changes": applied.changes, "behind": brokers(behind)}
         return _reply(body, applied.stored, HTTPStatus.ACCEPTED if behind else HTTPStatus.OK)
 
     def _ready(self) -> RulesAccess:
         on = self._working_on()
         if isinstance(on, str):
-            raise NotReadyError(f"{on}; ask again when the broker is ready")
+            raise NotReadyError(f"{on}; try again when the broker is ready")
         return on
 
 
@@ -204,7 +204,7 @@ async def _would_change(adapter: StorageAdapter, rules: RuleSet, expected_versio
 
 
 def _known(make: Callable[[], _T]) -> _T:
-    """What is made of the rules of the store."""
+    """Call ``make``, and convert its error about rules of the store that are unknown to this version."""
     try:
         return make()
     except ConfigurationError as error:
@@ -231,18 +231,18 @@ def _expected_version(headers: Mapping[str, str]) -> int | None:
     found = _ENTITY_TAG.fullmatch(tag.strip())
     if found is None:
         raise InvalidRequestError(
-            f'If-Match: {tag[:100]!a} is no version; give the ETag of an answer, such as "3" with its quotation marks, '
-            'or "0" if there are to be no rules yet'
+            f'If-Match: {tag[:100]!a} is not a version; use the ETag of a response, such as "3" with its quotation '
+            'marks, or "0" if there should be no rules yet'
         )
     return int(found[1])
 
 
 def _rules(request: Request) -> RuleSet:
-    """The rules of a body, checked as a settings file is."""
+    """The rules in a request body, with the checks of a settings file."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     parse = _PARSERS.get(kind)
     if parse is None:
-        raise NotADocumentError(f"the body is {kind[:100] or 'of no type'}; send it as {' or '.join(_PARSERS)}")
+        raise NotADocumentError(f"the body has {kind[:100] or 'no content type'}; send it as {' or '.join(_PARSERS)}")
     try:
         tables = parse(request.body)
     except (ValueError, RecursionError) as error:
@@ -255,14 +255,14 @@ def _rules(request: Request) -> RuleSet:
 
 
 def _require_shown(tables: Mapping[str, Any]) -> None:
-    """Refuse what an answer has in place of a secret: it would become the secret."""
+    """Refuse the placeholder that responses have in place of a secret: it would be stored as the secret."""
     bridges = tables.get("bridge")
     for table in bridges if isinstance(bridges, list) else []:
         sink = table.get("sink") if isinstance(table, dict) else None
         for name, value in sink.items() if isinstance(sink, dict) else ():
             if value == HIDDEN:
                 raise InvalidRequestError(
-                    f"[[bridge]] {table.get('name')}: sink.{name} is {HIDDEN!r}, which answers have in place of what "
+                    f"[[bridge]] {table.get('name')}: sink.{name} is {HIDDEN!r}, the placeholder of responses for what "
                     "may be a secret; give its value"
                 )
 

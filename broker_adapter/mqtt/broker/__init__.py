@@ -1,3 +1,3 @@
-"""A broker and what it consists of."""
+"""A broker, and the creation of its parts from settings."""
 
 __all__: list[str] = []

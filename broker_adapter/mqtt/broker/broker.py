@@ -1,6 +1,6 @@
-"""One broker: its parts put together, its connections, and what it does by the clock.
+"""One broker: its parts, its connections, and its periodic tasks.
 
-It keeps nothing that is not in the store. Where streams come from (TCP, TLS, WebSocket) is the business of `listeners`.
+All durable state is in the store. Streams (TCP, TLS, WebSocket) come from `transport.listeners`.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Broker:
     Args:
         adapter: The store.
         broker_id: Unique among the brokers of the store.
-        access: Who may do what.
-        mapping: In which shards topics lie; the same on all brokers of a store.
-        rules: What is stored; the same on all brokers of a store.
-        create: What shards of topics are created with, but for the mode.
+        access: Authentication and permissions.
+        mapping: The shards of topics; the same on all brokers of a store.
+        rules: Which messages are kept, and how; the same on all brokers of a store.
+        create: Configuration with which shards of topics are created, except for the mode.
         limits: Limits of connections.
-        session_settings: How patient it is with other brokers and the store.
-        system_interval_s: How often statistics are published; 0 for never.
-        version: Name and version that the statistics tell.
-        clock: Tells the time of day.
+        session_settings: Timeouts towards other brokers and the store.
+        system_interval_s: Interval at which statistics are published, in seconds; 0 for never.
+        version: Name and version in the statistics.
+        clock: Gives the time of day.
 
     Attributes:
-        blocked_count: Clients that did not take what was sent to them when it was last looked.
+        blocked_count: Clients that did not read what was sent to them, at the last look.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class Broker:
     # Life
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled. It has started when streams may be served.
+        """Run until cancelled; `task_status` is notified when streams may be served.
 
         Raises:
-            BrokerReplacedError: Another process has taken the broker id.
+            BrokerReplacedError: Another process runs under this broker id.
         """
         async with background_tasks() as tasks:
             await tasks.start(self.distributor.run)
@@ -155,18 +155,18 @@ class Broker:
             try:
                 await trio.sleep_forever()
             finally:
-                # Nothing could be started for a client that comes now.
+                # No task could be started for a new client.
                 self._services = None
 
     def replace_rules(self, rules: StorageRules) -> None:
-        """Go by other storage rules from now on."""
+        """Use other storage rules from now on."""
         self._rules = rules
         self._placements.replace_rules(rules)
 
     async def stop(self) -> None:
-        """End all connections (their clients are told that the server shuts down) and wait until they are gone.
+        """End all connections (MQTT 5 clients get reason code 0x8B, server shutting down) and wait for their end.
 
-        `run` must go on until this returns.
+        `run` must not be cancelled before this returns.
         """
         self._is_stopping = True
         for connection in self._connections:
@@ -178,9 +178,9 @@ class Broker:
         """Serve one client until its connection ends; the stream is closed then.
 
         Args:
-            stream: What `run` has started before may be served.
-            peer: Where the client is, for the log.
-            transport: How it comes, for the log.
+            stream: A connected stream; `run` must have started.
+            peer: Address of the client, for the log.
+            transport: Name of the transport, for the log.
         """
         services = self._services
         if services is None or self._is_stopping:
@@ -230,7 +230,7 @@ class Broker:
         return self._rules.keeps_offline(topic)
 
     def _refused(self, error: StorageError) -> None:
-        """The store refused a message: say so, but not once for each of thousands."""
+        """The store refused a message: log it, but not for each of thousands."""
         self.statistics.dropped["store"] += 1
         now_s = trio.current_time()
         if now_s - self._reported_at_s >= _REPORTED_EVERY_S:
@@ -244,7 +244,7 @@ class Broker:
         self._is_ready.set()
 
     async def _pump(self) -> None:
-        """Send what arrives for clients, after all of a batch has been handed out to them."""
+        """Send what arrived for clients, after all messages of a batch were put into the inboxes."""
         while True:
             await self._is_ready.wait()
             self._is_ready = trio.Event()
@@ -254,10 +254,10 @@ class Broker:
                 if at % _PUMPED_BETWEEN_CHECKPOINTS == 0:
                     await trio.lowlevel.checkpoint()
 
-    # By the clock
+    # Periodic tasks
 
     async def _sweep(self) -> None:
-        """Look at every connection, so that none needs a task or a timer of its own."""
+        """Check every connection at intervals, so that none needs a task or a timer of its own."""
         while True:
             await trio.sleep(_SWEEP_S)
             now_s = trio.current_time()
@@ -280,7 +280,7 @@ class Broker:
             await trio.sleep(self._system_interval_s)
 
     async def look(self) -> DeliveryStatistics:
-        """Bring up to date what is counted by looking at every connection, and return how delivery stands."""
+        """Update the gauges that need a look at every connection, and return the statistics of delivery."""
         subscriptions = shared_subscriptions = blocked_count = 0
         for at, connection in enumerate(list(self._connections)):
             if at % _LOOKED_AT_BETWEEN_CHECKPOINTS == 0:

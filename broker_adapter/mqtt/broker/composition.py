@@ -1,4 +1,4 @@
-"""From settings to the parts of a broker. What the settings are is `config`; the parts know nothing of them."""
+"""Creates the parts of a broker from its settings (`config`). The parts do not know the settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ACTIONS: Final = {
 
 
 def broker_id_of(config: BrokerConfig) -> str:
-    """The configured id, or one that no other broker has."""
+    """The configured id, or a random one."""
     if config.broker.id:
         return config.broker.id
     host = "".join(each if each.isascii() and each.isalnum() else "-" for each in socket.gethostname())
@@ -46,7 +46,7 @@ def broker_id_of(config: BrokerConfig) -> str:
 
 
 def limits_of(section: LimitsSection) -> Limits:
-    """What a client may make the broker hold."""
+    """Limits of one client."""
     return Limits(
         max_packet_bytes=section.max_packet_bytes,
         receive_maximum=section.receive_maximum,
@@ -61,17 +61,17 @@ def limits_of(section: LimitsSection) -> Limits:
 
 
 def listener_limits_of(section: LimitsSection) -> ListenerLimits:
-    """What peers may make the listeners hold."""
+    """Limits of the listeners."""
     return ListenerLimits(
         max_connections=section.max_connections,
         handshake_timeout_s=section.connect_timeout_s,
-        # A message of a WebSocket may hold the end of one packet and the whole of another.
+        # A WebSocket message may contain the end of one packet and the whole of another.
         max_message_bytes=_MESSAGE_ROOM * section.max_packet_bytes,
     )
 
 
 def storage_rules_of(rules: RuleSet) -> StorageRules:
-    """What is stored, and what sessions get that were away."""
+    """Which messages are kept, and which of them sessions get that were away."""
     return StorageRules(
         (StorageRule(table.topics, table.storage, table.qos, table.offline) for table in rules.storage),
         offline=rules.broker.offline,
@@ -79,17 +79,17 @@ def storage_rules_of(rules: RuleSet) -> StorageRules:
 
 
 def mapping_of(rules: RuleSet) -> BrokerTopicMapping:
-    """In which shards topics lie."""
+    """The shards of topics."""
     return BrokerTopicMapping(
         MappingRule(table.topics, table.prefix, table.shards, table.by) for table in rules.mapping
     )
 
 
 class BridgeSpecs:
-    """The bridges of one program, whose specs stay the same objects while nothing of them changes.
+    """The bridges of one program; a spec stays the same object while its settings do not change.
 
     Args:
-        may_drive: Tells of a bridge, by its name, whether this program may drive it.
+        may_drive: Returns whether this program may drive the bridge with this name.
     """
 
     def __init__(self, may_drive: Callable[[str], bool] = lambda _name: True) -> None:
@@ -98,12 +98,12 @@ class BridgeSpecs:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> BridgeSpecs:
-        """Those of a broker with these settings."""
+        """The bridges that a broker with these settings may drive."""
         undriven = {table.name for table in config.bridge if not table.drive}
         return cls(lambda name: config.rules.drive and name not in undriven)
 
     def of_rules(self, rules: RuleSet) -> list[BridgeSpec]:
-        """The bridges of these rules. One whose sink cannot be opened by this program is not driven by it."""
+        """The bridges of these rules. A bridge whose sink cannot be opened by this program is not driven by it."""
         self._made = {table.name: (table, self._spec_of(table)) for table in rules.bridge}
         return [spec for _, spec in self._made.values()]
 
@@ -115,12 +115,12 @@ class BridgeSpecs:
             try:
                 return bridge_of(table)
             except ConfigurationError as error:
-                log.error("this bridge is not driven from here", bridge=table.name, reason=str(error))  # noqa: TRY400
+                log.error("this bridge is not driven here", bridge=table.name, reason=str(error))  # noqa: TRY400
         return bridge_of(table, is_driven=False)
 
 
 def tls_of(config: BrokerConfig) -> ssl.SSLContext | None:
-    """What `mqtts` and `websockets` speak; None without certificates.
+    """TLS context of the listeners `mqtts` and `websockets`; None without certificates.
 
     Raises:
         ConfigurationError: A file cannot be used.
@@ -130,7 +130,7 @@ def tls_of(config: BrokerConfig) -> ssl.SSLContext | None:
 
 
 def users_of(config: BrokerConfig) -> Users | None:
-    """Who there is; None without a password file.
+    """The users of the password file; None without one.
 
     Raises:
         ConfigurationError: The file cannot be used.
@@ -139,7 +139,7 @@ def users_of(config: BrokerConfig) -> Users | None:
 
 
 def access_rules_of(config: BrokerConfig) -> AccessRules:
-    """What clients may do."""
+    """The permissions of clients."""
     access = config.access
     return AccessRules(
         [
@@ -157,7 +157,7 @@ def access_rules_of(config: BrokerConfig) -> AccessRules:
 
 
 def access_control_of(config: BrokerConfig) -> AccessControl:
-    """Who gets in, and what clients may do.
+    """Authentication and permissions.
 
     Raises:
         ConfigurationError: The password file cannot be used.
@@ -171,12 +171,12 @@ def access_control_of(config: BrokerConfig) -> AccessControl:
 
 
 def nobody_can_connect(config: BrokerConfig, users: Users | None) -> str:
-    """What is missing for any client to get in; empty if nothing is."""
+    """The reason why no client can connect, with the way out; empty if clients can connect."""
     if config.access.anonymous or users:
         return ""
     if users is None:
         return (
-            "nobody can connect: no users_file is named under [access]; `journal-broker passwd FILE USER` makes one, "
-            "or let everybody in with access.anonymous = true"
+            "no client can connect: no users_file is named under [access]; `journal-broker passwd FILE USER` creates "
+            "one, or accept all clients with access.anonymous = true"
         )
-    return f"nobody can connect: {config.access.users_file} has no users; add one with `journal-broker passwd`"
+    return f"no client can connect: {config.access.users_file} has no users; add one with `journal-broker passwd`"

@@ -1,4 +1,4 @@
-"""`journal-broker apply`: make the rules of a file those of all brokers of a store."""
+"""`journal-broker apply`: store the rules of a file as those of all brokers of a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NOT_FOLLOWED: Final = 1
 _ANSWER_S: Final = 30.0
-"""How long to try again when the store's answer to the change was lost."""
+"""How long to retry when the store's answer to the change was lost."""
 
 _Outcome = tuple["Applied", dict[str, "StoredFollower | None"]]
 
@@ -37,14 +37,14 @@ def apply(
 ) -> int:
     """Make the bridges, storage rules and mapping rules of a file those of all brokers of its store.
 
-    Brokers that run follow at once, and without losing a message; it returns when they do. What else is in the file is
-    not looked at, `drive` of a bridge neither. If anything is wrong with the file, the rules before stay. Mapping rules
-    can be changed only while no broker runs. Exit status 1 if a broker did not follow in time.
+    Running brokers apply them at once, without losing a message; the command returns when they do. Other settings in
+    the file are ignored, and so is `drive` of a bridge. If the file has an error, nothing changes. Mapping rules can be
+    changed only while no broker runs. Exit status 1 if a broker did not apply the rules in time.
 
     Args:
         file: A configuration file, see conf/broker.toml.
-        store: URL of the store, in place of the one that the file names.
-        dry_run: Say what would change, and change nothing.
+        store: URL of the store, instead of the one in the file.
+        dry_run: Print what would change; change nothing.
         expect: Change nothing unless the store has this version of the rules (0 for none), or has these rules already.
         wait: How long to wait for brokers, in seconds.
     """
@@ -53,8 +53,8 @@ def apply(
     config = load(file, (), broker__store=store)
     if not is_shared(config.broker.store):
         raise UsageError(
-            f"{config.broker.store} is the store of one broker, which has the rules of its own settings at each start; "
-            "start it with these, or name a server that brokers share with --store"
+            f"{config.broker.store} is the store of a single broker, which reads the rules from its own settings at "
+            "each start; change them there, or name a server that brokers share with --store"
         )
     rules = RuleSet.of(config)
     if dry_run:
@@ -72,7 +72,7 @@ def apply(
         write_text(f"version {version} of the rules holds")
     for broker_id, told in behind.items():
         why = told.problem if told is not None and told.problem else "it has not answered; is it frozen, or dead?"
-        note("journal-broker", f"the broker {broker_id} does not go by version {version}: {why}")
+        note("journal-broker", f"the broker {broker_id} does not apply version {version}: {why}")
     return _NOT_FOLLOWED if behind else 0
 
 

@@ -1,4 +1,4 @@
-"""`journal-broker bridge`: drive bridges in a process of their own until it is told to stop."""
+"""`journal-broker bridge`: drive bridges in a process of their own until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def bridge(
 ) -> None:
     """Drive bridges, all or those named, in a process of their own; print `ready` with their names.
 
-    Brokers drive bridges as well, unless `drive = false`; of all candidates one drives each bridge at a time. It ends
-    with status 74 when the store was restored from a backup, so that a supervisor starts it again.
+    Brokers drive bridges as well, unless `drive = false`; each bridge is driven by one process at a time. The exit
+    status is 74 when the store was restored from a backup, so that a supervisor starts it again.
 
     Args:
-        names: Bridges of the configuration.
-        store: URL of the store, in place of the configured one.
+        names: Names of bridges in the configuration.
+        store: URL of the store, instead of the configured one.
     """
     import trio
 

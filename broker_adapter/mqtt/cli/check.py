@@ -1,4 +1,4 @@
-"""`journal-broker check`: whether a broker could start with a configuration, without starting one."""
+"""`journal-broker check`: check whether a broker could start with a configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from command_line.output import write_text
 def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
     """Read a configuration and all files that it names, and say what is wrong with them.
 
-    Exit status 1 if a broker would not start with it, or nobody could connect.
+    Exit status 1 if a broker would not start with it, or if no client could connect.
     """
     from broker_adapter.mqtt.broker.composition import access_control_of, nobody_can_connect, tls_of
 

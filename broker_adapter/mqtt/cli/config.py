@@ -13,6 +13,6 @@ def config(*, default: Annotated[bool, Parameter(negative="")] = False) -> None:
     """Print the commented configuration file, every setting at its default: `journal-broker config --default`.
 
     Args:
-        default: Print the defaults; there is nothing else to print yet, so it has to be given.
+        default: Print the defaults. Required, because there is nothing else to print yet.
     """
     print_default_file("conf/broker.toml", program="journal-broker", default=default)

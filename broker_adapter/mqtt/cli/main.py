@@ -1,4 +1,4 @@
-"""The `journal-broker` command: what commands there are, and the way from the arguments to an exit status."""
+"""The `journal-broker` command: its subcommands, and the exit status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from command_line.boundary import one_line, run_guarded
 
-# First lines of the functions' docstrings, told without importing them (a test compares the two).
+# First lines of the functions' docstrings, here so that listing them imports no command (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": (
         "broker_adapter.mqtt.cli.serve:serve",
@@ -24,7 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "rules": (
         "broker_adapter.mqtt.cli.rules:rules",
-        "Show the rules that hold at all brokers of a store; or say what a configuration makes of messages to a topic.",
+        "Show the rules of all brokers of a store; or how a configuration treats messages to a topic.",
     ),
     "apply": (
         "broker_adapter.mqtt.cli.apply:apply",
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def explain(error: BaseException) -> str | None:
-    """What an error of the broker's own says, in one line; None for others."""
+    """The message of an error of the broker itself, in one line; None for other errors."""
     from broker_adapter.mqtt.session.errors import SessionError
 
     return one_line(error) if isinstance(error, SessionError) else None

@@ -1,4 +1,4 @@
-"""`journal-broker rules`: the rules of the store; or what configured rules make of a topic, without a store."""
+"""`journal-broker rules`: the rules of the store; or how configured rules treat a topic, without a store."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ def rules(
     settings: SetOption = (),
     json: JsonOption = False,
 ) -> None:
-    """Show the rules that hold at all brokers of a store; or say what a configuration makes of messages to a topic.
+    """Show the rules of all brokers of a store; or how a configuration treats messages to a topic.
 
-    With topics it says where their messages are stored, who may have them and which bridges take them: by the rules of
-    the configuration, or with --store by those of the store. Who may do what is said by the configuration alone.
+    With topics it prints where their messages are stored, who may publish and subscribe, and which bridges take them:
+    by the rules of the configuration, or with --store by those of the store. Permissions are always those of the
+    configuration.
 
     Args:
         topics: Topics, as clients publish to them; none for the rules of the store.
-        user: User name for which access is told; without it, that of an anonymous client.
+        user: User name whose permissions are printed; without it, those of an anonymous client.
         client: Client identifier of the publisher.
-        store: URL of the store, in place of the configured one.
-        json: Print a JSON object a line.
+        store: URL of the store, instead of the configured one.
+        json: Print one JSON object per line.
     """
     from broker_adapter.cache_queue.cli.connection import ask
     from broker_adapter.mqtt.cli import shared_rules
@@ -87,12 +88,12 @@ def _show_shared(config: BrokerConfig, *, json: bool) -> None:
 
 
 def _parse(text: str) -> str:
-    """The topic that messages to a topic are published to."""
+    """The topic to which messages to ``text`` are published, for example that inside ``$delayed/...``."""
     from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
     from shards.topics.topic_filters import is_filter
 
     if not text or is_filter(text):
-        raise UsageError(f"{text!r} is no topic, to which a client could publish; name one without + and #")
+        raise UsageError(f"{text!r} is not a topic that a client can publish to; name one without + and #")
     try:
         topic, _delay_s = parse_topic(text)
     except TopicRefusedError as error:

@@ -1,4 +1,4 @@
-"""`journal-broker serve`: run a broker until it is told to stop."""
+"""`journal-broker serve`: run a broker until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def serve(
 ) -> None:
     """Run the broker (also without a command); print `ready` with its addresses once it accepts clients.
 
-    SIGTERM and Ctrl-C stop it in order, SIGHUP makes it read users, access rules and certificates again. It ends
-    with status 74 when a store of its own (embedded:) failed, when its store was restored from a backup or when the
-    mapping rules of the store changed, so that a supervisor starts it again, and with 78 when its settings are wrong or
-    have other rules than the store.
+    SIGTERM and Ctrl-C stop it in order, SIGHUP makes it read users, access rules and certificates again. The exit
+    status is 74 when its own store (embedded:) failed, when its store was restored from a backup or when the mapping
+    rules of the store changed, so that a supervisor starts it again, and 78 when its settings are wrong or have other
+    rules than the store.
 
     Args:
-        store: URL of the store, in place of the configured one: journal://127.0.0.1:7420, embedded:/var/lib/broker,
+        store: URL of the store, instead of the configured one: journal://127.0.0.1:7420, embedded:/var/lib/broker,
             memory:
-        listen: Address for MQTT over TCP as HOST:PORT, in place of the configured one.
-        anonymous: Let everybody in.
+        listen: Address for MQTT over TCP as HOST:PORT, instead of the configured one.
+        anonymous: Accept all clients without a password.
     """
     import trio
 

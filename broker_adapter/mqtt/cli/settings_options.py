@@ -1,4 +1,4 @@
-"""The options with which commands are told the broker's settings."""
+"""The options by which commands get the broker's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ConfigOption: TypeAlias = Annotated[
     str | None,
     Parameter(
         name="--config",
-        help="Configuration file (`journal-broker config --default` prints one); what it leaves out has its default.",
+        help="Configuration file (`journal-broker config --default` prints one); missing settings have their default.",
     ),
 ]
 SetOption: TypeAlias = Annotated[
@@ -23,7 +23,7 @@ SetOption: TypeAlias = Annotated[
     Parameter(
         name="--set",
         negative="",
-        help="One setting as SECTION.KEY=VALUE, in place of the configured one, for example "
+        help="One setting as SECTION.KEY=VALUE, instead of the configured one, for example "
         "--set access.anonymous=true; may be given many times.",
     ),
 ]
@@ -39,8 +39,8 @@ def load(config: str | None, settings: tuple[str, ...], **named: object) -> Brok
 
     Args:
         config: The file; None for the defaults.
-        settings: Those of `--set`.
-        named: Those of options of their own, by section and key with two underscores between; None for one not given.
+        settings: Values of `--set`.
+        named: Values of other options, by section and key joined by two underscores; None for an option not given.
 
     Raises:
         ConfigurationError: A setting is wrong.

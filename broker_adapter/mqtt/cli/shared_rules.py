@@ -1,4 +1,4 @@
-"""What `journal-broker rules` without a topic shows: the rules of the store, and who goes by them."""
+"""Output of `journal-broker rules` without a topic: the rules of the store, and which version each broker applies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ async def rules_of(adapter: StorageAdapter) -> RuleSet:
 def heading(stored: StoredRules | None) -> str:
     """The first line."""
     if stored is None:
-        return "the store has no rules; all brokers go by the defaults (`journal-broker apply FILE` gives it some)"
+        return "the store has no rules; all brokers use the defaults (`journal-broker apply FILE` stores some)"
     return f"version {stored.version}, since {time_text(stored.applied_us)}, by {stored.applied_by}"
 
 
 def tables(stored: StoredRules | None, followers: dict[str, StoredFollower | None]) -> list[Table]:
-    """The rules as tables, and the brokers."""
+    """The rules, and the brokers, as tables."""
     rules = RuleSet() if stored is None else stored.rules
     shown = [("[broker]", "", "{ offline = false }")] if not rules.broker.offline else []
     for name in ("storage", "mapping", "bridge"):
@@ -40,7 +40,7 @@ def tables(stored: StoredRules | None, followers: dict[str, StoredFollower | Non
 
 def _state(told: StoredFollower | None, version: int) -> tuple[str, str]:
     if told is None:
-        return "", "it has said nothing yet, or its program is older than such rules"
+        return "", "no report yet, or a program too old for shared rules"
     if told.problem:
         return "an older one", told.problem
-    return str(told.version), "" if told.version >= version else "it has not said so yet"
+    return str(told.version), "" if told.version >= version else "no report yet"

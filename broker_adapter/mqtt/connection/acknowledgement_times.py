@@ -1,6 +1,6 @@
 """How long one client waits for the acknowledgements of what it publishes. Pure.
 
-Kept for all that one receive brought, never for a single message.
+One time is kept for all publishes that one receive brought, not one for each message.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from journal.telemetry.histogram import Histogram
 
 
 class AcknowledgementTimes:
-    """Takes the time of each receive of one connection until all publishes in it are answered.
+    """Measures the time from each receive of one connection until all publishes in it are answered.
 
     Args:
-        histogram: Where the times go, in seconds.
+        histogram: Where the times are counted, in seconds.
     """
 
     __slots__ = ("_answered_count", "_histogram", "_received_count", "_waiting")
@@ -27,17 +27,17 @@ class AcknowledgementTimes:
         self._waiting: deque[tuple[int, float]] = deque()
 
     def received(self, count: int, now_s: float, *, is_answered: bool) -> None:
-        """One receive brought so many publishes.
+        """One receive brought ``count`` publishes.
 
         Args:
-            is_answered: The last of them will be answered: its QoS is 1 or 2.
+            is_answered: The last of them is to be answered: its QoS is 1 or 2.
         """
         self._received_count += count
         if is_answered:
             self._waiting.append((self._received_count, now_s))
 
     def answered(self, count: int, now_s: float) -> None:
-        """So many more publishes, in order of receipt, are done with; those of QoS 0 count as well."""
+        """The next ``count`` publishes, in order of receipt, are finished; those of QoS 0 count as well."""
         self._answered_count += count
         waiting = self._waiting
         while waiting and waiting[0][0] <= self._answered_count:

@@ -1,6 +1,6 @@
-"""One client's connection, from its first byte to its last: bytes in, how long it may be silent, and how it ends.
+"""One client's connection, from its first byte to its last: received bytes, keep-alive, and how the connection ends.
 
-What is said on it is `packet_handler`, which clients are let in is `handshake`.
+Packets are handled in `packet_handler`; CONNECT is handled in `handshake`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEEP_ALIVE_FACTOR: Final = 1.5
 _LAST_WORDS_S: Final = 1.0
 _GRACE_S: Final = 5.0
 _OLD_AFTER_STANDSTILL_S: Final = 0.5
-"""What is received so soon after the process stood still may have come meanwhile."""
+"""Bytes received this soon after the process was paused may have arrived during the pause."""
 
 _REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: "credentials",
@@ -40,7 +40,7 @@ _REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
     ReasonCode.PACKET_TOO_LARGE: "packet_size",
     ReasonCode.SERVER_UNAVAILABLE: "store",
 }
-"""How CONNECTs count that are refused; all others are against the standard."""
+"""Reason under which a refused CONNECT is counted; all other reason codes count as ``protocol``."""
 
 _PEER_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
@@ -52,9 +52,9 @@ class Ending:
     """How a connection ends.
 
     Attributes:
-        publish_will: Unless the client took its leave.
-        expiry_interval_s: How long the session is to be kept, where DISCONNECT said it anew.
-        settles: What the client published before is waited for.
+        publish_will: False only if the client sent a DISCONNECT without its will, or the session was taken over.
+        expiry_interval_s: New session expiry interval, where DISCONNECT changed it.
+        settles: Wait for the outcome of what the client published before.
     """
 
     publish_will: bool = True
@@ -71,10 +71,10 @@ class Connection:
     """State of one connection.
 
     Args:
-        stream: To the client; it is closed at the end.
-        services: What it is served with.
-        peer: Where the client is, for the log.
-        transport: How it comes, for the log.
+        stream: To the client; it is closed at the end of the connection.
+        services: The parts of the broker that a connection uses.
+        peer: Address of the client, for the log.
+        transport: Name of the transport, for the log.
         on_admitted: Called with this connection when its client was let in.
         on_ready: Called with this connection when its session has messages to send.
     """
@@ -106,7 +106,7 @@ class Connection:
         self._version = Version.V311
         self._heard_at_s = trio.current_time()
         self._silence_s = services.limits.connect_timeout_s
-        # While nothing is read from the client it cannot be blamed for being silent.
+        # While nothing is read from the client, its silence must not end the connection.
         self._is_reading = True
         self._output = Output(
             stream,
@@ -120,23 +120,23 @@ class Connection:
 
     @property
     def session(self) -> Session | None:
-        """The client's session, once it was let in."""
+        """The client's session, once its CONNECT was accepted."""
         return None if self._conversation is None else self._conversation.session
 
     @property
     def client_id(self) -> str:
-        """The client's identifier, empty before it was let in."""
+        """The client's identifier, empty before its CONNECT was accepted."""
         return "" if self._conversation is None else self._conversation.session.client_id
 
     @property
     def is_blocked(self) -> bool:
-        """Whether so much waits to be sent to the client that nothing more is taken for it."""
+        """Whether so many bytes wait to be sent to the client that no more messages are taken for it."""
         return not self._output.has_room
 
     # Life
 
     async def run(self) -> None:
-        """Serve the client until it goes, breaks the rules, or `end` is called."""
+        """Serve the client until it disconnects, breaks the protocol, or `end` is called."""
         try:
             await self._serve()
             await self._finish()
@@ -166,23 +166,23 @@ class Connection:
             self._crashed(error)
 
     def end(self, reason_code: ReasonCode, ending: Ending = _GONE, *, why: EndReason = "stopping") -> None:
-        """End the connection; a client of MQTT 5 is told why. The first call decides."""
+        """End the connection; a client of MQTT 5 gets a DISCONNECT with the reason. Only the first call counts."""
         is_told = self._conversation is not None and self._version is Version.V5
         self._end_with(encode(Disconnect(reason_code), self._version) if is_told else b"", ending, why)
 
     def fenced(self) -> None:
-        """Another connection, here or at another broker, has the session now."""
+        """The session was taken over by another connection, at this or another broker."""
         self.end(ReasonCode.SESSION_TAKEN_OVER, _TAKEN_OVER, why="taken_over")
 
     def unanswered(self) -> None:
-        """What the client has published will not all be answered: it has to send that again."""
+        """Some publishes of the client will never be answered: it has to send them again."""
         self.end(ReasonCode.SERVER_BUSY, _UNSETTLED, why="unanswered")
 
     def _gone(self) -> None:
         self._end_with(b"", why="stalled" if self._output.has_stalled else None)
 
     def _crashed(self, error: Exception) -> None:
-        """A fault of the broker's own."""
+        """An error in the broker itself."""
         log.error("connection failed", client=self.client_id, peer=self._peer, exc_info=error)
         self.end(ReasonCode.UNSPECIFIED_ERROR, _UNSETTLED, why="fault")
 
@@ -201,7 +201,7 @@ class Connection:
         self._receiving.cancel()
 
     def _count_end(self, why: EndReason | None) -> None:
-        """Count an end that was not the client's own doing; before it was let in, that is a refusal."""
+        """Count an end that the client did not cause; before its CONNECT was accepted it counts as a refusal."""
         statistics = self._services.statistics
         if why is None:
             return
@@ -213,7 +213,7 @@ class Connection:
             statistics.refused["protocol"] += 1
 
     async def _finish(self) -> None:
-        """Let what is under way come to its end, and give everything back."""
+        """Wait for what is under way, and release all that the connection holds."""
         ending, conversation = self._ending, self._conversation
         assert ending is not None
         if conversation is not None:
@@ -225,7 +225,7 @@ class Connection:
             await self._output.drained()
         for scope in self._tasks:
             scope.cancel()
-        # A peer may take its time to go; its session must not wait for that.
+        # Closing may take long if the peer is slow; releasing its session must not wait for that.
         closed = trio.Event()
         self._services.tasks.start_soon(self._close_stream, closed)
         if conversation is not None:
@@ -238,13 +238,13 @@ class Connection:
         try:
             await self._stream.aclose()
         except _PEER_GONE:
-            # It was gone before us.
+            # The peer had closed it already.
             return
         finally:
             closed.set()
 
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a task that ends with the connection at the latest, and ends the connection if it fails."""
+        """Run a task; it is cancelled when the connection ends, and the connection ends if the task fails."""
         scope = trio.CancelScope()
         self._tasks.add(scope)
         self._services.tasks.start_soon(self._run_task, scope, work)
@@ -263,21 +263,21 @@ class Connection:
         finally:
             self._tasks.discard(scope)
 
-    # What the broker has all connections do
+    # Called by the broker for every connection
 
     def check_silence(self, now_s: float) -> None:
-        """End the connection if nothing was heard of the client for too long."""
+        """End the connection if nothing was received from the client for too long."""
         if self._is_reading and now_s - self._heard_at_s > self._silence_s:
             self._log("silent for too long", limit_s=self._silence_s)
             self.end(ReasonCode.KEEP_ALIVE_TIMEOUT, why="keep_alive")
 
     def save_position(self) -> None:
-        """Have the session's position stored before long, if it has moved."""
+        """Have the session's position stored soon, if it has moved."""
         if self._conversation is not None:
             self._conversation.save_position()
 
     def pump(self) -> None:
-        """Send messages that wait, as far as that goes."""
+        """Send waiting messages, as many as the client and the connection can take."""
         if self._conversation is not None:
             try:
                 self._conversation.pump()
@@ -326,15 +326,16 @@ class Connection:
             self._end_with(b"", Ending(publish_will=leave.publish_will, expiry_interval_s=leave.expiry_interval_s))
 
     def _has_given_up(self, heard_at_s: float, *, has_published: bool, is_owned: bool) -> bool:
-        """Whether the client may have given this connection up before it was let in, and be elsewhere.
+        """Whether the client may have closed this connection before it was accepted, and be connected elsewhere.
 
-        Letting it in would take its session from there, and what it sent here would be stored behind what it sent
-        since.
+        If it were accepted, its session would be taken from the newer connection, and the messages sent here would be
+        stored behind newer ones.
 
         Args:
-            heard_at_s: When its CONNECT was received, which may have come long before.
-            has_published: It has sent messages and did not wait: they are wanted, unless the session has an owner.
-            is_owned: Another connection has its session, here or elsewhere.
+            heard_at_s: When its CONNECT was received, which may be long after it was sent.
+            has_published: It sent messages without waiting for CONNACK: they are wanted, unless the session has an
+                owner.
+            is_owned: Another connection has its session, at this or another broker.
         """
         if self._services.standstill.has_ended_since(heard_at_s - _OLD_AFTER_STANDSTILL_S):
             return True
@@ -373,5 +374,5 @@ class Connection:
         return conversation
 
     def _unanswerable(self) -> None:
-        # Without an answer and a connection the client sends the message again when it is back.
+        # A client of MQTT 3.1.1 sends the message again after it has reconnected.
         self.end(ReasonCode.UNSPECIFIED_ERROR, why="refused_publish")

@@ -1,4 +1,4 @@
-"""CONNECT and its answer: whether a client may come in, as whom, to which session, and on which terms."""
+"""CONNECT and CONNACK: whether a client is accepted, its identity, its session, and the limits agreed on with it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _UNLIMITED_BYTES: Final = 268_435_460
 
 
 class ConnectRefusedError(Exception):
-    """The client may not come in.
+    """The client is not accepted.
 
     Attributes:
-        reason_code: What CONNACK says.
-        is_told: False if the connection is closed without a CONNACK, as MQTT 3.1.1 has it for a CONNECT that makes no
-            sense.
+        reason_code: Reason code of CONNACK.
+        is_told: False if the connection is closed without a CONNACK, as MQTT 3.1.1 requires for a malformed CONNECT.
     """
 
     def __init__(self, reason_code: ReasonCode, message: str, *, is_told: bool = True) -> None:
@@ -37,14 +36,14 @@ class ConnectRefusedError(Exception):
 
 @attrs.frozen(slots=True)
 class Terms:
-    """What was agreed on with a client.
+    """What CONNECT and CONNACK agreed on.
 
     Attributes:
-        keep_alive_s: Longest silence of the client; 0 means any.
-        receive_maximum: QoS 1 and 2 messages under way to it.
-        max_packet_bytes: Largest packet that it takes.
-        topic_alias_maximum: Aliases that it lets the broker set.
-        may_extend_expiry: Whether DISCONNECT may change how long the session is kept.
+        keep_alive_s: Keep-alive interval; 0 switches it off.
+        receive_maximum: Most unacknowledged QoS 1 and 2 messages to the client.
+        max_packet_bytes: Largest packet that the client accepts.
+        topic_alias_maximum: Topic aliases that the broker may set towards the client.
+        may_extend_expiry: Whether DISCONNECT may change the session expiry interval.
     """
 
     version: Version
@@ -57,7 +56,7 @@ class Terms:
 
 @attrs.frozen(slots=True)
 class Admission:
-    """A client that was let in."""
+    """A client that was accepted."""
 
     principal: Principal
     session: Session
@@ -69,9 +68,9 @@ class Handshake:
     """Decides on CONNECT packets.
 
     Args:
-        access: Who may come in.
-        sessions: Where their sessions are.
-        limits: The broker's terms.
+        access: Authenticates clients.
+        sessions: Opens their sessions.
+        limits: Limits of the broker.
     """
 
     def __init__(self, access: Access, sessions: Sessions, limits: Limits) -> None:
@@ -80,15 +79,16 @@ class Handshake:
         self._limits = limits
 
     async def admit(self, connect: Connect, peer: str, has_given_up: Callable[[bool], bool]) -> Admission:
-        """Let a client in. Its session is this broker's when this returns.
+        """Accept a client. When this returns, its session belongs to this broker.
 
         Args:
-            connect: What it said.
-            peer: Where it is, ``HOST:PORT``.
-            has_given_up: Tells, given whether its session has an owner, whether the client may be elsewhere by now.
+            connect: Its CONNECT.
+            peer: Its address, ``HOST:PORT``.
+            has_given_up: Called with whether the session has an owner; returns whether the client may have closed this
+                connection and be connected elsewhere.
 
         Raises:
-            ConnectRefusedError: It may not come in.
+            ConnectRefusedError: The client is refused.
         """
         limits, properties = self._limits, connect.properties
         if properties.authentication_method is not None:
@@ -101,7 +101,7 @@ class Handshake:
         if principal is None:
             raise ConnectRefusedError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
         if topic is not None and not self._access.may_publish(principal, topic):
-            raise ConnectRefusedError(ReasonCode.NOT_AUTHORIZED, f"its will may not be published to {topic!a}")
+            raise ConnectRefusedError(ReasonCode.NOT_AUTHORIZED, f"the client may not publish its will to {topic!a}")
         expiry_interval_s = self._expiry_interval_s(connect)
         terms = Terms(
             connect.version,
@@ -115,7 +115,7 @@ class Handshake:
         if len(encode(connack, connect.version)) > terms.max_packet_bytes:
             raise ConnectRefusedError(
                 ReasonCode.PACKET_TOO_LARGE,
-                f"it takes packets of {terms.max_packet_bytes} bytes, less than CONNACK needs",
+                f"the client accepts packets of {terms.max_packet_bytes} bytes, CONNACK needs more",
                 is_told=False,
             )
         try:
@@ -143,7 +143,7 @@ class Handshake:
             return client_id
         if connect.version is Version.V311 and not connect.clean_start:
             raise ConnectRefusedError(
-                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session is to be kept that has no client identifier"
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session without clean session needs a client identifier"
             )
         return f"auto-{secrets.token_hex(12)}"
 
@@ -159,7 +159,7 @@ class Handshake:
         if delay_s is not None:
             raise ConnectRefusedError(
                 ReasonCode.TOPIC_NAME_INVALID,
-                "will: to delay it, set its delay interval",
+                "will: use the will delay interval to delay it",
                 is_told=connect.version is Version.V5,
             )
         return topic
@@ -194,5 +194,5 @@ class Handshake:
         )
 
     def changed_expiry_s(self, expiry_interval_s: int) -> int:
-        """How long a session is kept that DISCONNECT asks to keep for so long."""
+        """The session expiry interval that applies when DISCONNECT asks for this one, in seconds."""
         return min(expiry_interval_s, self._limits.max_session_expiry_s)

@@ -1,8 +1,8 @@
-"""What a client that was let in says, packet by packet, and what it is answered.
+"""Handling of the packets of a client that was accepted, and the answers to them.
 
-`take` is the hot loop: it works on everything that one receive brought. Publishes of the client go through `incoming`
-and `inbound`, messages for it come through `outbound`, its subscriptions are `subscribing`. How the bytes come and go,
-and how a connection ends, is `connection`.
+`take` is the hot loop: it handles all packets that one receive brought. PUBLISH packets of the client go through
+`publish.validation` and `publish.pipeline`, messages to it come from `delivery.sender`, its subscriptions are handled
+in `subscribing`. Bytes, and the end of a connection, are in `connection`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _PINGRESP: Final = encode(Pingresp(), Version.V5)
 
 @attrs.frozen(slots=True)
 class Leave:
-    """How a client took its leave.
+    """A DISCONNECT of the client.
 
     Attributes:
-        publish_will: All the same.
-        expiry_interval_s: How long the session is to be kept, if that has changed.
+        publish_will: Whether the will is to be published nevertheless.
+        expiry_interval_s: New session expiry interval, if DISCONNECT changed it.
     """
 
     publish_will: bool
@@ -57,19 +57,19 @@ class Leave:
 
 
 class PacketHandler:
-    """The conversation on one connection.
+    """Handles the packets of one connection.
 
     Args:
-        admission: Who the client is.
-        services: What it is served with.
-        output: Where answers go.
+        admission: The accepted client.
+        services: The parts of the broker that a connection uses.
+        output: Where answers are sent.
         start: Starts a task that ends with the connection.
-        on_ready: Called when there is something to `pump`.
-        on_unanswerable: Called when a message was refused to a client of MQTT 3.1.1, which cannot be told.
+        on_ready: Called when `pump` has something to send.
+        on_unanswerable: Called when a message of a client of MQTT 3.1.1 was refused; no packet can say so.
 
     Attributes:
         session: The client's.
-        leave: Set when the client has taken its leave; what it says after that is not heard.
+        leave: Set by DISCONNECT; packets after it are ignored.
     """
 
     def __init__(
@@ -140,20 +140,20 @@ class PacketHandler:
     # Life
 
     def begin(self) -> None:
-        """Greet the client, and go on where its session was."""
+        """Send CONNACK, and continue the session where it was."""
         self._answer(encode(self._admission.connack, self._version))
         self._output.flush()
         self._subscribing.restore()
         self._outbound.pump()
 
     def pump(self) -> None:
-        """Send messages that wait, as far as that goes."""
-        # A client that publishes at QoS 2 is answered before it gets what comes of it.
+        """Send waiting messages, as many as the client and the connection can take."""
+        # A client that publishes at QoS 2 gets its PUBREC before it gets messages that its publish caused.
         if self._inbound is None or not self._inbound.storing:
             self._outbound.pump()
 
     def save_position(self) -> None:
-        """Have the session's position stored before long, if it has moved."""
+        """Have the session's position stored soon, if it has moved."""
         if self._outbound.took and self.session.is_durable:
             self._outbound.took = False
             self._services.sessions.save_soon(self.session)
@@ -168,7 +168,7 @@ class PacketHandler:
             await self._inbound.settle()
 
     def close(self) -> None:
-        """The connection has ended: bring the session's position up to date, receive and store nothing any more."""
+        """The connection has ended: update the session's position, and receive and store nothing more."""
         if self._inbound is not None:
             self._inbound.stop()
         self.session.advance(self._outbound.safe_lsn)
@@ -176,11 +176,11 @@ class PacketHandler:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be read from the client."""
+        """Whether more packets may be read from the client."""
         return self._subscribing.has_room and (self._inbound is None or self._inbound.has_room)
 
     async def wait_for_room(self) -> None:
-        """Return when it `has_room`."""
+        """Return when `has_room` is true."""
         while not self.has_room:
             await self._subscribing.wait_for_room()
             if self._inbound is not None:
@@ -189,10 +189,10 @@ class PacketHandler:
     # Packets
 
     def take(self, packets: list[Packet]) -> None:
-        """Act on packets, in order.
+        """Handle packets, in order.
 
         Raises:
-            ConversationError: The client broke a rule. What came before is acted on.
+            ConversationError: The client broke the protocol. The packets before that one are handled.
         """
         received: list[Received] = []
         incoming = self._incoming
@@ -245,7 +245,7 @@ class PacketHandler:
         return self._incoming
 
     def _acknowledge(self, outcomes: list[Received]) -> None:
-        """Answer publishes whose outcome is known."""
+        """Answer publishes with a known outcome."""
         incoming = self._incoming
         assert incoming is not None
         pubacks: list[int] = []
@@ -263,7 +263,7 @@ class PacketHandler:
                 self._answer_all(pubacks)
                 self._on_unanswerable()
                 return
-            # Each kind must be answered in order.
+            # PUBACKs must be in order, and PUBRECs must be in order.
             self._answer_all(pubacks)
             was_held = was_held or received.qos == 2
             answer = Puback if received.qos == 1 else Pubrec
@@ -298,7 +298,7 @@ class PacketHandler:
         self._services.statistics.packets_sent += 1
         if self._incoming is not None:
             self._incoming.released(packet_id)
-        # One that is not known was let go before and the answer was lost, or the client is mistaken and nobody is hurt.
+        # An unknown identifier was released before and the PUBCOMP was lost, or it is an error without consequences.
         if packet_id in session.inbound:
             del session.inbound[packet_id]
             if session.is_durable:
@@ -320,7 +320,7 @@ class PacketHandler:
         if expiry_interval_s is not None:
             if expiry_interval_s and not self._admission.terms.may_extend_expiry:
                 raise ConversationError(
-                    ReasonCode.PROTOCOL_ERROR, "DISCONNECT wants a session to be kept that CONNECT did not"
+                    ReasonCode.PROTOCOL_ERROR, "DISCONNECT sets a session expiry interval, but that of CONNECT was 0"
                 )
             expiry_interval_s = self._services.handshake.changed_expiry_s(expiry_interval_s)
         self.leave = Leave(packet.reason_code != ReasonCode.NORMAL_DISCONNECTION, expiry_interval_s)
@@ -344,5 +344,5 @@ class PacketHandler:
 def _wrong_answer(packet: Puback | Pubrec | Pubcomp) -> ConversationError:
     return ConversationError(
         ReasonCode.PROTOCOL_ERROR,
-        f"{type(packet).__name__.upper()} for packet identifier {packet.packet_id}, which waits for another answer",
+        f"{type(packet).__name__.upper()} for packet identifier {packet.packet_id}, which waits for another packet",
     )

@@ -1,4 +1,4 @@
-"""The parts of a broker that every connection works with, and the tasks that belong to it."""
+"""The parts of a broker that every connection uses, and the nursery of its tasks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from shards.seams.clock import Clock
 
 @attrs.frozen(slots=True)
 class Services:
-    """What a connection is made with.
+    """The parts of a broker that a connection is created with.
 
     Attributes:
         system_messages: The newest statistics of this broker, by topic.
-        tasks: Where tasks of connections run.
+        tasks: Nursery of the tasks of connections.
     """
 
     adapter: StorageAdapter

@@ -1,4 +1,4 @@
-"""Whether the process stood still: it was stopped, or its machine was, and what it finds in its sockets may be old."""
+"""Detection of pauses: the process or its machine was stopped, so bytes in its sockets may be old."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 import trio
 
 STANDSTILL_S: Final = 1.0
-"""From this length on. A broker that takes a session by force waits as long for the owner."""
+"""Shortest pause that counts. A broker that takes a session by force waits at least this long for the owner."""
 
 _LOOK_S: Final = 0.25
 
 
 class Standstill:
-    """Looks at the clock all the time.
+    """Detects pauses of the process by reading the clock at short intervals.
 
     Args:
-        worked_s: Tells the processor time of this thread. Time in which it worked is no standstill: a thousand clients
-            that connect at once may take as long.
+        worked_s: Returns the processor time of this thread, in seconds. Time in which the thread worked is no pause: a
+            thousand clients that connect at once may keep it busy as long.
     """
 
     def __init__(self, worked_s: Callable[[], float] = time.thread_time) -> None:
@@ -35,8 +35,8 @@ class Standstill:
             await trio.sleep(_LOOK_S)
 
     def has_ended_since(self, start_s: float) -> bool:
-        """Whether the process stood still up to some moment after this one, of trio's clock."""
-        # Whoever asks may run before the task of this class does.
+        """Whether a pause ended after this moment of trio's clock."""
+        # The caller may run before the task of this class does.
         self._look()
         return self._ended_at_s > start_s
 

@@ -1,7 +1,7 @@
-"""SUBSCRIBE and UNSUBSCRIBE of one client, and the subscriptions that its session brings back.
+"""SUBSCRIBE and UNSUBSCRIBE of one client, and the subscriptions that are restored with its session.
 
-Requests are carried out one after another, beside the connection: while the store cannot be reached they wait, and the
-connection goes on.
+Requests are handled one after another, in a task of their own: while the store cannot be reached they wait, and the
+connection handles other packets.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from shards.seams.clock import Clock
 from shards.topics.topic_filters import is_filter, matches
 
 MAX_WAITING: Final = 32
-"""Requests that may wait for earlier ones before no more is read from the client."""
+"""Most requests that wait for earlier ones; beyond that nothing more is read from the client."""
 
 MAX_SHARED: Final = 500
-"""Most shared subscriptions of one session: they all end with it in one commit of the store, which is limited."""
+"""Most shared subscriptions of one session: they all end with it in one commit of the store, whose size is limited."""
 _REPLAY_FROM: Final = "replay-from"
 _REFUSED: Final = ReasonCode.UNSPECIFIED_ERROR
 
 
 @attrs.frozen(slots=True)
 class _Granted:
-    """A subscription that was made, as far as retained messages go.
+    """A subscription that was made; used for its retained messages.
 
     Attributes:
-        live_after: What lies behind this comes as live messages, retained or not.
+        live_after: Messages behind this position are delivered as live messages, retained or not.
     """
 
     request: FilterRequest
@@ -61,13 +61,13 @@ class Subscribing:
     """The subscriptions of one connection.
 
     Args:
-        session: Where they are kept.
-        inbox: Where what they match arrives.
-        outbound: Where retained messages are put first.
-        output: Where answers go.
+        session: Keeps the subscriptions.
+        inbox: Receives the messages that match.
+        outbound: Gets retained messages, before live ones.
+        output: Where answers are sent.
         start: Starts a task that ends with the connection.
-        system_messages: The newest of this broker's own statistics, by topic.
-        max_packet_bytes: Largest packet that the client takes.
+        system_messages: The newest statistics of this broker, by topic.
+        max_packet_bytes: Largest packet that the client accepts.
     """
 
     def __init__(
@@ -109,25 +109,25 @@ class Subscribing:
 
     @property
     def has_room(self) -> bool:
-        """Whether more requests may come."""
+        """Whether more requests are accepted."""
         return len(self._requests) < MAX_WAITING
 
     async def wait_for_room(self) -> None:
-        """Return when it `has_room`."""
+        """Return when `has_room` is true."""
         while not self.has_room:
             await self._progress.park()
 
     def restore(self) -> None:
-        """Bring the session's subscriptions back, before anything else is done."""
+        """Restore the subscriptions of the session, before any other request is handled."""
         if self._session.subscriptions:
             self._do(self._restore)
 
     def subscribe(self, packet: Subscribe) -> None:
-        """Carry out a SUBSCRIBE."""
+        """Queue a SUBSCRIBE."""
         self._do(lambda: self._subscribe(packet))
 
     def unsubscribe(self, packet: Unsubscribe) -> None:
-        """Carry out an UNSUBSCRIBE."""
+        """Queue an UNSUBSCRIBE."""
         self._do(lambda: self._unsubscribe(packet))
 
     def _do(self, request: Callable[[], Awaitable[None]]) -> None:
@@ -161,7 +161,7 @@ class Subscribing:
                 await until_reached(partial(join, options, after=membership.after))
 
     async def _give_up_denied(self) -> None:
-        """End subscriptions that the client may not have: the rules changed, or it is another user's session."""
+        """End subscriptions that are not allowed to the client: the rules or the user changed since they were made."""
         requests = {text: parse_filter(text) for text in self._session.subscriptions}
         denied = {
             text: request
@@ -200,7 +200,7 @@ class Subscribing:
                 if made.wants_retained:
                     first += self._owe_retained(made)
             if any(made.request.replay_from is None and not made.request.group for made in granted):
-                # Together with what is owed of retained messages, which a lost connection does not end.
+                # Stored together with the retained messages that are still to be sent: they survive a lost connection.
                 await self._sessions.save_subscriptions(self._session)
             self._answer(Suback(packet.packet_id, tuple(codes)))
         finally:
@@ -238,7 +238,7 @@ class Subscribing:
         options = subscriptions[text] = attrs.evolve(options, since=since)
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)
         if wants_retained and not is_new:
-            # It got as live messages what was retained up to now, and gets it once more as retained.
+            # The client got messages retained up to now as live ones, and gets them once more as retained ones.
             since = await until_reached(self._distributor.current_position)
         return _Granted(request, options, wants_retained, since)
 
@@ -263,13 +263,13 @@ class Subscribing:
             raise TopicRefusedError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from error
         if start.kind == "offset" and is_filter(request.topic_filter):
             raise TopicRefusedError(
-                ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{text!a}: an offset means nothing for many topics"
+                ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{text!a}: an offset needs a single topic, not a filter"
             )
         await until_reached(lambda: self._distributor.replay(self._inbox, request.topic_filter, start, options))
         self._replays[text] = request.topic_filter
 
     def _owe_retained(self, made: _Granted) -> list[Arrival]:
-        """Have the retained messages sent that a subscription is owed; those that are not stored are given back."""
+        """Schedule the retained messages of a new subscription; those of `$SYS`, which are not stored, are returned."""
         request, options = made.request, made.options
         if not request.is_system and not request.topic_filter.startswith("$SYS"):
             self._outbound.forget_retained(request.topic_filter)
@@ -288,7 +288,8 @@ class Subscribing:
         data = encode(packet, self._session.version)
         if len(data) > self._max_packet_bytes:
             raise ConversationError(
-                ReasonCode.PACKET_TOO_LARGE, f"the answer has {len(data)} bytes, it takes {self._max_packet_bytes}"
+                ReasonCode.PACKET_TOO_LARGE,
+                f"the answer has {len(data)} bytes, the client accepts {self._max_packet_bytes}",
             )
         self._output.send(data)
 

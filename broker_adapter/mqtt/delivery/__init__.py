@@ -1,4 +1,4 @@
-"""From the store to the sessions: tails that all of them share, catching up, groups, replay; bounded everywhere."""
+"""Delivery from the store to sessions: shared tails, catch-up, groups and replays, all with bounded memory."""
 
 from broker_adapter.mqtt.delivery.distributor import Distributor
 from broker_adapter.mqtt.delivery.inbox import Inbox

@@ -1,8 +1,8 @@
-"""Reading for sessions that were away or are too slow what lies between them and the tails.
+"""Catch-up: reads from the store what sessions missed that were away or are too slow, until they reach the tails.
 
-An inbox that is behind is read for in windows of lsns, so that its position moves on whatever number of shards it reads
-from, and only as fast as it is emptied. With the last window, what tails bring beyond it is held back and follows. An
-inbox that is not emptied costs nothing: no task, no feed.
+An inbox that is behind is filled in windows of lsns, so that its position moves on however many shards it reads from,
+and only as fast as it is emptied. During the last window, messages that tails bring beyond it are held back; they
+follow after it. An inbox that is not emptied has no task and no feed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_TARGETS: Final = 64
 _CREDIT_BYTES: Final = 256 << 10
 
 _FIRST_WINDOW: Final = 4
-"""So many lsns for each record of a window are tried first."""
+"""First estimate of lsns for each record of a window."""
 _WIDEST_WINDOW_LSNS: Final = 1 << 40
 
 
@@ -45,18 +45,18 @@ class _SlowClientError(Exception):
 
 
 class Catchup:
-    """Inboxes that are behind, a bounded number of which is read for at a time.
+    """The inboxes that are behind; a bounded number of them is read for at a time.
 
     Args:
         adapter: The store.
-        tails: What the inboxes join.
-        subscribed: Tells an inbox's subscriptions.
-        tasks: Where reading is done.
+        tails: The live feeds that inboxes join in the end.
+        subscribed: Returns an inbox's subscriptions.
+        tasks: Nursery of the reading tasks.
         keeps_offline: Whether a topic's messages are kept for sessions that are away.
-        limits: Bounds.
-        on_gap: Told of records that are gone.
+        limits: Limits of delivery.
+        on_gap: Called for records that are gone.
         ask_position: Asks the store for its position.
-        on_progress: Told when an inbox has got further.
+        on_progress: Called when an inbox has advanced.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Catchup:
         self.reading_count = 0
 
     def add(self, inbox: Inbox) -> None:
-        """An inbox has fallen behind: read for it when it has room and its turn comes."""
+        """An inbox has fallen behind: queue it, to be read for when it has room."""
         inbox.when_room(self._enqueue)
 
     def _enqueue(self, inbox: Inbox) -> None:
@@ -101,7 +101,7 @@ class Catchup:
                 if inbox.is_behind:
                     await self._catch_up(inbox)
         except trio.ClosedResourceError:
-            _log.debug("catching up ends, the store is being closed")
+            _log.debug("catch-up ends because the store is being closed")
         finally:
             self.reading_count -= 1
 
@@ -120,7 +120,7 @@ class Catchup:
             try:
                 found = await self._read_window(reading, until_lsn)
                 if self._tails.position.lsn < until_lsn:
-                    # A frontier never lies beyond what the store told as its position.
+                    # A watermark is never beyond a position that the store returned.
                     await self._ask_position()
             except _SlowClientError:
                 inbox.give_up_joining()
@@ -128,7 +128,7 @@ class Catchup:
                 return
             except StorageError as error:
                 log = _log.debug if attempt else _log.warning
-                log("catching up of client %r broke off and goes on: %s", inbox.client_id, error)
+                log("catch-up of client %r was interrupted and is tried again: %s", inbox.client_id, error)
                 inbox.give_up_joining()
                 await trio.sleep(STORE_BACK_OFF.delay_s(attempt))
                 attempt += 1
@@ -137,7 +137,7 @@ class Catchup:
             if inbox.state is State.CLOSED:
                 return
             if any(not one.options.since.covers_record(until_lsn) for one in reading.added_since(subscribers)):
-                # A subscription was added that counts for records of this window, which was not read for it.
+                # A subscription was added that applies to records of this window; they were not read for it.
                 inbox.give_up_joining()
                 continue
             inbox.watermark.raise_to(until_lsn)
@@ -151,7 +151,7 @@ class Catchup:
                 width = min(_WIDEST_WINDOW_LSNS, width * 4)
 
     async def _read_window(self, reading: _Reading, until_lsn: ReachedLsn) -> int:
-        """Put in everything from an inbox's position up to an lsn; return how many records there were."""
+        """Read everything from an inbox's position up to an lsn into it; return the number of records read."""
         after_lsn = reading.inbox.watermark.lsn
         before = reading.records_count
         await trio.lowlevel.checkpoint()
@@ -168,15 +168,15 @@ class Catchup:
                         else:
                             await reading.put(item)
                 if reached_lsn < until_lsn:
-                    raise trio.ClosedResourceError("the feed ended before it had given everything")
+                    raise trio.ClosedResourceError("the feed ended before the end of the window")
         return reading.records_count - before
 
 
 class _Reading:
-    """What is read for one inbox, as far as it is for it.
+    """Reading one window for one inbox.
 
     Attributes:
-        records_count: Records that were looked at.
+        records_count: Number of records read.
     """
 
     def __init__(
@@ -197,11 +197,11 @@ class _Reading:
         self._known_version = -1
 
     def targets(self) -> list[str]:
-        """Where to read."""
+        """Shards and filters to read."""
         return self.subscribed.targets()
 
     def added_since(self, subscribers: AbstractSet[Subscriber]) -> list[Subscriber]:
-        """The subscriptions that are not among these."""
+        """The subscriptions of the inbox that are not among ``subscribers``."""
         return [one for one in self.subscribed.by_filter.values() if one not in subscribers]
 
     def _look_up_subscribers(self) -> Subscribers:
@@ -211,10 +211,10 @@ class _Reading:
         return self._subscribers
 
     async def put(self, delivery: Delivery) -> None:
-        """Put a delivery in, waiting for room.
+        """Put the records of a delivery that match into the inbox, waiting for room.
 
         Raises:
-            _SlowClientError: There was none for too long.
+            _SlowClientError: There was no room for too long.
         """
         self.records_count += len(delivery.records)
         for run in runs_of(delivery.shard, delivery.records, on_gap=self._on_gap):

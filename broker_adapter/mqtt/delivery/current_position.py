@@ -1,4 +1,4 @@
-"""Asking the store for its current position, for all at once who want to know it."""
+"""Requests for the store's current position, shared by all callers that wait at the same time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class _Answer:
 
 
 class CurrentPosition:
-    """Asks by beginning a feed, which says where it begins.
+    """Finds the position by opening a feed, which reports where it begins.
 
     Args:
         adapter: The store.
-        target: What to follow for that; it should have little to deliver.
-        tasks: Where it is asked.
+        target: Target of the feed; one with few records is best.
+        tasks: Nursery of the requests.
     """
 
     def __init__(self, adapter: StorageAdapter, target: str, tasks: trio.Nursery) -> None:
@@ -39,7 +39,7 @@ class CurrentPosition:
         Raises:
             StorageError: The store does not answer.
         """
-        # Who comes while the store is being asked needs a later answer, and shares it with all who come meanwhile.
+        # A call made during a request needs a later answer; it shares the next request with other such calls.
         answer = self._wanted
         if answer is None:
             answer = self._wanted = _Answer()

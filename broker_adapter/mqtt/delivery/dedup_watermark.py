@@ -1,7 +1,7 @@
-"""How far somebody has got in all shards together, so that nothing is left out or comes twice. Pure.
+"""How far a consumer has come in all shards, so that it gets every record exactly once. Pure.
 
-Sources of records (tails, readings of the store) may overlap and may begin anew at an earlier place, but none of them
-leaves anything out. Who takes from them just what lies beyond its frontier gets every record once.
+Sources of records (tails, reads of the store) may overlap and may restart at an earlier place, but none of them skips
+records. A consumer that takes only records beyond its watermark gets every record once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from broker_adapter.mqtt.model.position import ReachedLsn
 from shards.format.record import StoredRecord
 
 Place = tuple[int, int]
-"""lsn and offset of a record. In one shard they rise together, also when it is deleted and made again."""
+"""lsn and offset of a record. In one shard they rise together, also when it is deleted and created again."""
 
 _FEW: Final = 16
 _NO_PLACE: Final = (-1, -1)
 
 
 class DedupWatermark:
-    """An lsn up to which everything is done, and places up to which single shards are done beyond it.
+    """An lsn up to which everything is done, and for single shards a place up to which they are done beyond it.
 
     Attributes:
         lsn: Everything up to here is done.
-        is_large: It has come to hold many places; `raise_to` may free some.
+        is_large: It holds many places; `raise_to` may free some.
     """
 
     __slots__ = ("_large_at", "_places", "is_large", "lsn")
@@ -63,11 +63,11 @@ class DedupWatermark:
             self.is_large = True
 
     def raise_to(self, lsn: ReachedLsn) -> None:
-        """Everything up to here is done. A lower lsn than before changes nothing."""
+        """Everything is done up to this lsn. A lower lsn than before changes nothing."""
         self.lsn = max(self.lsn, lsn)
         if self._places:
             lsn = self.lsn
             self._places = {shard: place for shard, place in self._places.items() if place[0] > lsn}
-            # Looked through again when it has doubled: what cannot be freed costs little on the way.
+            # Scanned again only when it has doubled, so that places that cannot be freed cost little.
             self._large_at = max(_FEW, 2 * len(self._places))
         self.is_large = False

@@ -1,8 +1,8 @@
-"""Brings what is published to the sessions that are connected to this broker.
+"""Delivers published messages to the sessions that are connected to this broker.
 
-Live feeds (`tails`) are read once for all sessions. Whoever was away or cannot keep up is read for alone
-(`catching_up`) and joins the tails again; shares in groups and replays have feeds of their own. So every inbox is
-bounded, a slow one holds up nobody, and of what is stored nothing is left out and nothing comes twice.
+Live feeds (`tail`) are read once for all sessions. For a session that was away or is too slow the store is read
+separately (`catchup`) until it reaches the tails again; memberships of groups and replays have feeds of their own. So
+every inbox is bounded, a slow session delays no other, and stored messages are delivered without gaps or duplicates.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _log = logging.getLogger(__name__)
 
 
 class Distributor:
-    """See the module.
+    """Delivers messages to inboxes; see the module.
 
     Args:
         adapter: The store.
-        mapping: Tells in which shards topics lie.
+        mapping: The shards of topics.
         keeps_offline: Whether a topic's messages are kept for sessions that are away.
-        limits: What it may hold.
+        limits: Limits of delivery.
         clock: Tells what has expired.
     """
 
@@ -82,7 +82,7 @@ class Distributor:
         self._parts: _Parts | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled."""
+        """Run until cancelled; `task_status` is notified when subscriptions may be made."""
         async with background_tasks() as tasks:
             limits = self._limits
             tails = SharedTails(self._adapter, self, tasks, max_count=limits.max_tails, linger_s=limits.linger_s)
@@ -111,12 +111,12 @@ class Distributor:
 
     @property
     def position(self) -> Position:
-        """The newest position that the store has told; it may be further by now."""
+        """The newest position that the store has returned; the store may be further."""
         parts = self._running
         return max(parts.tails.position, parts.live.position)
 
     async def current_position(self) -> Position:
-        """The position of the store: what is committed after this was called lies behind it.
+        """The position of the store: everything committed after this call is behind it.
 
         Raises:
             StorageError: The store does not answer.
@@ -126,7 +126,7 @@ class Distributor:
         return position
 
     def statistics(self) -> DeliveryStatistics:
-        """How it stands."""
+        """Counters and gauges of delivery now."""
         parts = self._running
         return DeliveryStatistics(
             inboxes=len(self._subscribed),
@@ -143,11 +143,11 @@ class Distributor:
     # Inboxes
 
     def open_inbox(self, client_id: str, *, position_lsn: ReachedLsn | None, on_ready: Callable[[], None]) -> Inbox:
-        """An inbox for a session that has connected here. It costs no task and little memory while it is empty.
+        """Open an inbox for a session that is connected here. It has no task, and needs little memory while empty.
 
         Args:
-            client_id: Whose.
-            position_lsn: Everything that matches up to here was taken earlier; None for a new session.
+            client_id: Client of the session.
+            position_lsn: All matching messages up to this lsn were taken earlier; None for a new session.
             on_ready: Called when there is something to take, once for many messages; must not block.
         """
         parts = self._running
@@ -165,7 +165,7 @@ class Distributor:
         return inbox
 
     def close_inbox(self, inbox: Inbox) -> None:
-        """The session is not connected here any more. What the inbox tells of positions stands."""
+        """The session is disconnected: close its inbox. The position that the inbox reports stays valid."""
         subscribed = self._subscribed.get(inbox)
         if subscribed is None:
             return
@@ -181,13 +181,13 @@ class Distributor:
         self._wake_waiting()
 
     async def wait_reached(self, inbox: Inbox, position: Position) -> None:
-        """Return when everything up to a position that the store has told was put into an inbox, or it is closed."""
+        """Return when everything up to a position of the store was put into an inbox, or it is closed."""
         await trio.lowlevel.checkpoint()
         while inbox.position_lsn < position.lsn and inbox.state is not State.CLOSED:
             await self._progress.park()
 
     def _wake_waiting(self) -> None:
-        """Some inbox may have got further, or is closed."""
+        """Wake waiting calls of `wait_reached`: an inbox may have advanced, or is closed."""
         self._progress.unpark_all()
 
     # Subscriptions
@@ -195,14 +195,14 @@ class Distributor:
     async def subscribe(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> Position:
         """Add a subscription, or replace the options of one.
 
-        Everything behind the position that is returned comes, and nothing before it. What the store commits after this
-        has returned lies behind it.
+        Everything behind the returned position is delivered, and nothing before it. Records that the store commits
+        after this call has returned are behind it.
 
         Returns:
-            Since when it counts.
+            The position from which the subscription applies.
 
         Raises:
-            StorageError: It is refused, or the store does not answer; there is no subscription then.
+            StorageError: It is refused, or the store does not answer; the subscription is not made then.
         """
         if (since := self._replace_options(inbox, topic_filter, options)) is not None:
             return since
@@ -221,8 +221,8 @@ class Distributor:
         if since is not None or inbox.state is State.CLOSED:
             self._release(subscriber)
             return since or self.position
-        # All that is handed out from now on, and all of `early` that lies behind this, is for it. The frontier of the
-        # inbox lies no further: it is raised to positions that were told alone.
+        # All that is handed out from now on, and all of `early` behind this position, is for the subscription. The
+        # watermark of the inbox is no higher: it is only raised to positions that the store returned.
         since = self.position
         subscriber.options = attrs.evolve(options, since=since)
         self._add(subscriber)
@@ -231,7 +231,7 @@ class Distributor:
         return since
 
     def _give_early(self, subscriber: Subscriber, early: EarlyRuns) -> None:
-        """Hand out what came while a subscription was being opened, unless another one of the session brought it."""
+        """Deliver the records that came while a subscription was opened, unless another one of the session did."""
         inbox = subscriber.inbox
         touched: dict[Inbox, None] = {}
         for run, (arrivals, arrivals_bytes) in early.arrivals_for(
@@ -244,10 +244,10 @@ class Distributor:
         _tell(touched)
 
     async def restore(self, inbox: Inbox, subscriptions: Mapping[str, SubscriptionOptions]) -> None:
-        """Bring back the subscriptions of a session: it gets what it missed since its position, then what comes.
+        """Restore the subscriptions of a session: it gets what it missed since its position, then new messages.
 
         Raises:
-            StorageError: The store does not answer; nothing has been brought back then.
+            StorageError: The store does not answer; nothing was restored then.
         """
         if not subscriptions:
             return
@@ -262,7 +262,7 @@ class Distributor:
             for subscriber in restored:
                 self._release(subscriber)
             raise
-        # First of all: where tails are says nothing of what this session has got for these subscriptions.
+        # First: the place of the tails says nothing about what this session got for these subscriptions.
         inbox.fall_behind(offline_until.lsn)
         for subscriber in restored:
             if inbox.state is State.CLOSED or subscriber.topic_filter in self._subscribed[inbox].by_filter:
@@ -272,7 +272,7 @@ class Distributor:
         self._skip_uncounted(inbox)
 
     async def unsubscribe(self, inbox: Inbox, topic_filter: str) -> None:
-        """End a subscription; what waits in the inbox stays."""
+        """End a subscription; messages that wait in the inbox stay there."""
         await trio.lowlevel.checkpoint()
         subscribed = self._subscribed.get(inbox)
         if subscribed is None:
@@ -285,7 +285,7 @@ class Distributor:
             subscribed.changed()
 
     def _replace_options(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> Position | None:
-        """Replace the options of a subscription; return since when it counts, None if there is none."""
+        """Replace the options of a subscription; return the position from which it applies, None if there is none."""
         subscribed = self._subscribed.get(inbox)
         subscriber = subscribed.by_filter.get(topic_filter) if subscribed is not None else None
         if subscribed is None or subscriber is None:
@@ -296,7 +296,7 @@ class Distributor:
         return subscriber.options.since
 
     async def _bring(self, subscriber: Subscriber) -> None:
-        """Have tails bring what a subscription asks for."""
+        """Have the tails read what a subscription needs."""
         parts = self._running
         if is_system(subscriber.topic_filter):
             return
@@ -315,7 +315,7 @@ class Distributor:
         self._subscribers.add(subscriber)
 
     def _skip_uncounted(self, inbox: Inbox) -> None:
-        """Nothing that lies before all subscriptions is for this inbox: it need not be looked for."""
+        """No message from before all subscriptions is for this inbox: it need not be read."""
         subscribed = self._subscribed.get(inbox)
         if subscribed is not None and subscribed.by_filter:
             inbox.watermark.raise_to(min(one.options.since for one in subscribed.by_filter.values()).lsn)
@@ -333,18 +333,18 @@ class Distributor:
             parts.live.release(subscriber.live_need)
             subscriber.live_need = None
 
-    # Handing out; called by the tails
+    # Called by the tails
 
     def began(self, tail: Tail, start: Position) -> None:
         """A tail begins; see `Audience`."""
         self._wake_waiting()
 
     def progressed(self, tail: Tail, reached: Position) -> None:
-        """A tail has handed out everything up to here; who wants to know asks it."""
+        """A tail has handed out everything up to here; nothing to do, because callers read `Tail.reached_lsn`."""
         self._wake_waiting()
 
     def delivered(self, _tail: Tail, delivery: Delivery) -> None:
-        """Hand records that are kept out to those whom they concern."""
+        """Deliver stored records to the sessions whose subscriptions match."""
         touched: dict[Inbox, None] = {}
         is_opening = bool(self._opening)
         for run in runs_of(delivery.shard, delivery.records, on_gap=self._note_gap):
@@ -362,7 +362,7 @@ class Distributor:
         self._tell(touched, delivery)
 
     def delivered_live(self, delivery: Delivery) -> None:
-        """Hand records that are not kept out to those whom they concern, as far as they have room now."""
+        """Deliver records that are not kept to the sessions that match and have room now."""
         touched: dict[Inbox, None] = {}
         is_opening = bool(self._opening)
         for run in runs_of(delivery.shard, delivery.records, on_gap=self._note_gap, is_kept=False):
@@ -389,7 +389,7 @@ class Distributor:
                 touched[inbox] = None
 
     def deliver_local(self, message: Message) -> None:
-        """Give a message that lies in no shard to the sessions of this broker that are subscribed to it."""
+        """Deliver a message that is in no shard to the sessions of this broker that are subscribed to it."""
         touched: dict[Inbox, None] = {}
         for match in self._subscribers.match(message.topic):
             shape = match.shape_for(message, match.since_lsn + 1)
@@ -408,19 +408,19 @@ class Distributor:
     async def join_group(
         self, inbox: Inbox, group: str, topic_filter: str, options: SubscriptionOptions, *, after: Position
     ) -> None:
-        """Take a share of what a group gets: each message goes to one of its members, at any broker.
+        """Make a session a member of a group: each message goes to one of its members, at any broker.
 
-        A message that is acknowledged by no call of its `Arrival.acknowledge` goes to others when this member leaves.
+        A message whose `Arrival.acknowledge` was not called goes to another member when this one leaves.
 
         Args:
-            inbox: The member's.
+            inbox: Inbox of the member.
             group: Name of the group in the store, another one for each filter.
-            topic_filter: What the group gets.
-            options: The member's.
-            after: Where the group has no place yet it gets what lies behind this.
+            topic_filter: Filter of the shared subscription.
+            options: Options of the member.
+            after: Where the group has no cursor yet, it gets records after this position.
 
         Raises:
-            StorageError: It is refused, or the store does not answer; the inbox is no member then.
+            StorageError: It is refused, or the store does not answer; the session is not a member then.
         """
         await self.leave_group(inbox, group, topic_filter)
         if inbox.state is State.CLOSED:
@@ -438,7 +438,7 @@ class Distributor:
             raise
 
     async def leave_group(self, inbox: Inbox, group: str, topic_filter: str) -> None:
-        """Leave; what was not acknowledged goes to the other members."""
+        """Leave a group; unacknowledged messages go to the other members."""
         await trio.lowlevel.checkpoint()
         member = self._members.get((inbox, group, topic_filter))
         if member is not None:
@@ -450,12 +450,12 @@ class Distributor:
             del self._members[inbox, group, topic_filter]
 
     async def replay(self, inbox: Inbox, topic_filter: str, start: Start, options: SubscriptionOptions) -> None:
-        """Bring what is stored from a position on, in order in each shard, and then what comes, until it is stopped.
+        """Deliver stored records from a position on, in order in each shard, and then new ones, until it is stopped.
 
-        It waits for the inbox. Where records were dropped already it begins with what is left.
+        It is as fast as the inbox is emptied. Where records were dropped already it begins with the first that is left.
 
         Raises:
-            StorageError: It cannot begin there, or the store does not answer; there is no replay then.
+            StorageError: It cannot begin there, or the store does not answer; the replay is not started then.
         """
         await self.stop_replay(inbox, topic_filter)
         if inbox.state is State.CLOSED:
@@ -477,13 +477,13 @@ class Distributor:
             self._end_replay(inbox, topic_filter)
             raise
         if self._replays.get(key) is parts:
-            # Of what is not kept it gets what comes from now on.
+            # Messages that are not kept are only delivered from now on.
             self._replaying.add(subscriber)
         else:
             self._release(subscriber)
 
     async def stop_replay(self, inbox: Inbox, topic_filter: str) -> None:
-        """Bring no more of it."""
+        """Stop a replay."""
         await trio.lowlevel.checkpoint()
         self._end_replay(inbox, topic_filter)
 
@@ -501,7 +501,7 @@ class Distributor:
 
 @attrs.frozen(slots=True)
 class _Parts:
-    """What a distributor has while it runs."""
+    """The parts of a distributor that exist while it runs."""
 
     tasks: trio.Nursery
     tails: SharedTails
@@ -511,19 +511,19 @@ class _Parts:
 
 
 class _Live:
-    """Listens to the tail of what is not kept."""
+    """Audience of the tail of messages that are not kept."""
 
     def __init__(self, distributor: Distributor) -> None:
         self._distributor = distributor
 
     def began(self, tail: Tail, start: Position) -> None:
-        """Nobody needs to know."""
+        """Nothing to do."""
 
     def progressed(self, tail: Tail, reached: Position) -> None:
-        """Nobody needs to know."""
+        """Nothing to do."""
 
     def delivered(self, _tail: Tail, delivery: Delivery) -> None:
-        """Records have come."""
+        """Deliver the records."""
         self._distributor.delivered_live(delivery)
 
 

@@ -1,7 +1,7 @@
-"""What has arrived for one session and was not taken yet. Bounded: who takes too little gets the rest from the store.
+"""Messages that have arrived for one session and were not taken yet. Bounded: a slow session reads the rest later.
 
-An inbox knows nothing of the store. It keeps the books by which it can be filled from several sources, one after the
-other, with nothing left out and nothing twice. While it is empty it costs little: there are many of them.
+An inbox does not access the store. It records positions, so that it can be filled from several sources, one after the
+other, without gaps or duplicates. An empty inbox needs little memory, because there are many of them.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from shards.seams.clock import Clock
 
 
 class State(enum.Enum):
-    """Where an inbox gets its messages from."""
+    """The source of an inbox's messages."""
 
     LIVE = enum.auto()
-    """From tails."""
+    """Tails."""
 
     BEHIND = enum.auto()
-    """From the store, what tails bring is for later."""
+    """The store; messages of tails are ignored, because they will be read from the store."""
 
     JOINING = enum.auto()
-    """From the store, while what tails bring beyond a certain lsn is held back."""
+    """The store, while messages of tails beyond a certain lsn are held back."""
 
     CLOSED = enum.auto()
-    """From nowhere."""
+    """None: it is closed."""
 
 
 class Reach(Protocol):
-    """Tells how far tails have come with what an inbox needs."""
+    """How far the tails have come for an inbox."""
 
     @property
     def reached_lsn(self) -> ReachedLsn:
-        """Everything up to here was handed out; 0 if nothing can be said."""
+        """Everything up to this lsn was handed out; 0 if that is unknown."""
 
 
 class Inbox:
-    """See the module.
+    """A bounded queue of messages for one session; see the module.
 
     Args:
-        client_id: Whose it is.
-        position_lsn: Every matching stored message up to here was taken earlier.
+        client_id: Client of the session.
+        position_lsn: All matching stored messages up to this lsn were taken earlier.
         on_ready: Called when something can be taken, once for many messages; must not block.
         on_behind: Called when it has fallen behind.
-        reach: Tells how far tails have come.
-        limits: Its bounds.
+        reach: Tells how far the tails have come.
+        limits: Limits of the queue.
         clock: Tells what has expired.
 
     Attributes:
-        watermark: What was put in.
-        live_watermark: What comes from tails and lies beyond this is wanted; None if nothing is.
-        offline_until_lsn: What lies at or below this came while the session was away.
-        dropped_count: Messages that it did not get because it was full.
+        watermark: Records that were put in.
+        live_watermark: Records of tails beyond this are accepted; None if none are.
+        offline_until_lsn: Records up to this lsn were stored while the session was away.
+        dropped_count: Messages that were dropped because it was full.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Inbox:
         self._bytes = 0
         self._put_count = 0
         self._taken_count = 0
-        # (number of the last arrival, lowest lsn among these), lowest lsn first: what `safe_lsn` must stay below.
+        # (number of the last arrival, lowest lsn among these), lowest lsn first: `safe_lsn` must stay below these.
         self._lows: list[tuple[int, int]] = []
         self._room: trio.Event | None = None
         self._on_room: Callable[[Inbox], None] | None = None
@@ -124,10 +124,10 @@ class Inbox:
     def __repr__(self) -> str:
         return f"<Inbox of {self.client_id!r}, {self._state.name}, {self.queued_count} queued>"
 
-    # What the session's sender uses
+    # Called by the session's sender
 
     def take(self, max_count: int) -> list[Arrival]:
-        """Up to so many arrivals, in order; none if there are none now. What has expired meanwhile is left out."""
+        """Up to ``max_count`` arrivals, in order; an empty list if there are none. Expired ones are left out."""
         queue = self._queue
         taken: list[Arrival] = []
         count = size = 0
@@ -152,7 +152,7 @@ class Inbox:
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` may give something."""
+        """Whether `take` may return something."""
         return bool(self._queue)
 
     @property
@@ -162,12 +162,12 @@ class Inbox:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it is being filled from the store, not by tails."""
+        """Whether it is being filled from the store, not from tails."""
         return self._state in (State.BEHIND, State.JOINING)
 
     @property
     def safe_lsn(self) -> ReachedLsn:
-        """Every matching stored message with this lsn or a lower one has been taken. It never goes back."""
+        """Every matching stored message up to this lsn has been taken. It never decreases."""
         lsn = self.position_lsn
         if self._lows:
             lsn = min(lsn, ReachedLsn(self._lows[0][1] - 1))
@@ -189,20 +189,20 @@ class Inbox:
 
     @property
     def state(self) -> State:
-        """Where it gets its messages from."""
+        """The present source of its messages."""
         return self._state
 
     @property
     def position_lsn(self) -> ReachedLsn:
-        """Every matching stored message with this lsn or a lower one has been put in."""
+        """Every matching stored message up to this lsn has been put in."""
         return max(self.watermark.lsn, self._reach.reached_lsn) if self._state is State.LIVE else self.watermark.lsn
 
     def note_reached(self) -> None:
-        """Have `watermark` tell the same as `position_lsn`: before the tails that say so are left, and now and then."""
+        """Raise `watermark` to `position_lsn`: before tails are left, and at intervals."""
         if self._state is State.LIVE:
             self.watermark.raise_to(self.position_lsn)
 
-    # Filling it
+    # Called by the sources
 
     @property
     def has_room(self) -> bool:
@@ -211,7 +211,7 @@ class Inbox:
         return 2 * len(self._queue) <= limits.max_queued_count and 2 * self._bytes <= limits.max_queued_bytes
 
     def takes(self, arrivals: int, arrivals_bytes: int) -> bool:
-        """Whether a source that can wait may put so much in. The last quarter is for those that cannot."""
+        """Whether a source that can wait may put this much in. The last quarter is for sources that cannot wait."""
         limits = self._limits
         return (not self._queue and arrivals == 1) or (
             4 * (len(self._queue) + arrivals) <= 3 * limits.max_queued_count
@@ -225,7 +225,7 @@ class Inbox:
         )
 
     def _may_hold(self, arrivals: int, arrivals_bytes: int) -> bool:
-        """Whether so much more may be held back: a quarter, which `takes` leaves."""
+        """Whether this much more may be held back: up to the quarter that `takes` leaves free."""
         held = len(self._held or ())
         limits = self._limits
         return self._fits(arrivals, arrivals_bytes) and (
@@ -237,7 +237,7 @@ class Inbox:
         )
 
     async def wait_for_room(self) -> None:
-        """Return when it `has_room`, or is closed."""
+        """Return when `has_room` is true, or it is closed."""
         await trio.lowlevel.checkpoint()
         while not self.has_room and self._state is not State.CLOSED:
             if self._room is None:
@@ -245,7 +245,7 @@ class Inbox:
             await self._room.wait()
 
     def when_room(self, call: Callable[[Inbox], None]) -> None:
-        """Make this call once it `has_room`; nothing waits meanwhile."""
+        """Call ``call`` once when `has_room` becomes true, without a waiting task."""
         if self.has_room:
             call(self)
         else:
@@ -260,20 +260,20 @@ class Inbox:
             call(self)
 
     def put(self, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
-        """Put in what is not this session's to be told of by lsn (shares, replays), and what there `takes` room for."""
+        """Put in messages that are not tracked by lsn (shares, replays); `takes` must have returned true."""
         self._queue.extend(arrivals)
         self._bytes += arrivals_bytes
         self._put_count += len(arrivals)
 
     def put_stored(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
-        """Put in records of one shard that were read from the store, in order; there `takes` room for them."""
+        """Put in records of one shard that were read from the store, in order; `takes` must have returned true."""
         self.put(arrivals, arrivals_bytes)
         self._note_low(arrivals[0].message.lsn)
         last = arrivals[-1].message
         self.watermark.advance(shard, (last.lsn, last.offset))
 
     def put_unless_full(self, arrival: Arrival) -> bool:
-        """Put in what nobody can read again; if it is full, it is dropped and counted."""
+        """Put in a message that cannot be read again; if it is full, the message is dropped and counted."""
         if self._state is State.CLOSED:
             return False
         arrival_bytes = size_bytes(arrival)
@@ -284,13 +284,13 @@ class Inbox:
         return True
 
     def wants_live(self, record_lsn: int) -> bool:
-        """Whether a record that a tail brought is to be put in now; if not, it was, or it is read from the store."""
+        """Whether to put in a record of a tail now; if not, it was put in already, or will be read from the store."""
         return self.live_watermark is not None and record_lsn > self.live_watermark.lsn
 
     def put_live(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> bool:
-        """Take in what a tail brought beyond `live_watermark`: records of one shard, in order.
+        """Put in records of one shard that a tail brought, beyond `live_watermark`, in order.
 
-        If it is full, what goes out at QoS 0 is dropped and counted; with anything else it falls behind.
+        If it is full, messages for QoS 0 are dropped and counted; any other message makes the inbox fall behind.
 
         Returns:
             Whether there is something to take now.
@@ -307,7 +307,7 @@ class Inbox:
         return True
 
     def _put_live(self, shard: str, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
-        assert self.live_watermark is not None  # REQUIRES: whoever calls has looked what lies beyond it
+        assert self.live_watermark is not None  # REQUIRES: the caller passes only records beyond it
         last = arrivals[-1].message
         if self._held is None:
             self.put(arrivals, arrivals_bytes)
@@ -340,12 +340,12 @@ class Inbox:
         lows.append((self._put_count, lsn))
 
     def ready(self) -> None:
-        """Tell the session that there is something to take."""
+        """Notify the session that there is something to take."""
         if self._queue and self._state is not State.CLOSED:
             self._on_ready()
 
     def discard(self, is_unwanted: Callable[[Arrival], bool]) -> None:
-        """Take out arrivals that are not this session's any more; they must have been put in by `put`."""
+        """Remove arrivals that are not for this session any more; they must have been added with `put`."""
         kept = [arrival for arrival in self._queue if not is_unwanted(arrival)]
         if len(kept) < len(self._queue):
             self._queue = deque(kept)
@@ -357,10 +357,10 @@ class Inbox:
     # Changing the source
 
     def fall_behind(self, offline_until_lsn: ReachedLsn | None = None) -> None:
-        """Take nothing from tails any more; what it has stays.
+        """Accept nothing from tails any more; what is in the queue stays.
 
         Args:
-            offline_until_lsn: What lies at or below this came while the session was away.
+            offline_until_lsn: Records up to this lsn were stored while the session was away.
         """
         if offline_until_lsn is not None:
             self.offline_until_lsn = offline_until_lsn
@@ -373,14 +373,14 @@ class Inbox:
             self.give_up_joining()
 
     def begin_joining(self, lsn: ReachedLsn) -> None:
-        """Hold back what tails bring beyond this lsn until `join`; up to there everything is put in from the store."""
+        """Hold back messages of tails beyond this lsn until `join`; up to it everything is read from the store."""
         if self._state is State.BEHIND:
             self._state = State.JOINING
             self._held = []
             self.live_watermark = DedupWatermark(lsn)
 
     def give_up_joining(self) -> None:
-        """Give up what was held back: it is read from the store."""
+        """Discard the messages that were held back: they will be read from the store."""
         if self._state is State.JOINING:
             self._held = None
             self._held_bytes = 0
@@ -388,10 +388,10 @@ class Inbox:
             self._state = State.BEHIND
 
     def join(self) -> bool:
-        """Everything up to the lsn of `begin_joining` is put in: go on with what was held back, and then live.
+        """Everything up to the lsn of `begin_joining` was put in: add what was held back, and be live from now on.
 
         Returns:
-            Whether it is live now; if not, too much was held back.
+            Whether it is live now; False if too much was held back.
         """
         if self._state is not State.JOINING:
             return False
@@ -407,7 +407,7 @@ class Inbox:
         return True
 
     def close(self) -> None:
-        """Nothing is put in any more. What it told of positions stands."""
+        """Accept nothing any more. The positions that it reports stay valid."""
         if self._state is State.CLOSED:
             return
         self.note_reached()

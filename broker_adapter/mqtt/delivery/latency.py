@@ -1,4 +1,4 @@
-"""How long messages are on their way, from the broker that received them to those who subscribed here."""
+"""Delivery latency: from the broker that received a message to the subscribers at this broker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MICROSECONDS: Final = 1_000_000
 
 
 class Latencies:
-    """Takes one time for all that the store brings at once, that of its oldest record.
+    """Records one latency for all records that the store delivers at once, that of the oldest one.
 
     Args:
-        clock: Read here; the record was stamped by the clock of the broker that received it. Where that one is ahead,
-            a delay counts as none.
+        clock: The present time. A record has the time of the broker that received it; if that broker's clock is ahead,
+            the latency counts as 0.
 
     Attributes:
-        seconds: The times.
+        seconds: Histogram of the latencies, in seconds.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -28,7 +28,7 @@ class Latencies:
         self.seconds = Histogram(DURATION_BOUNDS_S)
 
     def note(self, records: Sequence[StoredRecord | Gap]) -> None:
-        """These were handed out to somebody."""
+        """These records were handed out to at least one subscriber."""
         oldest = records[0]
         if not isinstance(oldest, Gap) and oldest.timestamp_us:
             self.seconds.observe(max(0, self._clock.now_us() - oldest.timestamp_us) / _MICROSECONDS)

@@ -1,4 +1,4 @@
-"""Bounds of the delivery side, and how it stands."""
+"""Limits and statistics of delivery."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def _positive(_owner: object, field: attrs.Attribute[int], value: int) -> None:
 
 @attrs.frozen(slots=True, kw_only=True)
 class DeliveryLimits:
-    """What the delivery side may hold.
+    """Limits of delivery at one broker.
 
     Attributes:
         max_queued_count: Arrivals that wait in one inbox.
-        max_queued_bytes: Their payloads, and `ARRIVAL_BYTES` for each. One arrival fits into an empty inbox always.
-        max_tails: Live feeds of the broker; with more targets than that they are followed by wider filters.
-        max_catching_up: Inboxes that are read for at the same time.
-        window_records: About so many records are read for an inbox before its position moves on.
-        max_unacknowledged: Arrivals that a member of a group may hold unacknowledged; more go to other members.
-        patience_s: A client that takes nothing for so long gives its place among those that are read for to others.
-        linger_s: A tail that nobody needs any more stays for so long, for who comes again.
+        max_queued_bytes: Bytes of their payloads, plus `ARRIVAL_BYTES` for each. An empty inbox always accepts one.
+        max_tails: Live feeds of the broker; with more targets they are replaced by feeds of wider filters.
+        max_catching_up: Inboxes that catch up at the same time.
+        window_records: Approximate number of records read for an inbox before its position moves on.
+        max_unacknowledged: Most unacknowledged arrivals of a member of a group; more go to other members.
+        patience_s: An inbox that is not emptied for this long makes room for another one in catch-up, in seconds.
+        linger_s: A tail that is not needed any more is kept for this long, in seconds, in case it is needed again.
     """
 
     max_queued_count: int = attrs.field(default=1000, validator=_positive)
@@ -39,16 +39,16 @@ class DeliveryLimits:
 
 @attrs.frozen(slots=True, kw_only=True)
 class DeliveryStatistics:
-    """The delivery side at one moment; `dropped` and `gaps` count from the start.
+    """Statistics of delivery; `dropped` and `gaps` count from the start, the others are gauges.
 
     Attributes:
         inboxes: Sessions that are connected here.
-        behind: Those that get what they missed from the store.
-        queued: Arrivals that wait in all of them.
-        dropped: Messages that inboxes did not get because they were full.
+        behind: Inboxes that are filled from the store.
+        queued: Arrivals that wait in all inboxes.
+        dropped: Messages dropped because an inbox was full.
         tails: Live feeds.
-        catching_up: Inboxes that the store is being read for.
-        members: Shares in groups.
+        catching_up: Inboxes that catch up now.
+        members: Memberships of groups.
         replays: Replays under way.
         gaps: Ranges of records that were lost or trimmed before they could be delivered.
     """

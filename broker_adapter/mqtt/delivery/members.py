@@ -1,7 +1,7 @@
-"""Shares in groups: what one session gets as a member of a shared subscription, here or at other brokers.
+"""Memberships of groups: what one session gets as a member of a shared subscription.
 
-The store decides who gets what and gives to others what a member that leaves has not acknowledged. A member takes
-little at a time, so that the members share in turn.
+The store decides which member gets a record, and gives the unacknowledged records of a member that leaves to others. A
+member requests few records at a time, so that all members get some.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from shards.position import Start
 from shards.topics.topic_filters import matches
 
 _CREDIT_BYTES: Final = 16 << 10
-"""Little: what one member holds ready the others do not get."""
+"""Credit of a member, kept small: other members cannot get what one member has buffered."""
 
 _LEAVING_S: Final = 1.0
 
 
 class GroupMember:
-    """A session's membership, over all targets of its filter.
+    """A session's membership of a group, over all targets of its filter.
 
     Args:
-        inbox: The session's.
-        topic_filter: What the group gets.
-        options: The member's.
-        max_unacknowledged: Arrivals that may wait for their acknowledgement.
+        inbox: Inbox of the session.
+        topic_filter: Filter of the shared subscription.
+        options: Options of the member.
+        max_unacknowledged: Most arrivals that may be unacknowledged.
 
     Attributes:
-        feeds: Its shares of the targets.
-        has_ended: It has left.
+        feeds: Its subscriptions, one for each target.
+        has_ended: Whether it has left.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class GroupMember:
         self._room: trio.Event | None = None
 
     def add(self, target: str, group: str, start: Start, after: Position) -> PrivateFeed:
-        """Take a share of one target too; its task is the caller's to run."""
+        """Add a target; the caller runs the task of the returned feed."""
         share = _Share(self, target, tuple(one.target for one in self.feeds), group, start, after)
         self.feeds.append(share)
         return share
 
     def end(self) -> None:
-        """Leave. What waits in the inbox is not this session's any more: another member gets it."""
+        """Leave. Arrivals that wait in the inbox are removed: another member gets them."""
         self.has_ended = True
         for feed in self.feeds:
             feed.end()
@@ -81,11 +81,11 @@ class GroupMember:
             await self._room.wait()
 
     def put(self, count: int) -> None:
-        """So many more are unacknowledged."""
+        """``count`` more arrivals are unacknowledged."""
         self._unacknowledged += count
 
     def acknowledged(self) -> None:
-        """One more is acknowledged."""
+        """One more arrival is acknowledged."""
         self._unacknowledged -= 1
         if self._room is not None and self._unacknowledged < self._max_unacknowledged:
             self._room.set()
@@ -93,7 +93,7 @@ class GroupMember:
 
 
 class _Outstanding:
-    """The arrivals of one delivery that are not acknowledged; calling it acknowledges one."""
+    """Number of unacknowledged arrivals of one delivery; a call acknowledges one."""
 
     __slots__ = ("count", "delivery", "share")
 
@@ -108,7 +108,7 @@ class _Outstanding:
 
 
 class _Share(PrivateFeed):
-    """The share of one target."""
+    """The membership's subscription of one target."""
 
     what: ClassVar[str] = "the share"
 
@@ -134,7 +134,7 @@ class _Share(PrivateFeed):
     async def _receive(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
         opened = adapter.subscribe(self.target, self._start, group=self._group, credit_bytes=_CREDIT_BYTES)
         async with opened as subscription, background_tasks() as tasks:
-            # Acknowledgements of an earlier subscription count for nothing in this one.
+            # Acknowledgements of an earlier subscription are not valid in this one.
             self._done.clear()
             tasks.start_soon(self._keep_acknowledging)
             self._began(task_status)
@@ -149,7 +149,7 @@ class _Share(PrivateFeed):
                 self._is_done = trio.Event()
                 await self._is_done.wait()
         finally:
-            # A client may answer and leave at once: what it has is no other member's.
+            # A client may acknowledge and disconnect at once: no other member may get these messages.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _LEAVING_S):
                 await self._acknowledge_done()
 
@@ -159,7 +159,7 @@ class _Share(PrivateFeed):
 
     async def _take(self, delivery: Delivery) -> None:
         if any(matches(target, delivery.shard) for target in self._earlier):
-            # The other target brings it. This one must not move the group's place in the shard, so it says nothing.
+            # Another target brings this shard. This one must not move the group's cursor, so it does not acknowledge.
             return
         arrivals = self._arrivals(delivery)
         if not arrivals:

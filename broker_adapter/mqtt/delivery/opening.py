@@ -1,7 +1,7 @@
-"""Subscriptions that are being opened: while the store is asked where they begin, what tails bring for them is kept.
+"""Subscriptions that are being opened: keeps what tails bring while the store is asked for the start position.
 
-A tail that runs already may hand out a record that lies behind the beginning of a subscription before the answer of the
-store has come. Without a copy that record would be lost to the subscription. Pure.
+A tail that runs already may hand out a record behind the start of a subscription before the store's answer has come.
+Without a copy the subscription would miss that record. Pure.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from shards.topics.filter_index import FilterIndex
 from shards.topics.topic_filters import matches
 
 _NOTHING: Final = ReachedLsn(-1)
-"""No record lies at or below it."""
+"""Before every record."""
 
 
 class EarlyRuns:
-    """What tails brought for one subscription that is being opened, each record once though tails may overlap.
+    """Records that tails brought for one subscription that is being opened, each once although tails may overlap.
 
     Attributes:
-        runs: In the order in which it came; empty after an overflow.
-        has_overflowed: There was more than may be kept; call `restart`, and ask the store again.
+        runs: In the order in which they came; empty after an overflow.
+        has_overflowed: There were more records than may be kept; call `restart`, and ask the store again.
     """
 
     __slots__ = ("_count", "_max_count", "_watermark", "has_overflowed", "runs")
@@ -36,14 +36,14 @@ class EarlyRuns:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what came, and keep what comes from now on."""
+        """Forget the records, and keep those that come from now on."""
         self.runs: list[Run] = []
         self.has_overflowed = False
         self._count = 0
         self._watermark = DedupWatermark(_NOTHING)
 
     def add(self, run: Run) -> None:
-        """Keep the records of a run that no tail brought before, unless there are too many already."""
+        """Keep the records of a run that no tail brought before; too many records make it overflow."""
         if self.has_overflowed:
             return
         start = self._watermark.first_new(run.shard, run.records)
@@ -62,9 +62,9 @@ class EarlyRuns:
     def arrivals_for(
         self, subscriber: Subscriber, all_of_session: Iterable[Subscriber]
     ) -> Iterator[tuple[Run, Arrivals]]:
-        """What the records are for a subscription, without those that another one of the session has brought.
+        """The arrivals of a subscription, without messages that another subscription of the session has delivered.
 
-        Each record comes by itself: a session knows by shard how far it is, and a shard may have several topics.
+        Each record is yielded separately: a session's watermark is by shard, and a shard may have several topics.
         """
         match = Match(subscriber.inbox, (subscriber.options,))
         others = [one for one in all_of_session if one is not subscriber]
@@ -83,7 +83,7 @@ class Opening:
     """All subscriptions that are being opened.
 
     Args:
-        max_count: Records that are kept for each.
+        max_count: Most records that are kept for each.
     """
 
     def __init__(self, max_count: int) -> None:
@@ -95,7 +95,7 @@ class Opening:
 
     @contextmanager
     def keep(self, topic_filter: str) -> Iterator[EarlyRuns]:
-        """Keep, for the length of the block, what tails bring for a filter.
+        """Keep what tails bring for a filter during the context.
 
         Raises:
             InvalidNameError: The filter is not valid.

@@ -1,4 +1,4 @@
-"""A message that has arrived for a session, as it is to be sent, and how many subscriptions make one arrival. Pure."""
+"""A message for a session in the form in which it is sent, and how several subscriptions become one arrival. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 
 ARRIVAL_BYTES: Final = 256
-"""What an arrival counts beside its payload."""
+"""Bytes that an arrival counts in addition to its payload."""
 
 
 @attrs.define(slots=True, eq=False)
 class Arrival:
-    """What a session is to send. Sessions that get the same share it: do not change it.
+    """A message to send to a session. Several sessions may share the object: do not change it.
 
     Attributes:
         qos: The lower of the message's and the subscription's.
-        retain: The retain flag as it is to be sent.
+        retain: The retain flag of the packet.
         subscription_ids: Of all subscriptions that matched.
-        acknowledge: To be called when the client has it for good (at QoS 0 when it was sent, at QoS 2 when it is
-            claimed), so that no other member of the group gets it; None where nobody waits for that.
-        origin: Where it comes from.
-        store_group: The group of the store whose share it is; empty if it is none.
+        acknowledge: To be called when the message is done for the group (at QoS 0 when it was sent, at QoS 1 when it
+            was acknowledged, at QoS 2 when it is claimed), so that no other member gets it; None outside of groups.
+        origin: Why it is sent.
+        store_group: The group of the store that it was delivered to; empty outside of groups.
     """
 
     message: Message
@@ -40,20 +40,20 @@ class Arrival:
 
 @attrs.frozen(slots=True)
 class Shape:
-    """What several subscriptions together make of any message: highest QoS, all identifiers."""
+    """How a message is sent for several subscriptions together: highest QoS, all identifiers."""
 
     qos: int
     retain_as_published: bool
     subscription_ids: tuple[int, ...]
 
     def arrival(self, message: Message, origin: Origin = Origin.SUBSCRIPTION) -> Arrival:
-        """A message in this shape."""
+        """The arrival of a message."""
         retain = message.retain and self.retain_as_published
         return Arrival(message, min(self.qos, message.qos), retain, self.subscription_ids, None, origin)
 
 
 def shape_of(matched: Iterable[SubscriptionOptions]) -> Shape:
-    """The shape that subscriptions of one session give to a message that matches them all."""
+    """The shape of messages that match all these subscriptions of a session."""
     qos = 0
     retain_as_published = False
     subscription_ids: tuple[int, ...] = ()
@@ -66,5 +66,5 @@ def shape_of(matched: Iterable[SubscriptionOptions]) -> Shape:
 
 
 def size_bytes(arrival: Arrival) -> int:
-    """What an arrival counts in an inbox."""
+    """Bytes that an arrival counts in an inbox."""
     return len(arrival.message.payload) + ARRIVAL_BYTES

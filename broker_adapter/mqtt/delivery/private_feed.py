@@ -1,7 +1,7 @@
-"""Feeds that belong to one inbox alone; they wait for it, so they need no place in its books.
+"""Feeds of a single inbox. They wait while the inbox is full, so its watermark does not track them.
 
-What they have in common is here: they are begun before their owner goes on, begin anew when they break off, wait for
-shards that are not there yet, and end at any time.
+This module has their common part: they start before their caller continues, restart after errors, wait for shards that
+do not exist yet, and can be ended at any time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _log = logging.getLogger(__name__)
 
 
 class PrivateFeed(abc.ABC):
-    """One target's part of what an inbox gets by itself.
+    """The part of a single inbox's feed that reads one target.
 
     Args:
-        inbox: Whose it is.
+        inbox: The inbox.
         target: Shard or filter over shards.
-        after: What lies behind it is waited for, should the shard not be there yet.
+        after: If the shard does not exist yet, records behind this position are waited for.
     """
 
     what: ClassVar[str]
@@ -48,23 +48,23 @@ class PrivateFeed(abc.ABC):
         return self._scope.cancel_called
 
     def end(self) -> None:
-        """Bring nothing any more."""
+        """End the feed: it puts nothing more in."""
         self._scope.cancel()
 
     @abc.abstractmethod
     async def _receive(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
-        """Bring what there is and what comes; return when the adapter is closed.
+        """Deliver the present records and new ones; return when the adapter is closed.
 
-        Call `_began` as soon as nothing is missed any more.
+        Call `_began` as soon as no record can be missed any more.
         """
 
     async def run(
         self, adapter: StorageAdapter, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run until ended. It has started when it is sure of getting what it is to get.
+        """Run until ended; `task_status` is notified when no record can be missed any more.
 
         Raises:
-            StorageError: It cannot begin. Later failures are logged and it begins anew.
+            StorageError: It cannot begin. Later errors are logged, and it restarts.
         """
         with self._scope:
             await self._receive_again_and_again(adapter, task_status)
@@ -88,7 +88,7 @@ class PrivateFeed(abc.ABC):
                     raise
                 log = _log.debug if self._failed_count else _log.warning
                 log(
-                    "%s of %r for client %r broke off and begins anew: %s",
+                    "%s of %r for client %r was interrupted and restarts: %s",
                     self.what,
                     self._target,
                     self._inbox.client_id,
@@ -105,10 +105,10 @@ class PrivateFeed(abc.ABC):
             task_status.started()
 
     async def _wait_for_shard(self, adapter: StorageAdapter, task_status: trio.TaskStatus[None]) -> None:
-        """Return once the one shard has something.
+        """Return when the shard has records.
 
         Raises:
-            trio.ClosedResourceError: It never will, the adapter is closed.
+            trio.ClosedResourceError: The adapter is closed.
         """
         async with adapter.follow(self._target, self._after.lsn, credit_bytes=1) as feed:
             self._began(task_status)
@@ -118,7 +118,7 @@ class PrivateFeed(abc.ABC):
         raise trio.ClosedResourceError("the feed has ended")
 
     async def _put(self, arrivals: list[Arrival]) -> None:
-        """Put arrivals in when there is room, one after the other."""
+        """Put arrivals in one after the other, waiting for room."""
         inbox = self._inbox
         self._failed_count = 0
         for arrival in arrivals:

@@ -1,6 +1,6 @@
-"""Messages as PUBLISH packets for one client: its version, its topic aliases, the size that it takes.
+"""PUBLISH packets for one client: its protocol version, its topic aliases, its maximum packet size.
 
-What many clients get alike is encoded once, and waits with the message for the next of them.
+The part of a packet that is the same for many clients is encoded once, and kept with the message for the next client.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SOME_INTERVAL_S: Final = 0
 
 
 class PublishEncoder:
-    """See the module.
+    """Encodes PUBLISH packets for one connection; see the module.
 
     Args:
-        version: The client's.
-        aliases: Of the connection.
-        max_packet_bytes: Largest packet that the client takes.
+        version: Protocol version of the client.
+        aliases: Topic aliases of the connection.
+        max_packet_bytes: Largest packet that the client accepts.
     """
 
     def __init__(self, version: Version, aliases: OutboundAliases, max_packet_bytes: int) -> None:
@@ -37,10 +37,10 @@ class PublishEncoder:
     def template(
         self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
     ) -> PublishTemplate | None:
-        """What `packet` is made of; None if that would be larger than the client takes.
+        """The common part of the packet; None if the packet would be larger than the client accepts.
 
         Raises:
-            ValueError: MQTT has no form for the message. Others than MQTT clients can append any record to a shard.
+            ValueError: MQTT cannot express the message. Writers other than brokers can append any record to a shard.
         """
         made_for = (self._version, qos, retain, subscription_ids)
         encoded = message.encoded
@@ -61,7 +61,7 @@ class PublishEncoder:
                 values = attrs.evolve(
                     values,
                     subscription_identifiers=subscription_ids,
-                    # What is left is filled in when it is sent.
+                    # The remaining interval is filled in when it is sent.
                     message_expiry_interval=_SOME_INTERVAL_S if message.expires_at_us else None,
                 )
         return publish_template(message.topic, message.payload, qos, self._version, retain=retain, values=values)
@@ -76,22 +76,22 @@ class PublishEncoder:
         dup: bool = False,
         may_set_alias: bool = True,
     ) -> bytes:
-        """The packet, which is going out.
+        """Encode the packet to be sent now.
 
         Args:
-            template: Of the message.
+            template: Template of the message.
             message: The message.
-            packet_id: 0 at QoS 0.
-            now_us: The time, for what the message has left.
+            packet_id: Packet identifier; 0 at QoS 0.
+            now_us: Present time, in microseconds since 1970, for the remaining expiry interval.
             dup: It was sent before.
-            may_set_alias: It goes out before all that is made later, so that these may count on its alias.
+            may_set_alias: It is sent before all packets that are encoded later, so these may use an alias that it sets.
         """
         aliases = self._aliases
         if self._version is Version.V311 or not (message.expires_at_us or aliases.maximum):
             return template.with_packet_id(packet_id, dup=dup)
         expiry_interval_s = None
         if message.expires_at_us:
-            # In seconds that have begun.
+            # In started seconds.
             expiry_interval_s = min(_MAX_INTERVAL_S, max(1, -((now_us - message.expires_at_us) // _SECOND_US)))
         topic = message.topic
         known = alias = aliases.known(topic)
@@ -118,7 +118,7 @@ def _check_topic(topic: str) -> None:
 
 
 def _check_texts(properties: Properties) -> None:
-    """A client closes its connection when it gets U+0000."""
+    """Check for U+0000: a client closes its connection when it receives one."""
     if properties is EMPTY:
         return
     texts = [properties.content_type or "", properties.response_topic or ""]

@@ -1,7 +1,7 @@
-"""Runs of records that are matched, decoded and shaped together, and what they are for one session. Pure.
+"""Runs of records that are matched, decoded and shaped together, and the arrivals of one session. Pure.
 
-Mostly a topic has a shard of its own: a delivery is one run then, its topic is matched once, each record is decoded at
-most once, and sessions whose subscriptions ask for the same share the arrivals.
+Usually a topic has a shard of its own: then a delivery is one run, its topic is matched once, each record is decoded at
+most once, and sessions with equal subscription options share the arrivals.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Match:
 
     Attributes:
         inbox: The session's.
-        shape: What they make of a message if all of them count.
-        since_lsn: They all count for records with a higher lsn.
-        has_no_local: The client's own messages may not be for all of them.
+        shape: How a message is sent if all of them apply.
+        since_lsn: All of them apply to records with a higher lsn.
+        has_no_local: At least one of them excludes messages that the client published itself.
     """
 
     __slots__ = ("has_no_local", "inbox", "options", "shape", "since_lsn")
@@ -39,7 +39,7 @@ class Match:
         self.has_no_local = any(one.no_local for one in options)
 
     def shape_for(self, message: Message, lsn: int) -> Shape | None:
-        """What those that count make of a message; None if it is for none of them."""
+        """How a message is sent for the subscriptions that apply; None if none applies."""
         client_id = self.inbox.client_id
         counting = [
             one
@@ -50,7 +50,7 @@ class Match:
 
 
 Arrivals = tuple[Sequence[Arrival], int]
-"""Arrivals, and what they count in an inbox together."""
+"""Arrivals, and the bytes that they count in an inbox."""
 
 
 class Run:
@@ -60,7 +60,7 @@ class Run:
         shard: Name of the shard.
         topic: Their topic.
         records: At least one.
-        origin: Why they come.
+        origin: Why they are delivered.
         is_kept: Whether they can be read again. Messages of records that are not kept have no lsn.
     """
 
@@ -94,7 +94,7 @@ class Run:
         return self._messages
 
     def arrivals(self, match: Match, start: int = 0) -> Arrivals:
-        """What the records from an index on are for one session."""
+        """The arrivals of the records from an index on, for one session."""
         if match.has_no_local or self.records[start].lsn <= match.since_lsn:
             return self._single(match, start)
         shaped = self._shaped.get(match.shape)
@@ -113,7 +113,7 @@ class Run:
 
 
 def sized(arrivals: Sequence[Arrival]) -> Arrivals:
-    """Arrivals with what they count."""
+    """Arrivals with their bytes."""
     payload_bytes = sum([len(arrival.message.payload) for arrival in arrivals])
     return arrivals, payload_bytes + ARRIVAL_BYTES * len(arrivals)
 
@@ -129,7 +129,7 @@ def runs_of(
     """The runs of a delivery, in order.
 
     Args:
-        on_gap: Told of what is missing between them.
+        on_gap: Called for gaps between them.
     """
     run: list[StoredRecord] = []
     topic = ""

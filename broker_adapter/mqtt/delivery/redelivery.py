@@ -1,4 +1,4 @@
-"""Reads single messages from the store again, by their place: those that an earlier connection left unfinished."""
+"""Reads single messages from the store again, by their place: those that an earlier connection did not finish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker_adapter.mqtt.session.retained import RETAINED_SHARD_PREFIX
 from shards.format.record import Gap
 
 Place = tuple[str, int, int]
-"""Shard, offset and lsn. A shard that was deleted and made again has the same offsets, but other lsns."""
+"""Shard, offset and lsn. A shard that was deleted and created again has the same offsets, but other lsns."""
 
 _SPAN: Final = 512
 
@@ -33,7 +33,7 @@ async def fetch_messages(adapter: StorageAdapter, retained: Retained, places: It
     for shard, offsets in by_shard.items():
         if shard.startswith(RETAINED_SHARD_PREFIX):
             message = await until_reached(partial(retained.get, shard.removeprefix(RETAINED_SHARD_PREFIX)))
-            # Another message may be the retained one by now.
+            # The topic may have another retained message now.
             if message is not None and (place := (shard, message.offset, message.lsn)) in wanted:
                 found[place] = message
         else:

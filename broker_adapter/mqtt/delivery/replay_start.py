@@ -1,4 +1,4 @@
-"""Where a replay begins: the words that a client writes for it. Pure; the caller brings the clock."""
+"""The start of a replay: parses the text that a client writes for it. Pure; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def parse_replay_start(text: str, *, now_us: int) -> Start:
-    """The place that ``replay-from`` names.
+    """The start that ``replay-from`` names.
 
     Args:
         text: ``earliest``, an offset, a time in ISO 8601 (UTC unless it names a zone), or a time back from now as in
             ``-15m`` (units s, m, h, d, w).
-        now_us: The time that is counted back from.
+        now_us: Present time, in microseconds since 1970; times back from now are relative to it.
 
     Raises:
         ValueError: It is none of these.
@@ -34,7 +34,7 @@ def parse_replay_start(text: str, *, now_us: int) -> Start:
         ago_s = sum(int(count) * _UNITS_S[unit] for count, unit in _PART.findall(text))
         return Start.time(max(0, now_us - ago_s * 1_000_000))
     try:
-        # Digits alone are an offset, if not one that there can be.
+        # Digits alone are an offset, but this one is too large.
         moment = datetime.fromisoformat("" if text.isdigit() else text)
         since_epoch = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
     except (ValueError, OverflowError) as error:

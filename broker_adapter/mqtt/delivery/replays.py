@@ -1,4 +1,4 @@
-"""Replay: what is stored from a position on, in order, and then what comes, as fast as one inbox is emptied."""
+"""Replay: delivers stored records from a position on, in order, and then new ones, as fast as the inbox is emptied."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _CREDIT_BYTES: Final = 256 << 10
 class Replay(PrivateFeed):
     """The replay of one target.
 
-    From an lsn or the beginning it follows the store, and knows how far it is altogether; from an offset or a time it
-    subscribes, and remembers the place in each shard that it has met.
+    From an lsn or the beginning it reads a feed, which has one position for all shards; from an offset or a time it
+    subscribes, and remembers the offset in each shard that it has met.
 
     Args:
-        inbox: Who gets it.
-        topic_filter: What is asked for.
-        options: The subscription's.
-        target: Where it lies.
-        earlier: Other targets of the same replay: shards that one of them matches are left to it.
+        inbox: Inbox of the session.
+        topic_filter: Filter of the replay.
+        options: Options of the subscription.
+        target: Shard, or filter over shards, where the records are stored.
+        earlier: Other targets of the same replay: shards that match one of them are skipped here.
         start: Where it begins.
     """
 
@@ -70,7 +70,7 @@ class Replay(PrivateFeed):
         except OffsetOutOfRangeError as error:
             if self._start.value > error.next_offset:
                 raise
-            # What is left of the shard begins later: that is where this begins.
+            # The older records were dropped: begin with the first that is left.
             self._start = Start.offset(error.start_offset)
             await self._receive(adapter, task_status)
 

@@ -1,7 +1,7 @@
-"""What goes to one client: messages are taken when it may have more, encoded, and followed until it has answered.
+"""Sends messages to one client: takes them from the inbox, encodes them, and tracks them until they are acknowledged.
 
-Which messages those are is decided in `delivery`, what must be remembered of them in `session`. This is the hot path of
-delivery: it never waits for a single message.
+Which messages these are is decided in `delivery`; what must be remembered of them is in `session`. This is the hot path
+of delivery: it never waits for a single message.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _RESENT_AT_ONCE: Final = 64
 
 @attrs.frozen(slots=True)
 class _Owed:
-    """A retained message that is owed.
+    """A retained message that is to be sent.
 
     Attributes:
-        scan: For which subscription.
-        key: Where the scan is when this is taken.
-        arrival: None for what only moves the scan.
-        is_last: Nothing more is owed then.
+        scan: The scan of its subscription.
+        key: Position of the scan when this message is taken.
+        arrival: None for an entry that only moves the scan.
+        is_last: The scan ends with it.
     """
 
     scan: RetainedScan
@@ -59,26 +59,26 @@ class _Owed:
 
 
 class MessageSender:
-    """Messages to one client.
+    """Sends messages to one client.
 
     Args:
-        session: Where they are followed.
-        inbox: Where they come from.
-        output: Where they go.
-        saved: The same, for what must be durable first.
-        encoder: Makes packets of them.
+        session: Tracks messages under way.
+        inbox: Source of the messages.
+        output: Where packets are sent.
+        saved: Sends packets that need a durable session state first.
+        encoder: Encodes the packets.
         claim: Claims messages of shared subscriptions for the session.
-        may_have: Whether the client may have messages of a topic; asked before one of an earlier connection is sent
-            again: that may have been another user's, or under other rules.
+        may_have: Whether the client may get messages of a topic; checked before a message of an earlier connection is
+            sent again: that connection may have been another user's, or under other rules.
         wait_reached: Waits until everything up to a position was put into the inbox.
-        adapter: Where messages of an earlier connection are read again.
-        retained: Where retained ones are.
+        adapter: Store in which messages of an earlier connection are read again.
+        retained: Store of retained messages.
         clock: Tells what has expired.
         start: Starts a task that ends with the connection.
-        statistics: What is sent and dropped is counted there.
+        statistics: Where sent and dropped messages are counted.
 
     Attributes:
-        took: Messages were taken since this was last set to false: the session's position has moved.
+        took: Messages were taken since this was last set to false, so the session's position has moved.
     """
 
     def __init__(
@@ -123,33 +123,33 @@ class MessageSender:
         self.took = False
 
     def hold(self) -> None:
-        """Send no messages until `release`: others are being looked for that go first."""
+        """Send no messages until `release`: retained messages that go first are being looked up."""
         self._holds += 1
 
     def forget_retained(self, topic_filter: str) -> None:
-        """Send no more of the retained messages of a subscription."""
+        """Send no more retained messages of a subscription."""
         scans = self._session.retained
         scans[:] = [one for one in scans if one.topic_filter != topic_filter]
         self._owed = deque(one for one in self._owed if one.scan.topic_filter != topic_filter)
 
     def release(self, first: list[Arrival]) -> None:
-        """Go on, with these and what is owed of retained messages before all that waits."""
+        """Continue, with these messages and the scans of retained messages before all that waits."""
         self._holds -= 1
         self._first.extend(first)
         self.pump()
 
     def stop(self) -> None:
-        """Send no messages any more."""
+        """Send no more messages."""
         self._holds += 1
 
     @property
     def safe_lsn(self) -> ReachedLsn:
-        """Every matching stored message up to here was sent, or need not be."""
+        """Every matching stored message up to this lsn was sent, or need not be."""
         lsns = [one.message.lsn for one in self._unsent if one.origin is Origin.SUBSCRIPTION and one.message.lsn]
         return min([self._inbox.safe_lsn, *(ReachedLsn(lsn - 1) for lsn in lsns)])
 
     def pump(self) -> None:
-        """Send as much as the client, the connection and the rules allow now."""
+        """Send as many messages as the client, the connection and the protocol allow now."""
         if self._holds or self._is_resending or self._is_asking:
             return
         window, output, inbox = self._window, self._output, self._inbox
@@ -167,7 +167,7 @@ class MessageSender:
                 self._send_owed(min(quota, _TAKEN_AT_ONCE), now_us)
                 continue
             elif self._session.retained and (scan := self._next_scan()) is not None:
-                # Nothing else goes out before it: a message that is older than a live one must not come behind it.
+                # Nothing else is sent before it: a message older than a live one must not follow the live one.
                 self._is_asking = True
                 self._start(partial(self._ask_for_owed, scan))
                 break
@@ -181,14 +181,14 @@ class MessageSender:
                 try:
                     self._send(arrival, origin, now_us)
                 except BaseException:
-                    # The connection ends over it. What was taken and not sent is not passed by the position.
+                    # The connection ends. The position does not pass messages that were taken and not sent.
                     self._unsent.extend(arrivals[at:])
                     raise
         self._session.advance(self.safe_lsn)
         output.flush()
 
     def _send_owed(self, max_count: int, now_us: int) -> None:
-        """Send retained messages. What is owed moves on in the step in which each is taken."""
+        """Send retained messages. A scan moves on in the step in which its message is taken."""
         self.took = True
         for _ in range(min(max_count, len(self._owed))):
             owed = self._owed.popleft()
@@ -202,11 +202,11 @@ class MessageSender:
                 self._session.retained.remove(owed.scan)
 
     def _next_scan(self) -> RetainedScan | None:
-        """The first subscription whose retained messages may go out now, if they are owed.
+        """The first subscription whose retained messages may be sent now, if there are any.
 
-        Of a subscription that was made anew, live messages from before may still wait or be on their way. They go out
-        first, so that no topic goes back to an older value. (What the read finds then is either as old as `until`, and
-        so not older than those, or comes as a live message.)
+        If a subscription was repeated, older live messages may still wait or be on their way. They are sent first, so
+        that no topic goes back to an older value. (A retained message that is read then is either as old as `until`, so
+        not older than these, or it also comes as a live message.)
         """
         for scan in self._session.retained:
             options = self._session.subscriptions.get(scan.topic_filter)
@@ -223,10 +223,10 @@ class MessageSender:
         self.pump()
 
     async def _ask_for_owed(self, scan: RetainedScan) -> None:
-        """Read some of what is owed of retained messages, no more than there is room for."""
+        """Read the next retained messages of a scan, no more than there is room for."""
         page = await until_reached(lambda: self._retained.page(scan.topic_filter, scan.after))
         self._is_asking = False
-        if scan in self._session.retained:  # it may have been unsubscribed
+        if scan in self._session.retained:  # the client may have unsubscribed
             ids = (scan.subscription_id,) if scan.subscription_id else ()
             for key, message in page.messages:
                 if scan.until.covers(version_of(message)):
@@ -247,7 +247,7 @@ class MessageSender:
             return
         template = self._template(message, qos, arrival.retain, arrival.subscription_ids)
         if template is None:
-            # For this client the message is as good as delivered.
+            # For this client the message counts as delivered.
             self._done(arrival)
             return
         self._count(message, qos)
@@ -268,13 +268,13 @@ class MessageSender:
         )
         packet_id = entry.packet_id
         if acknowledge_claim is not None:
-            # A share of a group at QoS 1 is done when the client says so. At QoS 2 it must be this client's for good
+            # A message of a group at QoS 1 is done when the client acknowledges it. At QoS 2 it must be claimed
             # before anything is sent, or another member would get it too.
             packet = self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False)
             self._claimed.send(entry, arrival.store_group, packet, acknowledge_claim)
             return
         if qos == 2 and self._session.is_durable:
-            # What waits must not set an alias that others would use before it.
+            # A packet that waits must not set an alias that packets sent before it would use.
             self._saved.send(self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False))
             return
         self._output.send(self._encoder.packet(template, message, packet_id, now_us))
@@ -284,7 +284,7 @@ class MessageSender:
     def _template(
         self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
     ) -> PublishTemplate | None:
-        """What packets of a message are made of; None, and counted, if there can be none for this client."""
+        """The common part of the packets of a message; None, and counted, if it cannot be sent to this client."""
         try:
             template = self._encoder.template(message, qos, retain, subscription_ids)
         except ValueError as error:
@@ -312,17 +312,17 @@ class MessageSender:
         if arrival.acknowledge is not None:
             arrival.acknowledge()
 
-    # Answers of the client; each is false if it does not fit what was sent
+    # Acknowledgements of the client; each returns false if it does not match what was sent
 
     def puback(self, packet_id: int) -> bool:
-        """PUBACK came."""
+        """PUBACK was received."""
         if self._window.puback(packet_id) is None:
             return not self._window.holds(packet_id)
         self._finished(packet_id)
         return True
 
     def pubrec(self, packet_id: int, reason_code: ReasonCode) -> bool:
-        """PUBREC came: PUBREL is next, once that is durable, unless it is a refusal."""
+        """PUBREC was received: PUBREL is sent, once that is durable, unless it is a refusal."""
         is_refused = reason_code >= ReasonCode.UNSPECIFIED_ERROR
         entry = self._window.pubrec(packet_id, refused=is_refused)
         if entry is None:
@@ -337,7 +337,7 @@ class MessageSender:
         return True
 
     def pubcomp(self, packet_id: int) -> bool:
-        """PUBCOMP came."""
+        """PUBCOMP was received."""
         if self._window.pubcomp(packet_id) is None:
             return not self._window.holds(packet_id)
         self._finished(packet_id)
@@ -356,7 +356,7 @@ class MessageSender:
         if self._acknowledge and (acknowledge := self._acknowledge.pop(packet_id, None)) is not None:
             acknowledge()
 
-    # What an earlier connection left unfinished
+    # Messages that an earlier connection did not finish
 
     async def _resend(self) -> None:
         window = self._window
@@ -364,7 +364,7 @@ class MessageSender:
             await self._output.wait_for_room()
             entries = window.take_resends(_RESENT_AT_ONCE)
             if not entries:
-                # The client must answer some of them first; that calls `pump` again.
+                # The client must acknowledge some of them first; that calls `pump` again.
                 self._is_resending = False
                 return
             wanted = [(entry.shard, entry.offset, entry.lsn) for entry in entries if not entry.released]

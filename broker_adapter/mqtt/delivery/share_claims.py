@@ -1,4 +1,4 @@
-"""Messages of shared subscriptions at QoS 2 to one client: each is claimed before it is sent, many in one commit."""
+"""Messages of shared subscriptions at QoS 2 for one client: each is claimed before it is sent, many in one commit."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class _Waiting:
 
 
 class ShareClaims:
-    """Sends packets whose messages turn out to be the client's, and gives up the others.
+    """Sends the packets of messages that were claimed for the client, and drops the others.
 
     Args:
         claim: Claims messages and stores them with the session; see `Sessions.claim`.
-        window: Where the messages are followed.
-        output: Where the packets go then.
+        window: Tracks messages under way.
+        output: Where packets are sent.
         start: Starts a task that ends with the connection.
-        on_given_up: Called when messages were given up, so that there is room for others.
+        on_given_up: Called when messages were dropped, so that there is room for others.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ShareClaims:
         self._is_claiming = False
 
     def send(self, entry: InFlight, store_group: str, packet: bytes, acknowledge: Callable[[], None]) -> None:
-        """Send a packet once its message is claimed; either way the group need not keep the message any more then."""
+        """Send a packet once its message is claimed; in either case the message is acknowledged to the group then."""
         claim = Claim(store_group, entry.shard, entry.offset, entry.lsn)
         self._waiting.append(_Waiting(entry, claim, packet, acknowledge))
         self._output.reserve(len(packet))
@@ -63,7 +63,7 @@ class ShareClaims:
             waiting, self._waiting = self._waiting[:_CLAIMED_TOGETHER], self._waiting[_CLAIMED_TOGETHER:]
             wanted: dict[Claim, InFlight] = {}
             for one in waiting:
-                # The group may hand the same message to the same client again before the first is claimed.
+                # The group may deliver a message to the same client again before the first delivery is claimed.
                 wanted.setdefault(one.claim, one.entry)
             await self._claim(wanted)
             were_given_up = False

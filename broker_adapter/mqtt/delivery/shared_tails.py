@@ -1,14 +1,13 @@
-"""The tails of a broker: which there are, who needs them, and how few are enough.
+"""The tails of a broker: which exist, which sessions need them, and how to have few of them.
 
-A target that some tail's target covers needs no tail of its own; a new tail takes the place of those that it covers;
-with too many targets wider ones are followed, and narrower ones again when there are fewer.
-
-Invariants, on which everything rests that takes from tails by a `DedupWatermark`:
+A target that the target of a tail covers needs no tail of its own; a new tail replaces those that it covers; with too
+many targets, tails have wider filters, and narrower ones again when there are fewer targets.
+Invariants, which consumers of tails with a `DedupWatermark` rely on:
     - A target that is needed is covered by a tail.
-    - A new tail begins no later than where the others that may bring one of its shards have handed out everything. So
-      none of the tails that bring a shard leaves out what another one has not handed out yet.
-    - `handed_out_lsn` is no lower than the lsn of any record that a tail has handed out. It may lie ahead of
-      `position`: records in memory mode are shown ahead of others that wait for the disk.
+    - A new tail begins no later than the position up to which the other tails of one of its shards have handed out
+      everything. So a tail never skips a record that another tail of the shard has not handed out yet.
+    - `handed_out_lsn` is no lower than the lsn of any record that a tail has handed out. It may be ahead of
+      `position`: records in memory mode are shown before others that are not on disk yet.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 class Need:
-    """A target that sessions need; they share it.
+    """A target that sessions need; they share the object.
 
     Attributes:
-        tail: Brings it; None before it is found.
-        count: How often it is needed.
+        tail: The tail that covers it; None before there is one.
+        count: Number of its users.
     """
 
     __slots__ = ("_reached_lsn", "count", "tail", "target")
@@ -47,32 +46,32 @@ class Need:
 
     @property
     def reached_lsn(self) -> ReachedLsn:
-        """Everything of the target up to here was handed out."""
+        """Everything of the target up to this lsn was handed out."""
         if self.tail is not None and self.tail.reached_lsn > self._reached_lsn:
             self._reached_lsn = self.tail.reached_lsn
         return self._reached_lsn
 
     def move(self, tail: Tail) -> None:
-        """Have another tail bring it."""
+        """Replace the tail that covers it."""
         self._reached_lsn = self.reached_lsn
         self.tail = tail
 
 
 class SharedTails:
-    """See the module.
+    """The tails of a broker; see the module.
 
     Args:
         adapter: The store.
-        audience: Who listens to all of them.
-        tasks: Where they run.
-        max_count: So many targets are followed one by one.
-        linger_s: How long one stays that nobody needs.
-        resumes: Tails that break off begin anew where they were.
+        audience: Gets what all of them bring.
+        tasks: Nursery of the tails.
+        max_count: Most targets that have a tail each.
+        linger_s: How long a tail is kept that is not needed any more, in seconds.
+        resumes: Tails that fail restart where they were.
 
     Attributes:
-        position: The newest that the store has told.
+        position: The newest position that the store returned.
         handed_out_lsn: Highest lsn of a record that a tail has handed out.
-        progress_count: Changes whenever some need's ``reached_lsn`` may have.
+        progress_count: Changes whenever the ``reached_lsn`` of a need may have changed.
     """
 
     def __init__(
@@ -108,10 +107,10 @@ class SharedTails:
     # What the sessions need
 
     async def need(self, target: str) -> Need:
-        """Have a target brought; give the need back with `release`.
+        """Cover a target with a tail; call `release` with the result when it is not needed any more.
 
         Raises:
-            StorageError: The store refuses it.
+            StorageError: The store refuses the tail.
         """
         need = self._needs.get(target)
         if need is None:
@@ -128,13 +127,13 @@ class SharedTails:
         return need
 
     def release(self, need: Need) -> None:
-        """It is needed once less."""
+        """The caller does not need it any more."""
         need.count -= 1
         if not need.count:
             self._unneeded.set()
 
     def _find_tail(self, need: Need) -> bool:
-        """Whether a tail that there is brings what is needed."""
+        """Whether an existing tail covers the target; it is used then."""
         if need.tail is None:
             for tail in self._tails.values():
                 if covers(tail.target, need.target):
@@ -149,21 +148,21 @@ class SharedTails:
             target = next((one for one in wanted if covers(one, target)), target)
             if target.startswith("$") and len(self._tails) >= 2 * self._max_count:
                 raise LimitExceededError(
-                    f"{target!r} would need a live feed of its own beside {len(self._tails)} others, twice max_tails: "
-                    f"subscribe to fewer first levels that begin with '$'"
+                    f"{target!r} would need a live feed of its own in addition to {len(self._tails)} others, twice "
+                    f"max_tails: subscribe to fewer first levels that begin with '$'"
                 )
         await self._open(target)
 
-    # What there is
+    # The tails
 
     async def _open(self, target: str) -> None:
-        """Begin a tail; it takes the place of those that it covers."""
+        """Open a tail; it replaces those that it covers."""
         others = [tail.reached_lsn for tail in self._tails.values() if overlap(tail.target, target)]
         tail = Tail(target, self, resumes=self._resumes)
         try:
             await self._tasks.start(tail.run, self._adapter, min(others, default=None))
         except BaseException:
-            # It may have begun all the same, when it is this task that was cancelled.
+            # It may have been opened nevertheless, if this task was cancelled.
             tail.end()
             raise
         self._tails[target] = tail
@@ -180,11 +179,11 @@ class SharedTails:
         del self._tails[tail.target]
         for need in self._needs.values():
             if need.tail is tail:
-                # It is not needed now; who needs it again looks for another tail.
+                # It is not needed now; `need` finds another tail when it is.
                 need.tail = None
 
     async def run(self) -> None:
-        """End what is not needed any more, and follow no more than what is needed."""
+        """Close tails that are not needed any more, and replace tails that are wider than needed, until cancelled."""
         while True:
             await self._unneeded.wait()
             self._unneeded = trio.Event()
@@ -193,13 +192,13 @@ class SharedTails:
                 async with self._opening:
                     await self._tidy()
             except StorageError as error:
-                _log.warning("wider tails than are needed stay for now: %s", error)
+                _log.warning("tails that are wider than needed stay for now: %s", error)
                 self._unneeded.set()
                 await trio.sleep(max(1.0, self._linger_s))
 
     async def _tidy(self) -> None:
         self._needs = {target: need for target, need in self._needs.items() if need.count}
-        # Half of the bound: near it, tails would go back and forth between wide and narrow.
+        # Half of the limit: closer to it, tails would alternate between wide and narrow.
         wanted = covering(self._needs, max(1, self._max_count // 2))
         for tail in list(self._tails.values()):
             if self._tails.get(tail.target) is not tail or tail.target in self._needs:
@@ -210,7 +209,7 @@ class SharedTails:
                 self._close(tail)
 
     async def _make_narrower(self, wide: Tail, wanted: list[str]) -> None:
-        """Have what is needed of a tail brought by others that bring less, if these are few enough."""
+        """Replace a tail by narrower ones for its needed targets, if these are few enough."""
         needed = self._needed_of(wide)
         narrower = [target for target in wanted if any(covers(target, one) for one in needed)]
         if not all(covers(wide.target, target) for target in narrower):
@@ -227,7 +226,7 @@ class SharedTails:
     def _needed_of(self, tail: Tail) -> list[str]:
         return [need.target for need in self._needs.values() if need.tail is tail and need.count]
 
-    # What tails tell
+    # Called by the tails
 
     def began(self, tail: Tail, start: Position) -> None:
         """See `Audience`."""
@@ -252,5 +251,5 @@ class SharedTails:
         self.note(position)
 
     def note(self, position: Position) -> None:
-        """The store has told this position."""
+        """The store has returned this position."""
         self.position = max(self.position, position)

@@ -1,4 +1,4 @@
-"""Who is subscribed to what on this broker, and whom a topic concerns. Pure."""
+"""The subscriptions of the sessions at this broker, and lookup by topic. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Subscriber:
     """One subscription of a session that is connected here.
 
     Attributes:
-        options: May be replaced; say so to `Subscribers.changed`.
-        needs: What it needs of the tails.
-        live_need: What it needs of the tail of what is not kept.
+        options: May be replaced; call `Subscribers.changed` then.
+        needs: Targets that it needs from the tails.
+        live_need: Target that it needs from the tail of messages that are not kept.
     """
 
     __slots__ = ("inbox", "live_need", "needs", "options", "topic_filter")
@@ -41,7 +41,7 @@ class Subscribed:
 
     Attributes:
         by_filter: All of them.
-        version: Changes with them.
+        version: Changes whenever they change.
     """
 
     __slots__ = ("_known_at", "_reached_lsn", "_tails", "by_filter", "version")
@@ -55,7 +55,7 @@ class Subscribed:
 
     @property
     def reached_lsn(self) -> ReachedLsn:
-        """Everything that they need up to here was handed out by tails; 0 without any."""
+        """Everything that they need was handed out by tails up to this lsn; 0 without subscriptions."""
         if self._known_at != self._tails.progress_count:
             self._known_at = self._tails.progress_count
             needs = [need for subscriber in self.by_filter.values() for need in subscriber.needs]
@@ -63,17 +63,17 @@ class Subscribed:
         return self._reached_lsn
 
     def changed(self) -> None:
-        """Others are in `by_filter`, or their options were replaced."""
+        """`by_filter` was changed, or options in it were replaced."""
         self._known_at = -1
         self.version += 1
 
     def targets(self) -> list[str]:
-        """Where what they ask for lies in the store."""
+        """Shards and filters over shards in which their messages are stored."""
         return [need.target for subscriber in self.by_filter.values() for need in subscriber.needs]
 
 
 class Subscribers:
-    """Any number of subscriptions, found by topic."""
+    """A set of subscriptions, with lookup by topic."""
 
     def __init__(self, subscribers: Iterable[Subscriber] = ()) -> None:
         self._index: FilterIndex[Subscriber] = FilterIndex()
@@ -85,7 +85,7 @@ class Subscribers:
         return len(self._index)
 
     def add(self, subscriber: Subscriber) -> None:
-        """Take one in.
+        """Add a subscription.
 
         Raises:
             InvalidNameError: Its filter is not valid.
@@ -94,16 +94,16 @@ class Subscribers:
         self._known.clear()
 
     def discard(self, subscriber: Subscriber) -> None:
-        """Forget one."""
+        """Remove a subscription."""
         self._index.discard(subscriber.topic_filter, subscriber)
         self._known.clear()
 
     def changed(self) -> None:
-        """The options of one were replaced."""
+        """Options of a subscription were replaced."""
         self._known.clear()
 
     def match(self, topic: str) -> list[Match]:
-        """Whom a topic concerns, each session once."""
+        """The sessions with subscriptions that match a topic, each once."""
         found = self._known.get(topic)
         if found is None:
             if len(self._known) >= _CACHED_TOPICS:

@@ -20,31 +20,31 @@ _CREDIT_BYTES: Final = 4 << 20
 
 
 class Audience(Protocol):
-    """Whom a tail tells what comes; nothing here may block."""
+    """Gets what tails bring; its methods must not block."""
 
     def began(self, tail: Tail, start: Position) -> None:
-        """The feed has begun: everything behind this comes."""
+        """The feed has begun: everything behind this position will come."""
 
     def delivered(self, tail: Tail, delivery: Delivery) -> None:
         """Records have come."""
 
     def progressed(self, tail: Tail, reached: Position) -> None:
-        """Everything up to here has come."""
+        """Everything up to this position has come."""
 
 
 class Tail:
-    """See the module.
+    """A live feed of one target; see the module.
 
-    A tail leaves nothing out. When its feed fails it begins anew where everything had come: what came beyond that comes
-    once more, and whoever listens is to know by a `DedupWatermark` what it had already.
+    A tail skips no record. When its feed fails it restarts at the last position up to which everything had come:
+    records beyond that come once more, and the audience recognizes them by a `DedupWatermark`.
 
     Args:
         target: Filter over shards.
-        audience: Who listens.
-        resumes: Begin anew where everything had come, not with what comes then.
+        audience: Gets the records.
+        resumes: Restart at that position, not at the present end of the store.
 
     Attributes:
-        reached_lsn: Everything above its beginning and up to here was handed out.
+        reached_lsn: Everything from its beginning up to this lsn was handed out.
     """
 
     def __init__(self, target: str, audience: Audience, *, resumes: bool = True) -> None:
@@ -58,7 +58,7 @@ class Tail:
         return f"<Tail {self.target!r} at {self.reached_lsn}>"
 
     def end(self) -> None:
-        """Hand out nothing any more."""
+        """Hand out nothing more."""
         self._scope.cancel()
 
     async def run(
@@ -68,14 +68,14 @@ class Tail:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Follow the store until ended. It has started when everything that is appended from then on comes.
+        """Follow the store until ended; `task_status` is notified when no new record can be missed any more.
 
         Args:
             adapter: The store.
-            after_lsn: Where to begin; None: now.
+            after_lsn: Where to begin; None: at the end.
 
         Raises:
-            StorageError: It cannot begin. Later failures are logged and it begins anew.
+            StorageError: It cannot begin. Later errors are logged, and it restarts.
         """
         has_begun = False
 
@@ -101,7 +101,7 @@ class Tail:
                     if not has_begun:
                         raise
                     log = _log.debug if attempt else _log.warning
-                    log("the tail of %r broke off and begins anew: %s", self.target, error)
+                    log("the tail of %r was interrupted and restarts: %s", self.target, error)
                 except trio.ClosedResourceError:
                     if not has_begun:
                         raise
@@ -121,7 +121,7 @@ class Tail:
             self._reached(reached)
             self._audience.progressed(self, reached)
             return
-        # The lsn of a record says nothing of how far the store is: what is published later may have a lower one.
+        # The lsn of a record is not a position: a record that is shown later may have a lower one.
         self._audience.delivered(self, item)
 
     def _reached(self, position: Position) -> None:

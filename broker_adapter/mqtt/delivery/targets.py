@@ -1,4 +1,4 @@
-"""Which filters over shards reach what is asked for, without there being too many of them. Pure."""
+"""Filters over shards that cover a set of targets, without there being too many of them. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def first_level_of(target: str) -> str:
 
 
 def without_covered(targets: Iterable[str]) -> list[str]:
-    """Without those that another one covers, in a fixed order."""
+    """The targets that no other one covers, in a fixed order."""
     kept: list[str] = []
     for target in sorted(set(targets), key=lambda one: (one.count("/"), one)):
         if not any(covers(wider, target) for wider in kept):
@@ -32,13 +32,13 @@ def without_covered(targets: Iterable[str]) -> list[str]:
 def covering(targets: Iterable[str], max_count: int) -> list[str]:
     """Filters that cover all targets, in a fixed order: the targets themselves, or fewer and wider ones.
 
-    First levels with many targets are widened first. What begins with ``$`` is matched by no filter that begins with a
-    wildcard: it keeps a filter of its own, so there may be more than ``max_count`` of these.
+    First levels with many targets are widened first. Targets that begin with ``$`` are matched by no filter that begins
+    with a wildcard: each keeps a filter of its own, so there may be more than ``max_count`` of these.
     """
     wanted = set(targets)
     if EVERYTHING in wanted:
         wanted = {one for one in wanted if one == EVERYTHING or one.startswith("$")}
-    # With very many it is not looked which of them cover others: they are widened together.
+    # With very many targets the comparison of all pairs is skipped: they are widened together.
     if len(wanted) <= _COMPARED * max_count:
         wanted = set(without_covered(wanted))
     if len(wanted) > max_count:

@@ -1,3 +1,3 @@
-"""Values of MQTT that other packages share: messages, topics, subscriptions, limits, errors. Pure."""
+"""Values of MQTT that the other packages of the broker share: messages, topics, subscriptions, limits, errors. Pure."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""When a delayed message is to be published, and the name that it waits under until then."""
+"""When a delayed message is to be published, and the name under which it is stored until then."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import attrs
 
 @attrs.frozen(slots=True)
 class DelayedPublish:
-    """When a message is to be published, and the name that it waits under.
+    """When a message is to be published, and the name under which it is stored until then.
 
-    The name is made once for a message, not for each attempt to store it: an attempt that was carried out and not
-    answered stands against the next one.
+    The name is made once for a message, not for each attempt to store it: so a second attempt conflicts with a first
+    one that was carried out although its answer was lost.
     """
 
     at_us: int

@@ -1,4 +1,4 @@
-"""Faults of a client that no single packet shows; those that one does are `codec.MqttProtocolError`."""
+"""Protocol errors of a client that show only in the state of its session; see `mqtt_codec.MqttProtocolError`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
 
 class ConversationError(Exception):
-    """The client broke a rule of the conversation, so the connection ends.
+    """The client broke the protocol, so the connection ends.
 
     Attributes:
-        reason_code: What DISCONNECT says.
+        reason_code: Reason code of DISCONNECT.
     """
 
     def __init__(self, reason_code: ReasonCode, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What one client may make the broker hold, what CONNACK tells it of that, and how soon the store is asked again."""
+"""Limits of what one client may occupy in the broker, some of which CONNACK announces, and of retries."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ STORE_BACK_OFF: Final = BackOff(0.05, 2.0)
 
 @attrs.frozen(slots=True, kw_only=True)
 class Limits:
-    """Limits of connections; the defaults are what brokers run with.
+    """Limits of connections; the defaults are those that brokers use.
 
     Attributes:
         max_packet_bytes: Largest packet that is received; a message must fit into one batch of the store too.
-        max_connect_bytes: Largest CONNECT: a stranger can make the broker hold this much, and no more.
-        receive_maximum: QoS 1 and 2 messages from a client that are not acknowledged yet.
-        send_maximum: QoS 1 and 2 messages to a client that are not acknowledged yet, whatever more it allows.
+        max_connect_bytes: Largest CONNECT: the most memory that a client without authentication can occupy.
+        receive_maximum: Most unacknowledged QoS 1 and 2 messages from a client.
+        send_maximum: Most unacknowledged QoS 1 and 2 messages to a client, even if the client allows more.
         topic_alias_maximum: Topic aliases in either direction; 0 switches them off.
-        max_keep_alive_s: A client that asks for more, or none, of MQTT 5 is told to use this; 0 sets no limit.
-        max_session_expiry_s: How long a session is kept; also of MQTT 3.1.1 clients without clean session.
+        max_keep_alive_s: Server Keep Alive for a client of MQTT 5 that asks for a longer one, or none; 0: no limit.
+        max_session_expiry_s: Longest session expiry interval; also that of MQTT 3.1.1 clients without clean session.
         max_subscriptions: Of one session.
         max_client_id_bytes: Longest client identifier.
         connect_timeout_s: Time for CONNECT to arrive.
-        max_output_bytes: Bytes that wait to be sent to a client before no more messages are taken for it.
-        stalled_after_s: A client that takes nothing of what waits for so long is disconnected.
-        settle_timeout_s: When a client leaves, how long is waited for what it published before it left.
+        max_output_bytes: When this many bytes wait to be sent to a client, no more messages are taken for it.
+        stalled_after_s: A client that accepts no bytes for this long, although some wait, is disconnected.
+        settle_timeout_s: How long the broker waits for the outcome of earlier publishes when a client disconnects.
     """
 
     max_packet_bytes: int = 4 << 20

@@ -1,4 +1,4 @@
-"""A message on its way through the broker, and the record that it is in the store."""
+"""A message on its way through the broker, and its form as a record of the store."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ _FORMAT_OF_TEXT: Final = {text: number for number, text in enumerate(_FORMAT_TEX
 
 @attrs.define(slots=True, eq=False)
 class Message:
-    """What a client published, and its place once it is stored.
+    """A message that a client published, and its place in the store once it is stored.
 
     Attributes:
-        qos: As published; a subscriber gets it with the lower of this and its own.
+        qos: As published; it is delivered with the lower of this and the QoS of the subscription.
         retain: The retain flag as published.
         publisher: Client identifier of the publisher; empty for the broker itself.
-        properties: Those that go from end to end; the expiry interval is `expires_at_us` here.
-        expires_at_us: Time from which it is no longer delivered; 0 means never.
+        properties: Those that are forwarded to subscribers; the message expiry interval is in `expires_at_us`.
+        expires_at_us: Time from which it is no longer delivered, in microseconds since 1970; 0 means never.
         timestamp_us: When the broker received it.
         shard: Name of its shard; empty if it is not stored.
-        offset: Its number in the shard, -1 if it is not stored.
-        lsn: Position over all shards, 0 if it is not stored.
-        encoded: The packet that was last made of it, and for whom it serves; see `publish_encoding`.
+        offset: Its offset in the shard, -1 if it is not stored.
+        lsn: Its lsn, 0 if it is not stored.
+        encoded: The PUBLISH packet last encoded from it, with the key that says for which clients it can be used; see
+            `publish_encoding`.
     """
 
     topic: str
@@ -63,11 +64,11 @@ def digest_of(topic: str, payload: bytes) -> int:
 
 
 def record_of(message: Message, topic: str | None = None) -> Record:
-    """The message as a record.
+    """The record of a message.
 
     Args:
-        message: The message.
-        topic: What the record's topic column says: empty where the shard's name tells it, by default the topic.
+    message: The message.
+            topic: Value of the record's topic column: empty where the shard's name is the topic; default: the topic.
     """
     headers: list[tuple[str, bytes]] = [(CLIENT, message.publisher.encode()), (QOS, _QOS_TEXT[message.qos])]
     if message.retain:
@@ -99,7 +100,7 @@ def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:
 
 
 def message_of(shard: str, stored: StoredRecord) -> Message:
-    """The message that a record holds. Records of other writers are messages of QoS 1 without a publisher."""
+    """The message in a record. A record that no broker wrote is a message of QoS 1 without a publisher."""
     publisher, qos, retain, properties = "", 1, False, EMPTY
     others: list[tuple[str, bytes]] = []
     for name, value in stored.headers:

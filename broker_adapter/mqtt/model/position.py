@@ -1,9 +1,9 @@
-"""Positions and versions: numbers of one log that must not be compared with each other by chance. Pure.
+"""Positions and versions: kinds of lsns that must not be mixed up. Pure.
 
-Every record and every state key gets an lsn of its own, also those of one commit, and a record in memory mode is shown
-to readers ahead of file-mode records with lower lsns that wait for the disk. So neither the lsn of a record nor the
-version of a key says what has been shown altogether. A position does: the store tells it, and it never lies inside a
-commit.
+Every record and every state key gets an lsn of its own, also within one commit, and a record in memory mode is shown to
+readers ahead of file-mode records with lower lsns that are not on disk yet. So neither the lsn of a record nor the
+version of a key says how far all shards have been shown. A position does: it comes from the store, and it is never
+between two lsns of one commit.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NewType
 import attrs
 
 ReachedLsn = NewType("ReachedLsn", int)
-"""Everything up to this lsn is done, in all shards that matter here: put in, handed out, read or taken.
+"""Everything up to this lsn is finished, in all shards that matter here: stored, delivered, read or taken.
 
-The lsn of a record, which is a plain number, is none. Make one of a `Position`, of another one, or where it is known
-that everything below a record is done. It may lie inside a commit, which a `Position` never does.
+The lsn of a record, which is a plain number, is not such an lsn. Make one from a `Position`, from another one, or where
+everything below a record is known to be finished. It may be between two lsns of one commit, unlike a `Position`.
 """
 
 
@@ -24,7 +24,7 @@ that everything below a record is done. It may lie inside a commit, which a `Pos
 class StateVersion:
     """Version of a key of the state store: the lsn of the entry that wrote it.
 
-    Two versions can be compared for equality alone. Whether a write lies before a position tells `Position.covers`.
+    Two versions can only be compared for equality. `Position.covers` compares a version with a position.
     """
 
     number: int
@@ -32,22 +32,22 @@ class StateVersion:
 
 @attrs.frozen(slots=True, order=True)
 class Position:
-    """What the store told of how far it is: everything with this lsn or a lower one is committed and shown to readers.
+    """A position of the store: everything with this lsn or a lower one is committed and shown to readers.
 
-    It lies between two commits: of the changes of one commit, it covers all or none. Make one of what the store told as
-    such (`Feed.start_lsn`, `Progress.lsn`), never of the lsn of a record.
+    It is between two commits: it covers all changes of a commit, or none. Make one only of an lsn that the store
+    returned as a position (`Feed.start_lsn`, `Progress.lsn`), never of the lsn of a record.
     """
 
     lsn: ReachedLsn = attrs.field(converter=ReachedLsn)
 
     def covers(self, version: StateVersion) -> bool:
-        """Whether the commit that wrote this version is among what the position stands for."""
+        """Whether the commit that wrote this version is at or before the position."""
         return version.number <= self.lsn
 
     def covers_record(self, record_lsn: int) -> bool:
-        """Whether the commit that appended the record with this lsn is among what the position stands for."""
+        """Whether the commit that appended the record with this lsn is at or before the position."""
         return record_lsn <= self.lsn
 
 
 BEGINNING = Position(0)
-"""Nothing lies before it."""
+"""Before every record."""

@@ -1,7 +1,7 @@
-"""What a broker counts, and the `$SYS/broker/...` topics that tell of it.
+"""Counters of a broker, and the `$SYS/broker/...` topics that publish them.
 
-The counters are plain numbers: whoever does something adds one. When the topics are published, and to whom, is said by
-who holds a `SystemTopics`; nothing here stores them, they concern this broker alone.
+The counters are plain numbers, incremented where the counted thing happens. The topics concern this broker alone and
+are not stored; the owner of a `SystemTopics` publishes them.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import attrs
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 
 DropReason = Literal["slow_subscriber", "store", "not_allowed", "packet_too_large", "not_encodable"]
-"""Why a message is dropped: a subscriber had no room for it (QoS 0), the store refused it, a rule forbids it to its
-publisher or subscriber, a subscriber takes no packet so large, MQTT has no form for it."""
+"""Why a message is dropped: a subscriber had no room for it (QoS 0), the store refused it, the rules do not allow it to
+its publisher or subscriber, it is larger than the packets a subscriber accepts, MQTT cannot express it."""
 
 RefusalReason = Literal["no_connect", "protocol", "credentials", "not_authorized", "client_id", "packet_size", "store"]
-"""Why a connection is turned away: no CONNECT in time, one against the standard, a wrong password, a will that may not
-be, a client identifier that cannot be, a client that takes no packet as large as CONNACK, a store that is away."""
+"""Why a connection is refused: no CONNECT in time, a malformed one, a wrong password, a will that is not allowed, an
+invalid client identifier, a client that accepts no packet as large as CONNACK, a store that cannot be reached."""
 
 EndReason = Literal[
     "protocol", "keep_alive", "stalled", "taken_over", "stopping", "refused_publish", "unanswered", "fault"
 ]
-"""Why a client's connection is ended: a broken rule, silence, a client that takes nothing, its session is wanted
-elsewhere, the broker stops, a publish was refused and MQTT 3.1.1 has no word for that, a publish will never be answered
-after the connection to the store was lost, a fault of the broker's own."""
+"""Why the broker ends a client's connection: protocol error, keep-alive timeout, the client reads nothing, session
+taken over, the broker stops, a publish of an MQTT 3.1.1 client was refused (no packet can say so), a publish will never
+be answered after the connection to the store was lost, an error in the broker itself."""
 
 
 @attrs.define(slots=True)
 class Traffic:
-    """Messages in one direction.
+    """Counters of messages in one direction.
 
     Attributes:
         messages: PUBLISH packets, by QoS.
-        payload_bytes: Of them, by QoS.
+        payload_bytes: Bytes of their payloads, by QoS.
     """
 
     messages: list[int] = attrs.Factory(lambda: [0, 0, 0])
@@ -44,22 +44,22 @@ class Traffic:
 
 @attrs.define(slots=True)
 class BrokerStatistics:
-    """Counters of one broker since it started. Fields that are not counters say so.
+    """Counters of one broker since it started, except for the gauges among them.
 
     Attributes:
-        sockets_total: Connections accepted, whatever came of them.
+        sockets_total: Connections accepted by the listeners.
         connects_total: CONNECT packets that were accepted.
         clients_connected: Clients with an open connection now; a gauge.
         clients_maximum: The most that were connected at once.
-        clients_expired: Sessions that this broker ended because their time was over.
+        clients_expired: Sessions that this broker ended because they expired.
         packets_received: MQTT control packets of all kinds.
         packets_sent: MQTT control packets of all kinds.
         received: PUBLISH packets from clients.
         sent: PUBLISH packets to clients.
-        dropped: Messages that were not taken, or that a subscriber did not get, by why that was.
-        refused: Connections that were turned away before their client was let in, by why that was.
-        ended: Connections of clients that the broker ended, by why that was.
-        acknowledge_s: How long publishers wait for PUBACK or PUBREC, one value for all that one receive brought.
+        dropped: Messages that were refused, or not delivered to a subscriber, by reason.
+        refused: Connections that were refused before or with CONNACK, by reason.
+        ended: Connections of accepted clients that the broker ended, by reason.
+        acknowledge_s: How long publishers wait for PUBACK or PUBREC, in seconds; one value for each receive.
         bytes_received: Everything from clients, below TLS and WebSocket frames.
         bytes_sent: Everything to clients, likewise.
         subscriptions: Of the clients connected here, shared ones too; a gauge.
@@ -116,7 +116,7 @@ class BrokerStatistics:
         self.clients_maximum = max(self.clients_maximum, self.clients_connected)
 
     def client_disconnected(self) -> None:
-        """A client whose CONNECT was accepted is gone."""
+        """An accepted client has disconnected."""
         self.clients_connected -= 1
 
 
@@ -138,10 +138,10 @@ _COUNTS: Final = {
     "bytes/received": "bytes_received",
     "bytes/sent": "bytes_sent",
 }
-"""Topic below ``$SYS/broker/`` -> counter. The names are those that mosquitto gave them, which dashboards know.
+"""Topic below ``$SYS/broker/`` -> counter. The names are those of mosquitto, so that existing dashboards work.
 
-What lies in the store, retained messages and sessions whose clients are away, is no broker's to count: there are no
-topics for it.
+There are no topics for retained messages and for sessions of clients that are away: these are in the store and belong
+to no single broker.
 """
 
 _LOADS: Final = {
@@ -155,20 +155,20 @@ _LOADS: Final = {
     "load/sockets": "sockets_total",
     "load/connections": "connects_total",
 }
-"""Topic -> counter whose growth a minute it tells, as a moving average over three spans."""
+"""Topic -> counter; the topic has the counter's growth per minute, as a moving average over three spans."""
 
 _SPANS_MIN: Final = (1, 5, 15)
 
 
 class LoadAverage:
-    """Exponential moving averages of how fast one counter grows, a minute, like the load of a Unix machine."""
+    """Exponential moving averages of how fast one counter grows, per minute, like the load of a Unix machine."""
 
     def __init__(self) -> None:
         self._last = 0
         self.averages = [0.0 for _ in _SPANS_MIN]
 
     def update(self, count: int, elapsed_s: float) -> None:
-        """Take the counter's value, so many seconds after the last time."""
+        """Update with the counter's value, ``elapsed_s`` seconds after the last update."""
         if elapsed_s <= 0:
             return
         per_minute = (count - self._last) * 60 / elapsed_s
@@ -192,17 +192,17 @@ class SystemTopics:
         self._loads = {topic: LoadAverage() for topic in _LOADS}
 
     def update(self, elapsed_s: float) -> None:
-        """Take the averages further: so many seconds have gone by since the last time."""
+        """Update the averages, ``elapsed_s`` seconds after the last update."""
         for topic, counter in _LOADS.items():
             self._loads[topic].update(getattr(self._statistics, counter), elapsed_s)
 
     def values(self, uptime_s: float) -> dict[str, bytes]:
-        """Every topic with its value now."""
+        """All topics with their current values."""
         statistics = self._statistics
         texts = {
             "version": self._version,
             "uptime": f"{uptime_s:.0f} seconds",
-            # Sessions whose clients are away are in the store and no broker's: they count nowhere.
+            # Sessions of clients that are away are in the store and belong to no broker, so they are not counted.
             "clients/total": str(statistics.clients_connected),
             **{topic: str(getattr(statistics, counter)) for topic, counter in _COUNTS.items()},
         }

@@ -1,7 +1,7 @@
 """Where the messages of a topic are stored, and whether a session that was away gets them. Pure.
 
-What becomes of a message is told by storage rules, in which shard it lies by the topic mapping (`topic_mapping`) and by
-what is here for topics that no shard can be named after and for messages that are not kept.
+Storage rules say whether and how a message is kept. The topic mapping (`topic_mapping`) says in which shard; this
+module adds shards for topics that cannot be shard names, and for messages that are not kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shards.topics.topic_filters import is_filter, matches, validate_filter
 FOLDED_SHARDS: Final = 16
 
 LIVE_PREFIX: Final = f"{BROKER_PREFIX}live"
-"""Shards of messages that are not kept: only those who are subscribed when they come ever read them."""
+"""Shards of messages that are not kept: only clients that are subscribed at that moment get them."""
 
 LIVE_TARGET: Final = f"{LIVE_PREFIX}/+"
 
@@ -36,16 +36,16 @@ _CACHED_TOPICS: Final = 100_000
 
 
 class Storage(enum.StrEnum):
-    """What is done with a message."""
+    """How a message is kept."""
 
     NONE = "none"
-    """It goes to those who are subscribed now."""
+    """It is not stored: only clients that are subscribed now get it."""
 
     MEMORY = "memory"
-    """It is kept in memory, and is gone with the storage node."""
+    """It is stored in memory, and lost when the storage node stops."""
 
     FILE = "file"
-    """It is kept in files, safe when it is acknowledged."""
+    """It is stored in files, and durable when it is acknowledged."""
 
 
 _ALL_QOS: Final = frozenset((0, 1, 2))
@@ -58,13 +58,13 @@ def _as_set(values: Iterable[int]) -> frozenset[int]:
 
 @attrs.frozen(slots=True)
 class StorageRule:
-    """What is done with the messages of some topics.
+    """How the messages of some topics are kept.
 
     Attributes:
         topic_filter: The topics.
-        storage: None leaves it to the rules behind this one.
-        qos: Of which messages.
-        offline: Whether sessions get what was stored while they were away; None leaves it to the rules behind this one.
+        storage: How they are kept; None leaves that to later rules.
+        qos: The rule applies to messages of these QoS.
+        offline: Whether sessions get messages that were stored while they were away; None leaves that to later rules.
     """
 
     topic_filter: str = attrs.field(converter=validate_filter)
@@ -77,12 +77,12 @@ class StorageRule:
 
 @attrs.frozen(slots=True)
 class TopicStorage:
-    """What the rules say of one topic.
+    """What the rules say about one topic.
 
     Attributes:
-        by_qos: What is done with messages of QoS 0, 1 and 2.
-        mode: Of the topic's shard when it is created: the strongest that any QoS needs.
-        offline: Whether sessions get what was stored while they were away.
+        by_qos: How messages of QoS 0, 1 and 2 are kept.
+        mode: Mode of the topic's shard when it is created: the strongest that any QoS needs.
+        offline: Whether sessions get messages that were stored while they were away.
     """
 
     by_qos: tuple[Storage, Storage, Storage]
@@ -91,13 +91,13 @@ class TopicStorage:
 
 
 class StorageRules:
-    """An ordered set of rules; the first one that says something about a topic (and QoS) decides.
+    """An ordered list of rules; the first one that says something about a topic (and QoS) decides.
 
-    By default QoS 0 is not kept, QoS 1 and 2 are, in files.
+    By default messages of QoS 0 are not kept; those of QoS 1 and 2 are kept in files.
 
     Args:
         rules: The rules.
-        offline: For topics of which no rule says it.
+        offline: Default for topics that no rule decides.
     """
 
     def __init__(self, rules: Iterable[StorageRule] = (), *, offline: bool = True) -> None:
@@ -106,7 +106,7 @@ class StorageRules:
         self._by_topic: dict[str, TopicStorage] = {}
 
     def of_topic(self, topic: str) -> TopicStorage:
-        """What the rules say of a topic."""
+        """What the rules say about a topic."""
         found = self._by_topic.get(topic)
         if found is None:
             found = self._decide(topic)
@@ -116,7 +116,7 @@ class StorageRules:
         return found
 
     def keeps_offline(self, topic: str) -> bool:
-        """Whether sessions get what was stored of a topic while they were away."""
+        """Whether sessions get messages of a topic that were stored while they were away."""
         return self.of_topic(topic).offline
 
     def _decide(self, topic: str) -> TopicStorage:
@@ -136,9 +136,9 @@ class StorageRules:
 
 
 class BrokerTopicMapping(TopicMapping):
-    """A topic mapping that has a place for every topic of MQTT.
+    """A topic mapping that maps every valid MQTT topic to a shard.
 
-    Topics that cannot name a shard (too long, control characters) share a few shards of the broker's own.
+    Topics that cannot be shard names (too long, control characters) share a few shards of the broker's own.
     """
 
     def rule_for(self, topic: str) -> MappingRule | None:
@@ -157,9 +157,9 @@ class Placement:
 
     Attributes:
         shard: Name of the shard.
-        topic: What the record says; empty if the shard's name says it.
-        config: The shard's, should it have to be created.
-        is_kept: Whether it is stored for longer than a moment.
+        topic: Value of the record's topic column; empty if the shard's name is the topic.
+        config: Configuration of the shard, in case it has to be created.
+        is_kept: Whether it is stored for longer than the delivery to connected subscribers takes.
     """
 
     shard: str
@@ -169,12 +169,12 @@ class Placement:
 
 
 class Placements:
-    """Where messages are stored, by the rules and the mapping together.
+    """Where messages are stored, according to both the storage rules and the topic mapping.
 
     Args:
-        rules: What is kept, and how.
-        mapping: In which shard.
-        create: What a topic's shard is created with, but for its mode.
+        rules: Whether and how messages are kept.
+        mapping: The shards of topics.
+        create: Configuration with which a topic's shard is created, except for its mode.
     """
 
     def __init__(self, rules: StorageRules, mapping: TopicMapping, create: ShardConfig | None = None) -> None:
@@ -185,7 +185,7 @@ class Placements:
         self._known: dict[str, tuple[Placement, Placement, Placement]] = {}
 
     def replace_rules(self, rules: StorageRules) -> None:
-        """Store messages by these rules from now on. Shards that are there keep their mode."""
+        """Store messages by these rules from now on. Existing shards keep their mode."""
         self._rules = rules
         self._known.clear()
 

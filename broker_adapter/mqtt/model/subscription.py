@@ -1,4 +1,4 @@
-"""What a client asked for with one topic filter, and since when."""
+"""Options of a subscription, and the position from which it applies."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from broker_adapter.mqtt.model.position import BEGINNING, Position
 
 @attrs.frozen(slots=True)
 class SubscriptionOptions:
-    """Options of one subscription; it is kept with the session.
+    """Options of one subscription; they are stored with the session.
 
     Attributes:
-        qos: Highest QoS at which messages are sent for it.
-        no_local: Not to the client that published the message.
+        qos: Highest QoS at which messages are sent.
+        no_local: Do not send messages that the client published itself.
         retain_as_published: Leave the retain flag as the publisher set it.
         retain_handling: 0 send retained messages, 1 only if the subscription is new, 2 never.
-        subscription_id: Number that goes out with each message; 0 stands for none.
-        since: It counts for messages that were published behind this.
+        subscription_id: Subscription Identifier sent with each message; 0 means none.
+        since: It applies to messages that were published after this position.
     """
 
     qos: int

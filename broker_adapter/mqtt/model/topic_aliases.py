@@ -1,4 +1,4 @@
-"""Topic aliases of one connection: those that the client has set, and those that the broker sets for it. Pure."""
+"""Topic aliases of one connection: those set by the client, and those set by the broker. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _CANDIDATES_PER_ALIAS: Final = 8
 
 
 class InboundAliases:
-    """Aliases in what the client publishes.
+    """Topic aliases in PUBLISH packets of the client.
 
     Args:
-        maximum: The highest that it may use, as CONNACK told it.
+        maximum: The highest alias that the client may use; CONNACK announces it.
     """
 
     def __init__(self, maximum: int) -> None:
@@ -22,28 +22,26 @@ class InboundAliases:
         self._topics: dict[int, str] = {}
 
     def resolve(self, topic: str, alias: int) -> str:
-        """The topic that a PUBLISH with an alias is for; a topic beside it is what the alias stands for from now on.
+        """The topic of a PUBLISH with an alias; if the packet has a topic, the alias is set to that topic.
 
         Raises:
-            ConversationError: The alias is out of range, or stands for nothing.
+            ConversationError: The alias is out of range, or is not set.
         """
         if not 0 < alias <= self._maximum:
             raise ConversationError(
-                ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}: it may be from 1 to {self._maximum}"
+                ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}: it must be from 1 to {self._maximum}"
             )
         if topic:
             self._topics[alias] = topic
             return topic
         known = self._topics.get(alias)
         if known is None:
-            raise ConversationError(
-                ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} stands for no topic on this connection"
-            )
+            raise ConversationError(ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} is not set on this connection")
         return known
 
 
 class OutboundAliases:
-    """Aliases in what the client is sent: a topic that comes again gets one, and keeps it, while there are any.
+    """Topic aliases in PUBLISH packets to the client: a topic that is sent twice gets one, as long as some are free.
 
     Args:
         maximum: How many the client allows.
@@ -56,11 +54,11 @@ class OutboundAliases:
         self._candidates: dict[str, None] = {}
 
     def known(self, topic: str) -> int:
-        """The alias that the client knows for a topic; 0 if there is none."""
+        """The alias that is set for a topic; 0 if there is none."""
         return self._aliases.get(topic, 0)
 
     def assign(self, topic: str) -> int:
-        """Count a topic that is being sent; returns the alias to set for it with this packet, 0 for none."""
+        """Count a topic that is being sent; returns the alias to set with this packet, 0 for none."""
         if len(self._aliases) >= self.maximum:
             return 0
         if topic not in self._candidates:

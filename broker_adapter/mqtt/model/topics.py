@@ -1,6 +1,6 @@
-"""What the topic names and filters of clients ask for, and which of them are refused. Pure.
+"""The meaning of topic names and filters of clients (shared, replay, delayed), and which ones are refused. Pure.
 
-How they are spelt (wildcards, UTF-8) is the codec's business, where the records of a topic lie that of `storage_rules`.
+Their syntax (wildcards, UTF-8) is checked by the codec; `storage_rules` says where the records of a topic are stored.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _DELAY: Final = re.compile(r"[0-9]{1,10}")
 
 
 class TopicRefusedError(Exception):
-    """A client may not use this topic or filter, whoever it is.
+    """No client may use this topic or filter.
 
     Attributes:
-        reason_code: What PUBACK, SUBACK or DISCONNECT says.
+        reason_code: Reason code of PUBACK, PUBREC, SUBACK or DISCONNECT.
     """
 
     def __init__(self, reason_code: ReasonCode, message: str) -> None:
@@ -40,12 +40,12 @@ class TopicRefusedError(Exception):
 
 @attrs.frozen(slots=True)
 class FilterRequest:
-    """What a topic filter in SUBSCRIBE or UNSUBSCRIBE asks for.
+    """The parts of a topic filter in SUBSCRIBE or UNSUBSCRIBE.
 
     Attributes:
-        topic_filter: What topics are matched with.
+        topic_filter: The filter that topics are matched with.
         group: Name of the shared subscription, empty if it is not shared.
-        replay_from: Where to begin among what is stored, as the client wrote it; None without replay.
+        replay_from: Start of the replay, as the client wrote it; None without replay.
     """
 
     topic_filter: str
@@ -54,20 +54,20 @@ class FilterRequest:
 
     @property
     def is_system(self) -> bool:
-        """Whether it is about this broker's own statistics, which are not stored."""
+        """Whether it is for statistics of this broker (`$SYS`), which are not stored."""
         return is_system(self.topic_filter)
 
 
 def is_system(topic: str) -> bool:
-    """Whether a topic or filter is one of this broker's statistics."""
+    """Whether a topic or filter is below `$SYS`."""
     return topic.startswith("$SYS/") or topic == _SYSTEM
 
 
 def parse_filter(text: str) -> FilterRequest:
-    """Read a topic filter.
+    """Parse a topic filter.
 
     Raises:
-        TopicRefusedError: It cannot be subscribed to.
+        TopicRefusedError: No client can subscribe to it.
     """
     request = _prefixed(text) if text.startswith("$") else FilterRequest(text)
     topic_filter = request.topic_filter
@@ -80,7 +80,7 @@ def parse_filter(text: str) -> FilterRequest:
         raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{topic_filter!a}: the broker keeps its own state there")
     if first in (_SHARE, _REPLAY, _DELAYED) or (first == _SYSTEM and request.topic_filter != text):
         raise TopicRefusedError(
-            ReasonCode.TOPIC_FILTER_INVALID, f"{text!a}: {first} cannot stand there; write a plain topic filter"
+            ReasonCode.TOPIC_FILTER_INVALID, f"{text!a}: {first} is not allowed here; use a plain topic filter"
         )
     return request
 
@@ -97,10 +97,10 @@ def _prefixed(text: str) -> FilterRequest:
 
 
 def parse_topic(text: str) -> tuple[str, int | None]:
-    """The topic that a PUBLISH is for, and after how many seconds it is to be published; None for at once.
+    """The topic that a PUBLISH is for, and the delay of its publication in seconds; None for no delay.
 
     Raises:
-        TopicRefusedError: Nobody may publish there.
+        TopicRefusedError: No client can publish to it.
     """
     if not text.startswith("$"):
         return text, None
@@ -114,12 +114,12 @@ def parse_topic(text: str) -> tuple[str, int | None]:
         )
     inner = topic.partition("/")[0]
     if inner == _DELAYED:
-        raise TopicRefusedError(ReasonCode.TOPIC_NAME_INVALID, f"{text!a} is delayed twice")
+        raise TopicRefusedError(ReasonCode.TOPIC_NAME_INVALID, f"{text!a} has two $delayed prefixes")
     return _publishable(inner, topic), int(delay)
 
 
 def _publishable(first_level: str, topic: str) -> str:
     if first_level.startswith("$"):
-        # What begins so is for servers to use, not for clients to talk to each other (section 4.7.2 of the standard).
+        # Topics that begin with $ are reserved for servers (section 4.7.2 of the standard).
         raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{topic!a}: clients cannot publish below {first_level}")
     return topic

@@ -1,3 +1,3 @@
-"""What a PUBLISH goes through until it is acknowledged."""
+"""The way of a PUBLISH from its receipt to its acknowledgement."""
 
 __all__: list[str] = []

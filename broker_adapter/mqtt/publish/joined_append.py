@@ -1,4 +1,4 @@
-"""Two appends of one message, to its shard and to that of a cache queue, that are acknowledged as one."""
+"""Two appends of one message, to its shard and to the shard of a cache queue, that are acknowledged as one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shards.model import Appended
 
 @attrs.frozen(slots=True, eq=False)
 class JoinedAppend:
-    """A `PendingAppend` whose outcome is known when both are; a failure of either is its failure."""
+    """A `PendingAppend` that is done when both are; it fails if either fails."""
 
     first: PendingAppend
     second: PendingAppend
 
     @property
     def parts(self) -> tuple[PendingAppend, ...]:
-        """The appends that were handed to the store."""
+        """The two appends."""
         return tuple(part for each in (self.first, self.second) for part in parts_of(each))
 
     @property
@@ -32,7 +32,7 @@ class JoinedAppend:
             try:
                 await each.wait()
             except StorageError:
-                # Which of them failed is told when both are done.
+                # The error is reported by `result_nowait`, when both are done.
                 continue
         return self.result_nowait()
 
@@ -43,5 +43,5 @@ class JoinedAppend:
 
 
 def parts_of(pending: PendingAppend) -> tuple[PendingAppend, ...]:
-    """The appends that were handed to the store for one outcome."""
+    """The appends to the store that a pending append consists of."""
     return pending.parts if isinstance(pending, JoinedAppend) else (pending,)

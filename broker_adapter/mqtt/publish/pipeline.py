@@ -1,9 +1,9 @@
-"""What one client has published and is not acknowledged yet: stored in order, acknowledged in order of receipt.
+"""Publishes of one client that are not acknowledged yet: stored in order, acknowledged in order of receipt.
 
-Most messages are appended at once, all that one receive brought of a shard together, without waiting. Where that cannot
-be (the shard must be created, the store has no room, or a message must be stored together with something else), that
-message and all behind it wait their turn here, and a task sees to them. What must be the same on all connections is
-`publishing`.
+Most messages are appended at once without waiting, in one append for all messages of a shard that one receive brought.
+If that is not possible (the shard must be created, the store has no room, or a message must be stored together with
+something else), that message and all after it are queued here, and a task stores them. What all connections share is in
+`store_changes`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shards.format.record import Record
 from shards.model import ShardConfig
 
 MAX_WAITING_BYTES: Final = 256 * 1024
-"""Payload bytes that may wait here before no more is read from the client; besides these, one receive goes in."""
+"""Payload bytes that may be queued here before no more is read from the client; one receive may exceed this."""
 
 _TOGETHER_BYTES: Final = 1 << 20
 _COMMITTED_TOGETHER: Final = 256
@@ -38,15 +38,15 @@ _OVERHEAD_BYTES: Final = 256
 
 @attrs.define(slots=True, eq=False)
 class Received:
-    """A PUBLISH and what became of it.
+    """A received PUBLISH and its outcome.
 
     Attributes:
         message: None if it is not to be stored.
-        packet_id: 0 at QoS 0.
+        packet_id: Packet identifier; 0 at QoS 0.
         due: When it is to be published; None for at once.
         reason_code: The outcome, once it is known.
-        is_repeated: It was appended once and its shard turned out to be gone.
-        unplaced_count: Of the shards that it goes to, how many the store has no room for yet.
+        is_repeated: It is appended for the second time, because its shard had been deleted.
+        unplaced_count: Number of its shards that the store has no room for yet.
     """
 
     message: Message | None
@@ -60,13 +60,13 @@ class Received:
 
     @property
     def size_bytes(self) -> int:
-        """About what it costs while it waits."""
+        """Approximate bytes that it occupies while it waits."""
         return _OVERHEAD_BYTES + (len(self.message.payload) if self.message is not None else 0)
 
 
 @attrs.frozen(slots=True)
 class _Group:
-    """Messages for one shard, in order; for the shard of a cache queue, with its writer."""
+    """Messages for one shard, in order; for the shard of a cache queue, with the queue's writer."""
 
     shard: str
     queue: QueueWriter | None = None
@@ -79,14 +79,14 @@ class PublishPipeline:
 
     Args:
         publisher: Stores them.
-        commit: Carries out changes together with the session's state, once even if an answer is lost; with the packet
-            identifiers of the QoS 2 messages among them go their digests.
-        on_outcomes: Told what became of messages, in the order in which they were received.
+        commit: Commits changes together with the session's state, exactly once even if an answer is lost; it gets the
+            packet identifiers and digests of the QoS 2 messages among them.
+        on_outcomes: Called with messages whose outcome is known, in the order in which they were received.
         start: Starts a task that ends with the connection.
 
     Attributes:
         storing: QoS 2 messages that are not stored yet, by packet identifier.
-        waiting_bytes: What waits for its turn.
+        waiting_bytes: Bytes that are queued.
     """
 
     def __init__(
@@ -119,12 +119,12 @@ class PublishPipeline:
         return self.waiting_bytes <= MAX_WAITING_BYTES
 
     async def wait_for_room(self) -> None:
-        """Return when it `has_room`."""
+        """Return when `has_room` is true."""
         while not self.has_room:
             await self._progress.park()
 
     async def settle(self) -> None:
-        """Return when the outcome of all is known."""
+        """Return when all outcomes are known."""
         while self._outcomes:
             await self._progress.park()
 
@@ -139,12 +139,12 @@ class PublishPipeline:
         return not self.unanswered()
 
     def unanswered(self) -> Collection[PendingAppend]:
-        """The appends that the store has not answered, to shards and to those of cache queues."""
+        """The appends that the store has not answered, including those to shards of cache queues."""
         pending = {received.pending for received in self._outcomes if received.pending is not None}
         return {part for each in pending for part in parts_of(each) if not part.is_done}
 
     def stop(self) -> None:
-        """Hand nothing more to the store, and tell of no outcome any more."""
+        """Send nothing more to the store, and report no more outcomes."""
         self._is_stopped = True
         for scope in self._tasks:
             scope.cancel()
@@ -169,9 +169,9 @@ class PublishPipeline:
     # Taking in
 
     def submit(self, messages: Iterable[Received]) -> None:
-        """Take messages in. One whose outcome is known already is only there for the order.
+        """Store messages. One whose outcome is known already is added only to keep the order of acknowledgements.
 
-        A message that is in `storing` already may come again, as the same object: it is answered twice, stored once.
+        A message in `storing` may be submitted again, as the same object: it is acknowledged twice, stored once.
         """
         if self._is_stopped:
             return
@@ -195,7 +195,7 @@ class PublishPipeline:
     # Storing
 
     def _place(self) -> None:
-        """Append what is first in the queue, as far as that goes without waiting."""
+        """Append the first messages of the queue, as far as possible without waiting."""
         queue, publisher = self._queue, self._publisher
         while queue and not self._unplaced:
             groups: dict[str, _Group] = {}
@@ -255,14 +255,14 @@ class PublishPipeline:
         return True
 
     def _both(self, first: PendingAppend, second: PendingAppend) -> PendingAppend:
-        """Two appends as one. Messages that came together share it."""
+        """Two appends as one. Messages of the same group share it."""
         last = self._last_both
         if last is None or last.first is not first or last.second is not second:
             last = self._last_both = JoinedAppend(first, second)
         return last
 
     async def _unblock(self) -> None:
-        """See to what could not be stored without waiting, and to all behind it."""
+        """Store what could not be stored without waiting, and all behind it."""
         while self._unplaced or self._queue:
             if self._unplaced:
                 group = self._unplaced[0]
@@ -283,7 +283,7 @@ class PublishPipeline:
         self._is_blocked = False
 
     async def _create_first(self) -> None:
-        """Create the shards that those messages need that are first in the queue."""
+        """Create the shards of the first messages of the queue."""
         missing: dict[str, ShardConfig] = {}
         for received in self._queue:
             if received.message is None or _needs_commit(received) or len(missing) >= _CREATED_TOGETHER:
@@ -306,7 +306,7 @@ class PublishPipeline:
             self._publisher.refused(error)
 
     async def _commit_first(self) -> None:
-        """Store those messages that are first in the queue and must be stored together with something else."""
+        """Commit the first messages of the queue that must be stored together with something else."""
         run: list[Received] = []
         size_bytes = 0
         while self._queue and _needs_commit(self._queue[0]) and len(run) < _COMMITTED_TOGETHER:
@@ -325,14 +325,14 @@ class PublishPipeline:
         if not run:
             return
         if any(received.qos < 2 for received in run):
-            # A commit may overtake appends that are under way; messages of one topic and QoS must keep their order.
+            # A commit may overtake appends under way; messages of one topic and QoS must keep their order.
             await self._wait_for_appends()
         error = await self._commit_run(run)
         if error is None:
             for received in run:
                 self._finish(received, ReasonCode.SUCCESS)
             return
-        # One of them is at fault: the others must not suffer for it.
+        # One of them was refused: commit each by itself, so that only that one fails.
         for received in run:
             refusal = error if len(run) == 1 else await self._commit_run([received])
             if refusal is not None:
@@ -340,7 +340,7 @@ class PublishPipeline:
             self._finish(received, ReasonCode.SUCCESS if refusal is None else reason_code_of(refusal))
 
     async def _commit_run(self, run: list[Received]) -> StorageError | None:
-        """Commit messages together, or say why the store refuses."""
+        """Commit messages together, or return why the store refuses."""
         messages = [(received.message, received.due) for received in run if received.message is not None]
         placements = [self._publisher.placement_of(message) for message, due in messages if due is None]
         shards = {placement.shard: placement.config for placement in placements}
@@ -355,7 +355,7 @@ class PublishPipeline:
                 return next(iter(refused.values()))
             changes = self._publisher.changes(messages)
             try:
-                # The session tells which of its writes were carried out when an answer is lost.
+                # The session finds out which of its writes were carried out when an answer is lost.
                 await self._commit(changes, digests)
             except ShardNotFoundError as error:
                 if not may_repeat:
@@ -363,7 +363,7 @@ class PublishPipeline:
                 for shard in shards:
                     self._publisher.forget(shard)
             except VersionConflictError as error:
-                # The keys that are new in this are named after this message alone: it was stored before.
+                # The new keys in this commit are named after this message, so the message was stored before.
                 return None if len(run) == 1 and run[0].due is not None else error
             except StorageError as error:
                 return error
@@ -399,7 +399,7 @@ class PublishPipeline:
         self._is_waited_for = False
 
     def _drain(self) -> None:
-        """Tell of all outcomes that are known, up to the first that is not."""
+        """Report all outcomes that are known, up to the first that is not."""
         if self._is_stopped:
             return
         outcomes = self._outcomes
@@ -438,7 +438,7 @@ class PublishPipeline:
         return ReasonCode.SUCCESS
 
     def _store_again(self, pending: PendingAppend) -> None:
-        """Somebody deleted the shard: create it anew, for what was appended with this."""
+        """The shard was deleted: create it again, for all messages of this append."""
         again = [received for received in self._outcomes if received.pending is pending]
         for received in again:
             received.pending = None
@@ -459,7 +459,7 @@ def _needs_commit(received: Received) -> bool:
 
 
 async def _done(pending: PendingAppend) -> None:
-    """Wait until the outcome is known, whatever it is: it is read where it is acted on."""
+    """Wait until the outcome is known; errors are handled where the outcome is read."""
     try:
         await pending.wait()
     except StorageError:

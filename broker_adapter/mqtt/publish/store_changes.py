@@ -1,7 +1,7 @@
-"""Messages on their way into the store: which changes storing them takes, and shards that must exist before.
+"""Storing messages: which changes that takes, and creation of the shards that it needs.
 
-What one connection has received and waits for is `inbound`; what must be stored together with the state of a session
-is carried out by `session`.
+The queue of one connection's messages is in `pipeline`; changes that are stored together with a session's state are
+committed by `session`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CREATED_AT_ONCE: Final = 64
 _KNOWN_SHARDS: Final = 200_000
 
 UNREACHABLE: Final = (ConnectionLostError, ShuttingDownError, OverloadedError)
-"""The store does not answer, or not now: what was asked is asked again, and nobody is told of a failure."""
+"""Temporary errors: the store does not answer, or not now. The call is repeated, and no error is reported."""
 
 _REASON_CODES: Final[tuple[tuple[type[StorageError], ReasonCode], ...]] = (
     (InvalidNameError, ReasonCode.TOPIC_NAME_INVALID),
@@ -52,14 +52,14 @@ Result = TypeVar("Result")
 
 
 class RetainedChanges(Protocol):
-    """Says what a retained message changes; see `session.Retained`."""
+    """Returns the change of a retained message; see `session.Retained`."""
 
     def change_for(self, message: Message) -> StatePut | StateDelete:
         """The change to the state store."""
 
 
 def reason_code_of(error: StorageError) -> ReasonCode:
-    """What a publisher is told of a message that the store refused; always a failure."""
+    """Reason code for a message that the store refused; always a failure."""
     for kind, reason_code in _REASON_CODES:
         if isinstance(error, kind):
             return reason_code
@@ -71,11 +71,11 @@ class Publisher:
 
     Args:
         adapter: The store.
-        placements: Where messages go.
-        retained: What retained messages change beside.
-        delay: What to commit for a message that is due later (`Sessions.delay`).
-        on_refused: Told of each refusal of the store.
-        queue_routing: The cache queues that messages go into as well.
+        placements: Where messages are stored.
+        retained: Returns the additional changes of retained messages.
+        delay: Returns the puts for a message that is due later (`Sessions.delay`).
+        on_refused: Called for each message that the store refuses.
+        queue_routing: The cache queues that messages are stored in as well.
     """
 
     def __init__(
@@ -97,15 +97,15 @@ class Publisher:
         self._known: dict[str, None] = {}
 
     def placement_of(self, message: Message) -> Placement:
-        """Where a message goes."""
+        """Where a message is stored."""
         return self._placements.of(message.topic, message.qos, message.publisher)
 
     def queues_for(self, message: Message) -> tuple[QueueWriter, ...]:
-        """The cache queues that a message goes into, beside its shard."""
+        """The cache queues that a message is stored in, in addition to its shard."""
         return self._queue_routing.queues_for(message.topic) if self._queue_routing else ()
 
     def refusal_of(self, message: Message) -> ReasonCode | None:
-        """What its publisher is told of a message that finds a queue full, so that it is not taken at all."""
+        """Reason code of a message that is refused because a queue is full; None if it is accepted."""
         for queue in self.queues_for(message):
             if queue.refuses:
                 queue.rejected(1)
@@ -115,11 +115,11 @@ class Publisher:
         return None
 
     def is_known(self, shard: str) -> bool:
-        """Whether a shard exists, as far as this broker knows."""
+        """Whether this broker knows that a shard exists."""
         return shard in self._known
 
     def forget(self, shard: str) -> None:
-        """A shard turned out not to exist any more."""
+        """A shard does not exist any more."""
         self._known.pop(shard, None)
 
     def append_nowait(self, shard: str, records: Sequence[Record]) -> PendingAppend:
@@ -131,10 +131,10 @@ class Publisher:
         await self._adapter.wait_for_room(size_bytes)
 
     async def create_shards(self, shards: dict[str, ShardConfig]) -> dict[str, StorageError]:
-        """Make sure that shards exist, as long as the store cannot be reached if need be.
+        """Create shards that do not exist; retries as long as the store cannot be reached.
 
         Returns:
-            Those that the store refused to create, and why.
+            Shards that the store refused to create, with the error.
         """
         refused: dict[str, StorageError] = {}
         missing = [(name, config) for name, config in shards.items() if name not in self._known]
@@ -158,7 +158,7 @@ class Publisher:
         self._known[name] = None
 
     async def changes_for(self, message: Message) -> Changes:
-        """What storing a message takes, in shards that exist by then.
+        """The changes that store a message, after its shards were created.
 
         Raises:
             StorageError: The store refuses the shard.
@@ -170,9 +170,9 @@ class Publisher:
         return self.changes([(message, None)])
 
     def changes(self, messages: Iterable[tuple[Message, DelayedPublish | None]]) -> Changes:
-        """What storing messages takes, at once or, where there is a time, when it is due.
+        """The changes that store messages, now or, with a due time, later.
 
-        REQUIRES: The shards of those that are not delayed exist.
+        REQUIRES: The shards of messages that are not delayed exist.
         """
         appends: dict[str, list[Record]] = {}
         states: dict[bytes, StatePut | StateDelete] = {}
@@ -187,7 +187,7 @@ class Publisher:
                     appends.setdefault(queue.shard, []).extend(records)
             if message.retain:
                 change = self._retained.change_for(message)
-                # A later message of the topic takes the place of an earlier one.
+                # A later message of the topic replaces an earlier one.
                 states[change.key] = change
         return Changes(
             tuple(appends.items()),
@@ -199,11 +199,11 @@ class Publisher:
 async def until_reached(
     call: Callable[[], Awaitable[Result]], *, also_after: tuple[type[StorageError], ...] = ()
 ) -> Result:
-    """Make a call again and again until the store answers. It must be one that may be carried out twice.
+    """Repeat a call until the store answers. It must be a call that may be carried out twice.
 
     Args:
-        call: What to do.
-        also_after: Refusals after which it is made again, too.
+        call: The call.
+        also_after: Errors after which it is repeated, too.
     """
     passing: tuple[type[StorageError], ...] = UNREACHABLE + also_after
     attempt = 0

@@ -1,6 +1,6 @@
-"""What a PUBLISH from a client means on its connection: its topic, whether it is allowed, whether it came before.
+"""Validation of a PUBLISH: its topic, whether it is allowed, whether it is a repetition.
 
-What is done with the message then is `inbound`.
+The message is stored by `pipeline` then.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _KNOWN_TOPICS: Final = 256
 
 @attrs.frozen(slots=True)
 class _Route:
-    """What a topic of this client comes to.
+    """The meaning of a topic for this client.
 
     Attributes:
-        delay_us: After which messages are published; None for at once.
-        refused: Why they are not.
+        delay_us: Delay of the publication, in microseconds; None for none.
+        refused: Why messages are refused; None if they are not.
     """
 
     topic: str
@@ -41,11 +41,11 @@ class _Route:
 
 
 class PublishValidator:
-    """The publishes of one connection, one by one.
+    """Validates the PUBLISH packets of one connection.
 
     Args:
-        session: Knows QoS 2 messages that are stored already.
-        storing: Those that are being stored.
+        session: Has the QoS 2 messages that are stored already.
+        storing: QoS 2 messages that are being stored.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PublishValidator:
         self._access = access
         self._statistics = statistics
         self._aliases = InboundAliases(limits.topic_alias_maximum)
-        # What is under way of MQTT 3.1.1 is bounded by the identifiers that there are.
+        # Without a Receive Maximum in MQTT 3.1.1, the packet identifiers are the limit.
         self._receive_maximum = limits.receive_maximum if version is Version.V5 else 1 << 17
         self._routes: dict[str, _Route] = {}
         self._changes = access.changes
@@ -74,10 +74,10 @@ class PublishValidator:
         self._unreleased: set[int] = set()
 
     def take(self, packet: Publish, now_us: int) -> Received | None:
-        """What becomes of a PUBLISH; None if it is dropped without a word.
+        """Validate a PUBLISH; None if it is dropped without an acknowledgement.
 
         Raises:
-            ConversationError: It ends the connection.
+            ConversationError: The connection must end.
         """
         properties, qos = packet.properties, packet.qos
         topic = packet.topic
@@ -99,7 +99,7 @@ class PublishValidator:
                 return None
             reason_code = route.refused
             if self._version is not Version.V5:
-                # MQTT 3.1.1 has no word for it: there it is acknowledged and dropped.
+                # MQTT 3.1.1 cannot express a refusal: the message is acknowledged and dropped.
                 statistics.dropped["not_allowed"] += 1
                 reason_code = ReasonCode.SUCCESS
             return Received(None, packet.packet_id, qos, reason_code=reason_code)
@@ -117,7 +117,7 @@ class PublishValidator:
         if properties is not EMPTY:
             expiry_s = properties.message_expiry_interval
             if expiry_s is not None:
-                # That of a delayed message begins when it is published.
+                # The expiry interval of a delayed message begins when it is published.
                 expires_at_us = (now_us if due is None else due.at_us) + expiry_s * 1_000_000
             properties = _end_to_end(properties)
         message = Message(
@@ -133,14 +133,14 @@ class PublishValidator:
         return Received(message, packet.packet_id, qos, due)
 
     def answered(self, received: Received) -> None:
-        """PUBACK or PUBREC goes out."""
+        """PUBACK or PUBREC is sent."""
         if received.qos == 1:
             self._unanswered -= 1
         elif received.reason_code is not None and received.reason_code >= ReasonCode.UNSPECIFIED_ERROR:
             self._unreleased.discard(received.packet_id)
 
     def released(self, packet_id: int) -> None:
-        """PUBREL came."""
+        """PUBREL was received."""
         self._unreleased.discard(packet_id)
 
     def _count(self, packet: Publish) -> None:
@@ -171,7 +171,7 @@ class PublishValidator:
 
 
 def _end_to_end(properties: Properties) -> Properties:
-    """Those properties of a PUBLISH that belong to the message."""
+    """Those properties of a PUBLISH that are forwarded to subscribers."""
     if properties.topic_alias is None and properties.message_expiry_interval is None:
         return properties
     kept = Properties(

@@ -1,3 +1,3 @@
-"""Rules that hold at all brokers of a store: what they are, where they lie, how brokers follow them."""
+"""Rules that are the same at all brokers of a store: their form, where they are stored, how brokers follow changes."""
 
 __all__: list[str] = []

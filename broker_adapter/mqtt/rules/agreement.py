@@ -1,4 +1,4 @@
-"""Which rules a broker starts with: those of the store, or its own if it is the first one that has any."""
+"""The rules that a broker starts with: those of the store, or its own if the store has none."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Agreed:
     """The rules with which a program starts.
 
     Attributes:
-        stored: As they lie in the store; None if it has none.
+        stored: The rules in the store; None if it has none.
         rules: The rules.
-        differences: In what the program's settings differ from them.
-        is_new: Whether this program put them there just now.
+        differences: Differences between the program's settings and these rules.
+        is_new: Whether this program has just stored them.
     """
 
     stored: StoredRules | None
@@ -34,7 +34,7 @@ class Agreed:
 
 
 def change_of(adapter: StorageAdapter, own: RuleSet, *, broker_id: str, is_alone: bool, clock: Clock) -> RulesChange:
-    """The change by which a broker puts the rules in its settings into the store, for `agree_on_rules`."""
+    """The change that stores the rules of a broker's settings; an argument of `agree_on_rules`."""
     return RulesChange(
         adapter,
         own,
@@ -56,18 +56,18 @@ async def agree_on_rules(
 ) -> Agreed:
     """Compare the rules in a broker's settings with those of the store.
 
-    A broker whose settings have none goes by the store. The first broker that has rules puts them there.
+    A broker without rules in its settings uses those of the store. The first broker with rules stores them.
 
     Args:
         own: The rules in its settings.
-        change: Puts these rules there, if there are none (`change_of`). It is the same object when this is called again
-            after an error: so a broker finds out that its change was made although the answer was lost.
+        change: Stores these rules, if there are none (`change_of`). Pass the same object when this is called again
+            after an error: so a broker finds out that its change was carried out although the answer was lost.
         on_difference: What to do if the two differ.
-        is_alone: The store lies in this process: no other broker can have it, so the settings decide.
+        is_alone: The store is in this process: no other broker can use it, so the settings decide.
 
     Raises:
-        RulesDifferError: The rules differ, and the broker is not to follow.
-        ConfigurationError: The rules of the store are of a newer version, which this program does not know.
+        RulesDifferError: The rules differ, and the broker is configured not to follow the store.
+        ConfigurationError: The rules of the store have something unknown to this version of the program.
         StorageError: The store does not answer.
     """
     stored = await read_rules(adapter)
@@ -89,11 +89,11 @@ async def agree_on_bridges(
 ) -> Agreed:
     """Compare the bridges in the settings of a program that only drives bridges with those of the store.
 
-    Other rules do not concern it, and it puts none there: while the store has none it goes by its settings.
+    Other rules do not matter to it, and it stores none: while the store has no rules it uses its settings.
 
     Args:
         own: The rules in its settings.
-        names: The bridges that it drives; none for all.
+        names: The bridges that it drives; empty for all.
         on_difference: What to do if the two differ.
 
     Raises:
@@ -116,9 +116,9 @@ def _compared(stored: StoredRules, rules: RuleSet, own: RuleSet, on_difference: 
     found = differences(rules, own, "the store", "the settings")
     if found and on_difference is not OnDifference.FOLLOW:
         raise RulesDifferError(
-            f"the settings given here and the store (rules version {stored.version}, from {stored.applied_by}) differ "
-            f"in rules that must be the same at all brokers: {'; '.join(found)}. `journal-broker apply FILE` gives the "
-            "rules of that file to all brokers; or take these tables out of the settings, or have the store's rules "
-            f'hold with rules.on_difference = "{OnDifference.FOLLOW}"'
+            f"the settings and the store (rules version {stored.version}, from {stored.applied_by}) differ in rules "
+            f"that must be the same at all brokers: {'; '.join(found)}. `journal-broker apply FILE` gives the rules of "
+            "that file to all brokers; or remove these tables from the settings, or use the store's rules with "
+            f'rules.on_difference = "{OnDifference.FOLLOW}"'
         )
     return found

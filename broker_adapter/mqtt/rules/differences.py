@@ -1,6 +1,6 @@
-"""In what two rule sets differ, in words: a line for each setting or table. Pure.
+"""Differences between two rule sets as text: a line for each setting or table. Pure.
 
-What a kind of sink keeps out of its ``repr`` (passwords, addresses that may hold one) is never shown.
+Settings that a kind of sink excludes from its ``repr`` (passwords, addresses that may contain one) are never shown.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from broker_adapter.sinks.kinds import find_kind
 from journal.settings.values import ConfigurationError, kind_of
 
 HIDDEN: Final = "(not shown)"
-"""In place of what may be a secret."""
+"""Placeholder for what may be a secret."""
 
 _DEFAULT: Final = "its default"
 _MISSING: Final = object()
 
 
 def differences(first: RuleSet, second: RuleSet, first_name: str, second_name: str) -> list[str]:
-    """Say in what two rule sets differ; nothing if they are the same.
+    """Describe the differences between two rule sets; an empty list if they are equal.
 
     Args:
         first_name: What to call the first, as in "the store".
@@ -43,7 +43,7 @@ def differences(first: RuleSet, second: RuleSet, first_name: str, second_name: s
 
 
 def shown_tables(rules: RuleSet) -> dict[str, Any]:
-    """`RuleSet.tables` without secrets, for people and logs."""
+    """`RuleSet.tables` without secrets, for output and logs."""
     tables = rules.tables
     if "bridge" in tables:
         tables["bridge"] = [{**table, "sink": shown_sink(table["sink"])} for table in tables["bridge"]]
@@ -57,7 +57,7 @@ def shown_sink(sink: Mapping[str, object]) -> dict[str, object]:
 
 
 def shown_table(row: attrs.AttrsInstance) -> str:
-    """A table in one line, as TOML has it inline."""
+    """A table in one line, in the form of an inline table of TOML."""
     return _in_line({name: _shown(row, name, value) for name, value in plain_table(row).items()})
 
 
@@ -68,7 +68,7 @@ def _of_lists(
     first_name: str,
     second_name: str,
 ) -> Iterator[str]:
-    """Tables whose order counts: those of one side that have no counterpart at their place among the other's."""
+    """Tables whose order matters: those without an equal table at the same place on the other side."""
     ours, others = [shown_table(row) for row in first], [shown_table(row) for row in second]
     for operation, first_at, first_end, second_at, second_end in difflib.SequenceMatcher(
         None, ours, others, autojunk=False
@@ -115,13 +115,13 @@ def _of_sinks(
 
 
 def _secrets_of(sink: Mapping[str, object]) -> frozenset[str]:
-    """Settings of a sink that may be secret."""
+    """Names of a sink's settings that may be secret."""
     return frozenset(sink) - _public_settings(str(sink["type"])) - {"type"}
 
 
 @cache
 def _public_settings(kind: str) -> frozenset[str]:
-    """Settings of a kind of sink that may be shown; none of a kind that is not installed here."""
+    """Names of the settings of a kind of sink that may be shown; none for a kind that is not installed here."""
     try:
         settings = find_kind(kind).settings
     except ConfigurationError:
@@ -139,7 +139,7 @@ def _shown(row: attrs.AttrsInstance, name: str, value: object) -> str:
 
 
 def _value(value: object) -> str:
-    """A value as TOML has it; what JSON writes alike."""
+    """A value in TOML syntax; for these types JSON is the same."""
     if isinstance(value, Mapping):
         return _in_line({name: _value(inner) for name, inner in value.items()})
     return msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Errors of the rules that hold at all brokers of a store."""
+"""Errors of the rules that all brokers of a store share."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from journal.settings.values import ConfigurationError
 
 
 class RulesDifferError(ConfigurationError):
-    """The settings of this program and the store have different rules; the message says which."""
+    """The settings of this program and the store have different rules; the message lists the differences."""
 
 
 class RulesRefusedError(StorageError):
-    """The rules cannot be changed so now. Those that hold stay."""
+    """The rules cannot be changed in this way now; nothing was changed."""
 
     code = "rules_refused"
 
 
 class RulesConflictError(RulesRefusedError):
-    """The rules of the store have another version than the one that a change was to be made to."""
+    """The rules of the store have another version than the change expected."""
 
     code = "version_conflict"
 
 
 class MappingChangedError(StorageFailedError):
-    """The mapping rules were changed while this broker ran: it must start again to go by them."""
+    """The mapping rules were changed while this broker ran: it must restart to apply them."""

@@ -1,4 +1,4 @@
-"""Following the rules of the store: told of each change by a subscription, one broker goes by the new rules."""
+"""Follows the rules of the store: a subscription notifies a broker of each change, and the broker applies it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 @attrs.frozen
 class Followed:
-    """By which rules a program goes.
+    """The rules that a program applies.
 
     Attributes:
-        version: Of these rules; 0 if the store had none.
-        problem: Why it does not go by newer ones; empty if it does.
+        version: Version of these rules; 0 if the store had none.
+        problem: Why it does not apply newer ones; empty if it does.
     """
 
     version: int
@@ -33,13 +33,13 @@ class Followed:
 
 
 class RulesFollower:
-    """Keeps one program at the rules of the store.
+    """Keeps one program at the newest rules of the store.
 
     Args:
         adapter: The store.
         stored: The rules that it started with; None if there were none.
-        change: Makes it go by other rules; returns when it does. Raises `StorageError` if it cannot.
-        broker_id: Under which it says in the store by which rules it goes; empty for one that says nothing.
+        change: Applies other rules; returns when that is done. Raises `StorageError` if it cannot.
+        broker_id: Id under which the applied version is reported in the store; empty for a program that reports none.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class RulesFollower:
 
     @property
     def problem(self) -> str:
-        """Why the program does not go by the newest rules; empty if it does."""
+        """Why the program does not apply the newest rules; empty if it does."""
         return self._problem
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow until cancelled. It has started when it goes by the rules that held at its start, or later ones.
+        """Follow until cancelled; `task_status` is notified when the rules of the store, or later ones, are applied.
 
         Raises:
-            StorageError: The store refuses to tell the rules.
-            MappingChangedError: As of ``change``: this program cannot go by the new rules without a new start.
+            StorageError: The store refuses the subscription.
+            MappingChangedError: Raised by ``change``: this program must restart to apply the new rules.
         """
         attempt = 0
         while True:
@@ -76,7 +76,7 @@ class RulesFollower:
                 task_status = trio.TASK_STATUS_IGNORED
                 await self._adapter.create_shard(RULES_SHARD, RULES_SHARD_CONFIG, exist_ok=True)
                 async with self._adapter.subscribe(RULES_SHARD) as subscription:
-                    # Behind the subscription's start, so that no change falls between the two.
+                    # After the subscription has started, so that no change is missed between the two.
                     await self._look()
                     await self._tell()
                     async for _ in subscription:
@@ -84,7 +84,7 @@ class RulesFollower:
                         await self._look()
                         await self._tell()
             except ShardNotFoundError:
-                log.warning("the shard of the rules was deleted; it is made again", shard=RULES_SHARD)
+                log.warning("the shard of the rules was deleted; it is created again", shard=RULES_SHARD)
             except MappingChangedError:
                 raise
             except StorageError as error:
@@ -117,5 +117,5 @@ class RulesFollower:
                 raise
             self._problem = str(error)
             log.error(  # noqa: TRY400 it is no bug of ours
-                "the new rules are not followed, those before hold on here", version=stored.version, reason=str(error)
+                "the new rules cannot be applied, the earlier ones stay", version=stored.version, reason=str(error)
             )

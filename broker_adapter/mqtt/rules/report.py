@@ -1,4 +1,4 @@
-"""A report of the rules of a store and of the brokers that follow them, for people and programs. It has no secrets."""
+"""A report of a store's rules and of the brokers that apply them, for output and programs. It has no secrets."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _MICROSECONDS: Final = 1_000_000
 
 
 async def look(adapter: StorageAdapter) -> tuple[StoredRules | None, dict[str, StoredFollower | None]]:
-    """The rules of a store, and what each of its brokers says of them."""
+    """The rules of a store, and what each of its brokers has reported about them."""
     return await read_rules(adapter), await followers_of(adapter)
 
 
 def report(stored: StoredRules | None, followers: Mapping[str, StoredFollower | None]) -> dict[str, Any]:
-    """What `journal-broker rules --json` and GET on `/api/v1/rules` of a broker tell.
+    """The content of `journal-broker rules --json` and of GET on `/api/v1/rules` of a broker.
 
     Raises:
-        ConfigurationError: A newer version wrote the rules, with something that this one does not know.
+        ConfigurationError: The rules have something unknown to this version of the program.
     """
     return {
         **version_of(stored),
@@ -33,7 +33,7 @@ def report(stored: StoredRules | None, followers: Mapping[str, StoredFollower | 
 
 
 def version_of(stored: StoredRules | None) -> dict[str, Any]:
-    """Which rules they are, by whom and since when."""
+    """Version of the rules, by whom and when they were applied."""
     return {
         "version": 0 if stored is None else stored.version,
         "applied_at": None if stored is None else time_text(stored.applied_us),
@@ -42,7 +42,7 @@ def version_of(stored: StoredRules | None) -> dict[str, Any]:
 
 
 def brokers(followers: Mapping[str, StoredFollower | None]) -> list[dict[str, Any]]:
-    """What each broker says of the rules."""
+    """What each broker has reported about the rules."""
     return [
         {
             "broker": broker_id,
@@ -54,5 +54,5 @@ def brokers(followers: Mapping[str, StoredFollower | None]) -> list[dict[str, An
 
 
 def time_text(time_us: int) -> str:
-    """A time in ISO 8601, to the second."""
+    """A time in ISO 8601, in seconds."""
     return datetime.fromtimestamp(time_us // _MICROSECONDS, UTC).isoformat().replace("+00:00", "Z")

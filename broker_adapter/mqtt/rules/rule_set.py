@@ -1,7 +1,8 @@
-"""What must be the same at all brokers of a store: bridges, storage rules, mapping rules and ``broker.offline``. Pure.
+"""The rules of all brokers of a store: bridges, storage rules, mapping rules and ``broker.offline``. Pure.
 
-A rule set has the shape of a settings file: `RuleSet.tables` is what TOML would give of one, without what has its
-default, and `parse_rules` reads that. Whether a broker drives a bridge (``drive``) is its own affair and no part of it.
+A rule set has the shape of a settings file: `RuleSet.tables` has the values as TOML would parse them, without those
+that are defaults, and `parse_rules` reads that. ``drive`` of a bridge is a setting of each broker, not part of the
+rules.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from journal.settings.file import Schema
 
 @attrs.frozen
 class SharedSection:
-    """What of ``[broker]`` is the same at all brokers."""
+    """The settings of ``[broker]`` that are the same at all brokers."""
 
     offline: bool = True
 
@@ -29,7 +30,7 @@ class RuleSet:
     """The rules of a store.
 
     Attributes:
-        broker: What sessions get that were away, where no storage rule says it.
+        broker: Default of what sessions get that were away, for topics that no storage rule decides.
         storage: Storage rules; their order counts.
         mapping: Mapping rules; their order counts.
         bridge: Bridges, sorted by name.
@@ -42,17 +43,17 @@ class RuleSet:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> RuleSet:
-        """The rules that a broker's settings have."""
+        """The rules in a broker's settings."""
         return cls(SharedSection(config.broker.offline), config.storage, config.mapping, _shared(config.bridge))
 
     @property
     def is_default(self) -> bool:
-        """Whether it says nothing that the defaults do not say."""
+        """Whether it equals the defaults."""
         return self == RuleSet()
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The rules as plain values, by the names that they have in a settings file."""
+        """The rules as plain values, with their names in a settings file."""
         found: dict[str, Any] = {} if self.broker.offline else {"broker": {"offline": False}}
         for name in ("storage", "mapping", "bridge"):
             if rows := [plain_table(row) for row in getattr(self, name)]:
@@ -67,35 +68,35 @@ _CHECKED_SCHEMA: Final[Schema[RuleSet]] = Schema(
 
 
 def parse_rules(tables: Mapping[str, Any], source: str) -> RuleSet:
-    """Read what `RuleSet.tables` gave. The settings of sinks are not looked into.
+    """Parse the result of `RuleSet.tables`. The settings of sinks are not checked.
 
     Args:
         tables: The plain values.
-        source: Where they are from, for messages.
+        source: Name of their source, for messages.
 
     Raises:
-        ConfigurationError: There is something that this version does not know; a line for each such setting.
+        ConfigurationError: Something is unknown to this version; the message has a line for each such setting.
     """
     found = _SCHEMA.settle(dict(tables), source)
     return attrs.evolve(found, bridge=_shared(found.bridge))
 
 
 def check_rules(tables: Mapping[str, Any], source: str) -> RuleSet:
-    """Read rules that somebody gives, with the checks that a settings file gets, of the settings of sinks as well.
+    """Parse rules from a user, with the checks of a settings file, including those of the settings of sinks.
 
     Args:
-        tables: The plain values, by their names in a settings file; there may be nothing else among them.
-        source: Where they are from, for messages.
+        tables: The plain values, with their names in a settings file; nothing else may be among them.
+        source: Name of their source, for messages.
 
     Raises:
-        ConfigurationError: Something of it is unknown, of a wrong kind or out of bounds; a line for each such setting.
+        ConfigurationError: Something is unknown, of a wrong type or out of bounds; a line for each such setting.
     """
     found = _CHECKED_SCHEMA.settle(dict(tables), source)
     return attrs.evolve(found, bridge=_shared(found.bridge))
 
 
 def plain_table(row: attrs.AttrsInstance) -> dict[str, Any]:
-    """The settings of one table that have not their defaults, as TOML would give them."""
+    """The settings of one table that differ from their defaults, as TOML would parse them."""
     return {
         attribute.name: _plain(value)
         for attribute in attrs.fields(type(row))

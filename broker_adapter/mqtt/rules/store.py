@@ -1,4 +1,4 @@
-"""Reading the rules of a store, changing them, and seeing which brokers go by them."""
+"""Reading and changing the rules of a store, and finding out which brokers apply them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _LOOKS: Final = BackOff(0.02, 0.5, jitter=0.0)
 
 @attrs.frozen
 class Applied:
-    """What became of a request to change the rules.
+    """The result of a request to change the rules.
 
     Attributes:
-        stored: The rules that hold now.
-        changes: In what they differ from those before; nothing if these held already.
+        stored: The rules that are stored now.
+        changes: Their differences to the earlier ones; empty if they were stored already.
     """
 
     stored: StoredRules
@@ -51,39 +51,39 @@ async def read_rules(adapter: StorageAdapter) -> StoredRules | None:
     """The rules of a store; None if it has none.
 
     Raises:
-        StorageError: The store does not answer, or a newer program wrote them.
+        StorageError: The store does not answer, or a newer program wrote the rules.
     """
     return _decoded(await adapter.get_state(RULES_KEY))
 
 
 def require_version(stored: StoredRules | None, expected_version: int | None) -> None:
-    """Refuse to change other rules than those that somebody has looked at.
+    """Refuse a change that was made for another version of the rules.
 
     Args:
         expected_version: 0 for no rules yet, None for any.
 
     Raises:
-        RulesConflictError: It is another version.
+        RulesConflictError: The rules have another version.
     """
     version = 0 if stored is None else stored.version
     if expected_version not in (None, version):
         by = "" if stored is None else f" (by {stored.applied_by})"
         raise RulesConflictError(
-            f"the rules of the store have version {version}{by}, not {expected_version}; look at them and make the "
-            "change to that version"
+            f"the rules of the store have version {version}{by}, not {expected_version}; read them, and make the "
+            "change for that version"
         )
 
 
 class RulesChange:
-    """One change of the rules of a store, which may be tried again when the answer of the store was lost.
+    """One change of the rules of a store, which may be repeated when the answer of the store was lost.
 
     Args:
-        rules: The rules that all brokers are to follow.
-        source: What to call these rules where they are compared.
-        by: Who does it, for people.
-        expected_version: The version that the change is made to, 0 for no rules yet; None for any.
-        only_first: Leave rules alone that are there already.
-        with_mapping_anyway: Change mapping rules although brokers run, which start again then.
+        rules: The new rules of all brokers.
+        source: Name of these rules in descriptions of differences.
+        by: Who makes the change, for people.
+        expected_version: The version that is to be replaced, 0 for no rules yet; None for any.
+        only_first: Do not replace existing rules.
+        with_mapping_anyway: Change mapping rules although brokers run; they must restart then.
     """
 
     def __init__(
@@ -110,20 +110,20 @@ class RulesChange:
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether it was attempted: then the rules that the store has may be these."""
+        """Whether it was attempted without a known result: then the store may have these rules already."""
         return self._attempted is not None
 
     async def make(self) -> Applied:
         """Make the change, unless the store has these rules already.
 
-        Must not return until they would survive a crash of the store. After an error that says that the store did not
-        answer this may be called again, on the same object: the change is made once, and the result is the same.
+        Must not return until they would survive a crash of the store. After an error without an answer of the store,
+        call it again on the same object: the change is made once, and the result is the same.
 
         Raises:
             RulesRefusedError: Mapping rules cannot be changed while brokers run, or the change was made and has been
                 replaced by another one.
             RulesConflictError: The rules of the store have another version than expected, and differ from these.
-            ConfigurationError: The rules of the store are of a newer version, which this program does not know.
+            ConfigurationError: The rules of the store have something unknown to this version of the program.
             StorageError: The store does not answer.
         """
         await self._adapter.create_shard(RULES_SHARD, RULES_SHARD_CONFIG, exist_ok=True)
@@ -153,7 +153,7 @@ class RulesChange:
                     )
                 )
             except VersionConflictError:
-                # Somebody else was quicker, or the answer to this very commit was lost: the next look tells.
+                # Another change was first, or the answer to this commit was lost: reading again tells which.
                 continue
             return self._attempted
 
@@ -166,7 +166,7 @@ class RulesChange:
             return False
         raise RulesRefusedError(
             f"these rules became version {attempted.stored.version}, and meanwhile {now.applied_by} has replaced them "
-            f"by version {now.version}; look at that one, and apply again what it lacks"
+            f"by version {now.version}; read that version, and apply again what it lacks"
         )
 
 
@@ -180,14 +180,14 @@ async def apply_rules(
     expected_version: int | None = None,
     within_s: float = 0.0,
 ) -> Applied:
-    """Make rules those of the store; all brokers follow. See `RulesChange` for the arguments.
+    """Store rules as those of all brokers. See `RulesChange` for the arguments.
 
     Args:
-        within_s: For how long to try again while the store does not answer.
+        within_s: For how long to retry while the store does not answer, in seconds.
 
     Raises:
         RulesRefusedError, RulesConflictError, ConfigurationError, StorageError: See `RulesChange.make`. After the last
-            one it is unknown whether the rules were changed; the same call may be made again.
+            one it is unknown whether the rules were changed; the call may be repeated.
     """
     change = RulesChange(adapter, rules, source=source, by=by, clock=clock, expected_version=expected_version)
     deadline_s = trio.current_time() + within_s
@@ -204,14 +204,14 @@ async def apply_rules(
 
 
 async def put_follower(adapter: StorageAdapter, broker_id: str, told: StoredFollower) -> None:
-    """Keep what a broker says of the rules, and forget what brokers said that are gone.
+    """Store a broker's report about the rules, and delete the reports of brokers that are gone.
 
     Raises:
         StorageError: The store does not answer.
     """
     await adapter.put_state(follower_key(broker_id), encode(told))
     others = await _followers(adapter)
-    # Looked at afterwards: a broker has a lease before it says anything here.
+    # Read afterwards: a broker has a lease before it reports here.
     running = await running_brokers(adapter)
     for other in others:
         if other != broker_id and other not in running:
@@ -219,9 +219,9 @@ async def put_follower(adapter: StorageAdapter, broker_id: str, told: StoredFoll
 
 
 async def followers_of(adapter: StorageAdapter) -> dict[str, StoredFollower | None]:
-    """What each broker of the store says of the rules; None for one that has not said anything yet.
+    """What each broker of the store has reported about the rules; None for one without a report.
 
-    A broker that died is among them until its lease has run out.
+    A dead broker is included until its lease has run out.
 
     Raises:
         StorageError: The store does not answer.
@@ -233,14 +233,14 @@ async def followers_of(adapter: StorageAdapter) -> dict[str, StoredFollower | No
 async def wait_followed(
     adapter: StorageAdapter, version: int, *, timeout_s: float, but: str = ""
 ) -> dict[str, StoredFollower | None]:
-    """Wait until all brokers go by a version of the rules, or a later one.
+    """Wait until all brokers apply a version of the rules, or a later one.
 
     Args:
-        timeout_s: How long to wait at most.
+        timeout_s: How long to wait at most, in seconds.
         but: A broker that is not waited for.
 
     Returns:
-        Those that do not, by their id, with what they say.
+        The brokers that do not apply it, by their id, with their reports.
 
     Raises:
         StorageError: The store does not answer.
@@ -260,7 +260,7 @@ async def wait_followed(
 
 
 async def running_brokers(adapter: StorageAdapter) -> list[str]:
-    """Ids of the brokers that have a lease, sorted; that of a dead one lasts until it has run out."""
+    """Ids of the brokers that have a lease, sorted; a dead broker is included until its lease has run out."""
     return [value.key.removeprefix(keys.BROKERS).decode() async for value in adapter.scan_state(keys.BROKERS)]
 
 
@@ -268,14 +268,14 @@ async def _require_no_broker(adapter: StorageAdapter, changes: list[str]) -> Non
     running = await running_brokers(adapter)
     if running:
         raise RulesRefusedError(
-            f"mapping rules cannot be changed while brokers run ({', '.join(running)}), as messages lie where the "
-            "rules before put them; stop all brokers (a dead one counts for up to 25 s), apply the rules, start them "
-            f"again. Differences: {'; '.join(changes)}"
+            f"mapping rules cannot be changed while brokers run ({', '.join(running)}), because messages are stored "
+            "where the present rules put them; stop all brokers (a dead one counts for up to 25 s), apply the rules, "
+            f"start them again. Differences: {'; '.join(changes)}"
         )
 
 
 async def _is_in_history(adapter: StorageAdapter, stored: StoredRules) -> bool:
-    """Whether a version was ever that of the store. If the history was trimmed or deleted the answer is no."""
+    """Whether a version was ever stored. False if the history was trimmed or deleted."""
     try:
         offset = 0
         while True:

@@ -1,4 +1,4 @@
-"""The forms in which the rules lie in the store, and where; see `broker_adapter.state_forms`. Pure."""
+"""The stored forms of the rules, and their keys; see `broker_adapter.state_forms`. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shards.model import Retention, ShardConfig
 from shards.topics.reserved_names import BROKER_PREFIX
 
 RULES_KEY: Final = b"mqtt/rules"
-"""State key of the rules that hold; changed by compare-and-set, in one commit with a record in `RULES_SHARD`."""
+"""State key of the present rules; changed by compare-and-set, in one commit with a record in `RULES_SHARD`."""
 
 RULES_SHARD: Final = f"{BROKER_PREFIX}rules"
 """Shard with a JSON record for each version. Brokers are subscribed to it; it has no secrets."""
@@ -28,8 +28,8 @@ class StoredRules(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         version: 1 for the first rules, one more with each change.
         tables: `RuleSet.tables`.
-        applied_us: When they were put there.
-        applied_by: Who did it, for people.
+        applied_us: When they were stored, in microseconds since 1970.
+        applied_by: Who stored them, for people.
     """
 
     version: int
@@ -39,20 +39,20 @@ class StoredRules(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def rules(self) -> RuleSet:
-        """The rules themselves.
+        """The rules as a rule set.
 
         Raises:
-            ConfigurationError: A newer version wrote them, with something that this one does not know.
+            ConfigurationError: They have something unknown to this version of the program.
         """
         return parse_rules(self.tables, f"the rules of the store, version {self.version}")
 
 
 class StoredFollower(msgspec.Struct, array_like=True, frozen=True):
-    """What one broker says of the rules.
+    """A broker's report about the rules.
 
     Attributes:
-        version: Of the rules that it last looked at.
-        problem: Why it goes by older ones; empty if it goes by these.
+        version: Version of the rules that it read last.
+        problem: Why it applies older ones; empty if it applies these.
     """
 
     version: int
@@ -75,10 +75,10 @@ class Announcement(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, stored: StoredRules, rules: RuleSet, changes: list[str]) -> Announcement:
-        """What is told of a version."""
+        """The announcement of a version."""
         return cls(stored.version, stored.applied_us, stored.applied_by, changes, shown_tables(rules))
 
 
 def follower_key(broker_id: str) -> bytes:
-    """What a broker says of the rules; without an id, what these keys begin with."""
+    """Key of a broker's report about the rules; without an id, the prefix of these keys."""
     return _FOLLOWERS + broker_id.encode()

@@ -1,3 +1,3 @@
-"""The processes: a broker that listens, and bridges that run alone."""
+"""The processes: a broker with its listeners, and bridges without a broker."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Bridges in a process of their own: it takes no messages from clients, it brings what waits to the sinks."""
+"""Bridges in a process of their own: it has no clients, and delivers queued messages to the sinks."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ async def run_bridges(
 
     Args:
         config: The settings of the brokers.
-        names: Which bridges; none for all.
-        task_status: Gets their names; none if it was told to stop before the store was reached.
+        names: Names of the bridges; empty for all.
+        task_status: Gets their names; an empty list if it was stopped before the store was reached.
 
     Raises:
         ConfigurationError: There is no such bridge, or its sink cannot be used.
-        StorageFailedError: The store lies in this process and has failed, or was restored from a backup: what the
-            drivers hold of their queues may be of a history that is lost.
+        StorageFailedError: The store is in this process and has failed, or it was restored from a backup: what the
+            drivers have in memory may belong to the history before the restore.
         StorageError: The store refuses this program.
     """
     failures: list[StorageFailedError] = []
@@ -71,7 +71,7 @@ async def run_bridges(
                 waiting.cancel()
                 rules = _Rules(adapter, config, names)
                 bridges = Bridges(adapter, await rules.agree(), broker_id)
-                # Ended before the connection, so that they give their leases back and others need not wait for them.
+                # Ended before the connection, so that they give their leases back and other drivers need not wait.
                 async with background_tasks() as running:
                     await running.start(_run, bridges)
                     await running.start(rules.follow, bridges)
@@ -88,7 +88,7 @@ async def run_bridges(
 
 
 class _Rules:
-    """Which bridges this process drives, by the rules of the store."""
+    """The bridges that this process drives, by the rules of the store."""
 
     def __init__(self, adapter: StorageAdapter, config: BrokerConfig, names: Collection[str]) -> None:
         self._adapter = adapter
@@ -105,13 +105,15 @@ class _Rules:
             )
         )
         if agreed.differences:
-            log.warning("these settings differ from the rules of the store, which hold", differences=agreed.differences)
+            log.warning(
+                "these settings differ from the rules of the store, which apply", differences=agreed.differences
+            )
         require_bridges([table.name for table in agreed.rules.bridge], self._names)
         self._stored = agreed.stored
         return self._chosen(agreed.rules)
 
     async def follow(self, bridges: Bridges, *, task_status: trio.TaskStatus[None]) -> None:
-        """Go by each change of the rules until cancelled."""
+        """Apply each change of the rules until cancelled."""
 
         async def change(stored: StoredRules) -> None:
             await bridges.change(self._chosen(stored.rules))
@@ -125,10 +127,10 @@ class _Rules:
 
 
 def require_bridges(known: Collection[str], names: Collection[str]) -> None:
-    """Refuse to drive bridges that are not there.
+    """Check the names of the bridges to drive.
 
     Raises:
-        ConfigurationError: There is no such bridge, or none at all.
+        ConfigurationError: A bridge does not exist, or there are none.
     """
     if not known:
         raise ConfigurationError(

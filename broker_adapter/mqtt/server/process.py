@@ -1,4 +1,4 @@
-"""A broker as a process: its store, its listeners, its signals, an orderly stop."""
+"""A broker as a process: its store, its listeners, its signals, its orderly shutdown."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ async def run_broker(
     lease: LeaseSettings | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT, until a store of its own fails, or until its store was restored.
+    """Run a broker until SIGTERM or SIGINT, until its own store fails, or until its store was restored.
 
     It reports its addresses, as ``name=HOST:PORT``, once it accepts clients.
-    While the store cannot be reached it waits for it, and says so.
+    While the store cannot be reached it waits, and logs that.
 
     Args:
         config: The settings.
-        read_again: Gives the settings anew, at SIGHUP.
-        lease: How soon another broker takes a bridge over; the usual time if None.
-        task_status: Gets the addresses; none if it was told to stop before it was ready.
+        read_again: Returns the settings, read again at SIGHUP.
+        lease: Times after which another broker takes over a bridge; the defaults if None.
+        task_status: Gets the addresses; an empty list if it was stopped before it was ready.
 
     Raises:
         ConfigurationError: A file that the settings name cannot be used.
-        StorageFailedError: The store lies in this process (``embedded:``) and has failed; or it is a server that was
-            restored from a backup, or in whose place another one answers (`ServerRestoredError`).
+        StorageFailedError: The store is in this process (``embedded:``) and has failed; or it is a server that was
+            restored from a backup, or another server answers at its address (`ServerRestoredError`).
         StorageError: The store refuses this broker.
         OSError: An address cannot be listened on.
     """
@@ -101,7 +101,7 @@ async def run_broker(
 
 @attrs.frozen
 class _Readable:
-    """What is read again at SIGHUP."""
+    """Settings that are read again at SIGHUP."""
 
     users: Users | None
     rules: AccessRules
@@ -133,7 +133,7 @@ class _Process:
 
     async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
         async with trio.open_nursery() as nursery:
-            # Signals are taken from before the start until after the end, which a second one must not cut.
+            # Signals are handled from before the start until after the end, which a second one must not interrupt.
             await nursery.start(self._take_signals)
             with self._life:
                 await self._serve(task_status)
@@ -163,7 +163,7 @@ class _Process:
                     agreed = await rules.agree()
                     bridges = Bridges(adapter, rules.bridge_specs, broker_id, lease=self._lease)
                     broker = self._broker(adapter, broker_id, agreed, bridges.queue_routing)
-                    # Inside the adapter's life: the broker's last words go to the store.
+                    # Inside the adapter's context: the broker's last writes go to the store.
                     async with trio.open_nursery() as serving:
                         serving.start_soon(health.watch_store, adapter)
                         await serving.start(bridges.run)
@@ -189,11 +189,11 @@ class _Process:
                 sock.close()
 
     async def _stop_after_failure(self, adapter: StorageAdapter) -> None:
-        """Stop when going on is not safe.
+        """Stop when it is not safe to continue.
 
-        A store in this process that has failed acknowledges nothing until the process is started again. A store that
-        was restored from a backup has other sessions than those in memory here, and offsets that are in these sessions
-        belong to other records: the broker reads them from the store when it starts again.
+        A store in this process that has failed acknowledges nothing until the process restarts. A store that was
+        restored from a backup has other sessions than those in memory here, and the offsets in these sessions belong to
+        other records: the broker reads them from the store when it starts again.
         """
         self._store_failure = await adapter.wait_failed()
         log.error("stopping, as the store failed, was restored or is another one", reason=str(self._store_failure))
@@ -211,7 +211,7 @@ class _Process:
             await rules.follow(broker, bridges, task_status=task_status)
         except MappingChangedError as error:
             self._store_failure = error
-            log.error("stopping, to start again by other mapping rules", reason=str(error))  # noqa: TRY400
+            log.error("stopping, to restart with other mapping rules", reason=str(error))  # noqa: TRY400
             self._stopping.set()
 
     def _broker(self, adapter: StorageAdapter, broker_id: str, rules: RuleSet, queue_routing: QueueRouting) -> Broker:
@@ -261,11 +261,11 @@ class _Process:
                 )
                 self._stopping.set()
                 if not self._is_ready:
-                    # There is nobody to say goodbye to.
+                    # The start is cancelled: no client is connected yet.
                     self._life.cancel()
 
     async def _reload(self) -> None:
-        """Take over what may change while the broker runs; if any of it is wrong, all stays as it is."""
+        """Apply the settings that may change while the broker runs; if one of them is wrong, none is applied."""
         try:
             config = self._read_again()
             readable = await trio.to_thread.run_sync(_read, config)
@@ -285,9 +285,9 @@ class _Process:
             certificates=readable.tls is not None,
         )
         if RuleSet.of(config) != RuleSet.of(self._config):
-            log.warning("changed rules hold once they are those of the store: `journal-broker apply FILE` does that")
+            log.warning("changed rules apply once they are stored: use `journal-broker apply FILE`")
         if changed := _others_changed(self._config, config):
-            log.warning("changed settings that hold only after a restart", sections=changed)
+            log.warning("changed settings that apply only after a restart", sections=changed)
 
 
 def _read(config: BrokerConfig) -> _Readable:
@@ -295,7 +295,7 @@ def _read(config: BrokerConfig) -> _Readable:
 
 
 def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:
-    """Names of the sections that changed and are not read again, but for rules."""
+    """Names of the sections that changed and are not read again, except for rules."""
     unread = attrs.evolve(old.access, users_file="", administrators=(), rules=(), default=new.access.default)
     same = attrs.evolve(new.access, users_file="", administrators=(), rules=())
     rules = ("storage", "mapping", "bridge")
@@ -308,7 +308,7 @@ def _version() -> str:
     try:
         return f"journal-broker {version('journal-engine')}"
     except PackageNotFoundError:
-        # It runs from its sources.
+        # It runs from the source tree.
         return "journal-broker"
 
 
@@ -322,7 +322,8 @@ def _allow_descriptors(connections: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (reached, hard))
     if reached < connections:
         log.warning(
-            "fewer files may be open than connections are allowed; raise LimitNOFILE or lower limits.max_connections",
+            "the limit of open files is lower than that of connections; raise LimitNOFILE or lower "
+            "limits.max_connections",
             allowed=reached,
             max_connections=connections,
         )

@@ -1,4 +1,4 @@
-"""A broker's part in the rules of its store: agreeing on them at the start, and going by each change."""
+"""A broker's part in the rules of its store: agreeing on them at the start, and applying each change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 
 class SharedRules:
-    """The rules by which one broker goes.
+    """The rules that one broker applies.
 
     Args:
         adapter: The store.
@@ -54,14 +54,14 @@ class SharedRules:
 
     @property
     def followed(self) -> Followed:
-        """By which rules this broker goes."""
+        """The rules that this broker applies, as reported to the store."""
         version = 0 if self._stored is None else self._stored.version
         return Followed(version, "" if self._follower is None else self._follower.problem)
 
     async def agree(self) -> RuleSet:
-        """The rules to start with, as long as the store cannot be reached if need be; see `agree_on_rules`.
+        """The rules to start with; retries as long as the store cannot be reached; see `agree_on_rules`.
 
-        Rules that this broker brings into the store hold at the others when this returns, unless one does not answer.
+        Rules that this broker stores are applied by the others when this returns, except by those that do not answer.
         """
         is_alone = not is_shared(self._config.broker.store)
         change = change_of(self._adapter, self._own, broker_id=self._broker_id, is_alone=is_alone, clock=self._clock)
@@ -78,14 +78,16 @@ class SharedRules:
         self._rules, self._stored = agreed.rules, agreed.stored
         version = 0 if agreed.stored is None else agreed.stored.version
         if agreed.differences:
-            log.warning("these settings differ from the rules of the store, which hold", differences=agreed.differences)
+            log.warning(
+                "these settings differ from the rules of the store, which apply", differences=agreed.differences
+            )
         if agreed.is_new and not is_alone:
             log.info("the rules of these settings are now those of the store", version=version)
             behind = await until_reached(
                 lambda: wait_followed(self._adapter, version, timeout_s=_OTHERS_FOLLOW_S, but=self._broker_id)
             )
             if behind:
-                log.warning("brokers do not yet go by the new rules", version=version, brokers=sorted(behind))
+                log.warning("brokers do not apply the new rules yet", version=version, brokers=sorted(behind))
         return self._rules
 
     @property
@@ -96,10 +98,10 @@ class SharedRules:
     async def follow(
         self, broker: Broker, bridges: Bridges, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Have the broker and its bridges go by each change of the rules until cancelled; see `RulesFollower.run`.
+        """Have the broker and its bridges apply each change of the rules until cancelled; see `RulesFollower.run`.
 
         Raises:
-            MappingChangedError: The broker must start again to go by the rules.
+            MappingChangedError: The broker must restart to apply the rules.
         """
 
         async def change(stored: StoredRules) -> None:
@@ -107,14 +109,14 @@ class SharedRules:
             if rules.mapping != self._rules.mapping:
                 raise MappingChangedError(
                     f"the mapping rules of the store were changed (version {stored.version}, by {stored.applied_by}) "
-                    "while this broker ran; it must start again to go by them"
+                    "while this broker ran; it must restart to apply them"
                 )
             await bridges.change(self._specs.of_rules(rules))
             broker.replace_rules(storage_rules_of(rules))
-            changes = differences(self._rules, rules, "the rules before", "the new rules")
+            changes = differences(self._rules, rules, "the earlier rules", "the new rules")
             log.info("rules changed", version=stored.version, by=stored.applied_by, changes=changes)
             if not self._own.is_default and (own := differences(rules, self._own, "the store", "these settings")):
-                log.warning("these settings differ from the rules of the store, which hold", differences=own)
+                log.warning("these settings differ from the rules of the store, which apply", differences=own)
             self._rules, self._stored = rules, stored
 
         self._follower = RulesFollower(self._adapter, self._stored, change, self._broker_id)

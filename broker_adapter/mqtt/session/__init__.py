@@ -1,4 +1,4 @@
-"""Sessions that outlive their broker: kept in the store, owned by one broker at a time, taken by compare-and-set."""
+"""Durable sessions: kept in the store, owned by one broker at a time, and taken over by compare-and-set."""
 
 from broker_adapter.mqtt.session.errors import (
     BrokerReplacedError,

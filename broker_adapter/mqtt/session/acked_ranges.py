@@ -1,4 +1,4 @@
-"""Which records beyond a position are finished with: ranges of offsets by shard. Pure."""
+"""Records after a position that are finished: ranges of offsets by shard. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from operator import itemgetter
 from broker_adapter.mqtt.model.position import ReachedLsn
 
 Range = tuple[int, int, int]
-"""First offset, offset after the last one, highest lsn in between."""
+"""First offset, offset after the last one, highest lsn of the range."""
 
 _FIRST = itemgetter(0)
 
 
 class AckedRanges:
-    """A set of (shard, offset, lsn) that costs little where neighbours are in it, and forgets by lsn.
+    """A set of (shard, offset, lsn) that stores neighbours as one range, and drops ranges by lsn.
 
-    Offsets of a shard rise with their lsn. A shard that was deleted and made again begins at offset 0 with lsns that
-    are higher than all before: what was finished of the one before says nothing about it.
+    Offsets of a shard rise with their lsn. A shard that was deleted and created again begins at offset 0, with lsns
+    higher than all before: ranges of the deleted shard say nothing about the new one.
 
     Args:
-        ranges: (shard, first offset, next offset, highest lsn), as `items` gives them.
-        max_ranges: What would begin one more range is not put in, for a set that need not be complete.
+        ranges: (shard, first offset, next offset, highest lsn), as returned by `items`.
+        max_ranges: A record that would begin one more range is not added; for a set that need not be complete.
     """
 
     def __init__(self, ranges: Iterable[tuple[str, int, int, int]] = (), *, max_ranges: int = sys.maxsize) -> None:
@@ -49,7 +49,7 @@ class AckedRanges:
         return at >= 0 and offset < of_shard[at][1] and lsn <= of_shard[at][2]
 
     def add(self, shard: str, offset: int, lsn: int) -> None:
-        """Put one record in. REQUIRES: all before it in its shard have been taken, if they are not in yet."""
+        """Add one record. REQUIRES: all records before it in its shard are finished, or are in the set."""
         of_shard = self._ranges.get(shard)
         if of_shard is None:
             if self._count < self._max_ranges:
@@ -63,7 +63,7 @@ class AckedRanges:
             self._insert(of_shard, offset, lsn)
 
     def forget(self, position_lsn: ReachedLsn) -> None:
-        """Drop the ranges that hold no lsn above a position."""
+        """Drop the ranges without an lsn above a position."""
         for shard, of_shard in list(self._ranges.items()):
             if of_shard[0][2] > position_lsn:
                 continue
@@ -81,9 +81,9 @@ class AckedRanges:
                 yield shard, first_offset, next_offset, last_lsn
 
     def _insert(self, of_shard: list[Range], offset: int, lsn: int) -> None:
-        """Put one in anywhere but behind the last range, joining it with its neighbours."""
+        """Insert a record anywhere but behind the last range, joining it with its neighbours."""
         if of_shard[-1][1] > offset and of_shard[-1][2] < lsn:
-            # A lower offset with a higher lsn than all: the ranges from here on are those of a shard that is gone.
+            # A lower offset with a higher lsn than all: the ranges from here on are those of a deleted shard.
             self._count -= len(of_shard)
             of_shard[:] = [one for one in of_shard if one[1] <= offset or one[2] >= lsn]
             self._count += len(of_shard)

@@ -1,12 +1,12 @@
-"""Claims: which session took a message of a shared subscription at QoS 2, once and for all.
+"""Claims: which session got a message of a shared subscription at QoS 2, for ever.
 
-The store may hand a message of a group to several members one after the other: after a lost connection, a crash, or the
-death of a broker. At QoS 2 exactly one of them may send it. So a member claims it first: one commit stores the message
-with what is under way in the session, and a key that is named after the message alone. The commit is refused if the key
-is there, or if the group's cursor has passed the message; then the message is another's, or finished.
+The store may deliver a message of a group to several members one after the other: after a lost connection, a crash, or
+the death of a broker. At QoS 2 exactly one of them may send it. So a member claims it first: one commit stores the
+message with what is under way in the session, and a key that is named after the message. The commit is refused if the
+key exists, or if the group's cursor has passed the message; then another member has the message, or it is finished.
 
-A claim is of no use any more once the group's cursor has passed its message, and is deleted then. What was handed out
-before that, and is claimed late, is refused because of the cursor.
+A claim is not needed any more once the group's cursor has passed its message, and is deleted then. A message that was
+delivered before that, and is claimed later, is refused because of the cursor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DELETED_TOGETHER = 500
 
 
 class StoredClaim(msgspec.Struct, array_like=True, frozen=True):
-    """A claim as it lies in the store: what was claimed, and by whom."""
+    """A claim as it is stored: the message, and the client that claimed it."""
 
     store_group: str
     shard: str
@@ -55,7 +55,7 @@ class Claim:
 
 
 def changes_of(claims: Collection[Claim], client_id: str) -> Changes:
-    """What claims messages, each for the first time, and only if their group has not passed them."""
+    """Changes that claim messages; refused if one is claimed already, or if its group's cursor has passed it."""
     lowest: dict[tuple[str, str], int] = {}
     for claim in claims:
         place = (claim.shard, group_cursor(claim.store_group))
@@ -71,8 +71,8 @@ class Claims:
 
     Args:
         store_retry: The store.
-        interval_s: How often claims that are of no use any more are deleted.
-        audit_interval_s: How often those are looked for that other brokers have left behind.
+        interval_s: Interval at which claims that are not needed any more are deleted.
+        audit_interval_s: Interval at which claims are looked for that other brokers did not delete.
     """
 
     def __init__(self, store_retry: StoreRetry, interval_s: float, audit_interval_s: float) -> None:
@@ -83,14 +83,14 @@ class Claims:
         self._looked_at_s: dict[str, float] = {}
 
     def made(self, claims: Iterable[Claim]) -> None:
-        """These were made here: delete them when they are of no use any more."""
+        """Note claims that this broker made, to delete them when they are not needed any more."""
         for claim in claims:
             self._note(claim.store_group, claim.shard, claim.key, claim.offset)
-            # What other brokers left behind in the group is this broker's to delete as well.
+            # This broker also deletes claims of other brokers in the group.
             self._looked_at_s.setdefault(claim.store_group, -self._audit_interval_s)
 
     async def foreign(self, claims: Collection[Claim]) -> set[Claim]:
-        """Which of these messages were claimed by others, or are finished."""
+        """Which of these messages were claimed by other sessions, or are finished."""
         found: set[Claim] = set()
 
         async def look(claim: Claim) -> None:
@@ -109,7 +109,7 @@ class Claims:
         return found
 
     async def run(self) -> None:
-        """Delete claims that are of no use any more, until cancelled."""
+        """Delete claims that are not needed any more, until cancelled."""
         while True:
             await trio.sleep(self._interval_s)
             try:
@@ -118,10 +118,10 @@ class Claims:
                 _log.warning("claims of messages that are finished are deleted later: %s", error)
 
     async def clear(self) -> None:
-        """Delete those whose group has passed them.
+        """Delete the claims whose group has passed them.
 
         Raises:
-            StorageError: The store does not answer; it is tried again.
+            StorageError: The store does not answer; the deletion is tried again later.
         """
         now_s = trio.current_time()
         for store_group, looked_at_s in list(self._looked_at_s.items()):
@@ -137,7 +137,7 @@ class Claims:
                 del self._known[store_group, shard]
 
     async def forget(self, store_group: str) -> None:
-        """Delete all of a group that has no members any more.
+        """Delete all claims of a group that has no members any more.
 
         Raises:
             StorageError: The store does not answer.
@@ -159,11 +159,11 @@ class Claims:
         self._known.setdefault((store_group, shard), {})[key] = offset
 
     async def _passed(self, store_group: str, shard: str) -> int:
-        """The offset below which a group has finished everything of a shard."""
+        """The offset below which a group has finished all records of a shard."""
         try:
             cursor = await self._store_retry.adapter.get_cursor(shard, group_cursor(store_group))
         except ShardNotFoundError:
-            return 1 << 63  # there is nothing left to be claimed
+            return 1 << 63  # every claim may be deleted
         return 0 if cursor is None else cursor.offset
 
     async def _delete(self, found: list[bytes]) -> None:

@@ -1,7 +1,7 @@
-"""Carrying out what has been decided of a session: one commit with all that belongs to it.
+"""Commits of session transitions: one commit with all changes that belong to a transition.
 
-What a will's publication changes is asked of the publisher, what an ended membership changes of the shared
-subscriptions. A will that the store does not want holds nothing up: it is dropped, counted and logged.
+The publisher says what publishing a will changes, the shared subscriptions what the end of a membership changes. A will
+that the store refuses does not stop the transition: the will is dropped, counted and logged.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from shards.seams.clock import Clock
 _log = logging.getLogger(__name__)
 
 ChangesFor = Callable[[Message], Awaitable[Changes]]
-"""What storing a message takes: its append, and its retained value if it is retained."""
+"""Returns what storing a message takes: its append, and its retained value if it is retained."""
 
 
 class Memberships(Protocol):
-    """Where memberships of shared subscriptions end."""
+    """Ends memberships of shared subscriptions."""
 
     async def changes_of_leaving(self, client_id: str, memberships: Sequence[StoredMembership]) -> Changes:
-        """What it changes that a client leaves them; on a conflict it is asked again."""
+        """The changes that end these memberships of a client; called again after a conflict."""
 
 
 class Commits:
-    """Makes the commits of transitions, and of messages that were waiting.
+    """Commits transitions, and messages that were waiting.
 
     Args:
         store_retry: The store.
-        changes_for: The publisher's part.
-        memberships: The shared subscriptions' part.
-        clock: Dates published wills.
+        changes_for: Returns the changes of publishing a message.
+        memberships: Returns the changes of ending memberships.
+        clock: Gives published wills their time.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Commits:
         self._statistics = statistics
 
     async def make(self, client_id: str, transition: Transition) -> Committed:
-        """Carry out a transition.
+        """Commit a transition.
 
         Returns:
-            What became of the transition's own changes, and behind them of the others.
+            The result of the transition's own changes, followed by those of the others.
 
         Raises:
-            VersionConflictError: The session, or a shared subscription, is not what it was: read it and decide again.
-            StorageError: As `StorageAdapter.commit` has it.
+            VersionConflictError: The session, or a shared subscription, has changed: read it and decide again.
+            StorageError: See `StorageAdapter.commit`.
         """
         left = await self._memberships.changes_of_leaving(client_id, transition.left)
         changes = merged((transition.changes, left))
@@ -79,13 +79,13 @@ class Commits:
         return await self._store_retry.commit(changes)
 
     async def publish(self, message: Message, changes: Changes) -> Committed | None:
-        """Publish a message together with changes; None if the store refuses the message for good.
+        """Publish a message together with other changes; None if the store refuses the message permanently.
 
         Raises:
             VersionConflictError: Of the changes.
-            StorageError: It may be tried again.
+            StorageError: The call may be repeated.
         """
-        # A shard that was there a moment ago may have been deleted; the second time the publisher makes it again.
+        # The shard may have been deleted a moment ago; in the second attempt the publisher creates it again.
         for attempt in range(2):
             try:
                 return await self._store_retry.commit(merged((changes, await self._changes_for(message))))

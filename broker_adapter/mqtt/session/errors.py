@@ -1,4 +1,4 @@
-"""What goes wrong with sessions, beside what the store itself refuses (`broker_adapter.errors`)."""
+"""Errors of sessions, in addition to those of the store (`broker_adapter.errors`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class SessionError(Exception):
 
 
 class SessionTakenOverError(SessionError):
-    """The session belongs to another connection by now, here or at another broker; this one must end."""
+    """The session was taken over by another connection, at this or another broker; this connection must end."""
 
 
 class StoreUnavailableError(SessionError):
@@ -16,8 +16,8 @@ class StoreUnavailableError(SessionError):
 
 
 class ClientGoneError(SessionError):
-    """The client may have given its connection up, and be elsewhere: its session was not opened. It may try again."""
+    """The client may have closed this connection and be connected elsewhere: its session was not opened."""
 
 
 class BrokerReplacedError(SessionError):
-    """Another process runs as a broker of the same id; this one must stop."""
+    """Another process runs under the same broker id; this one must stop."""

@@ -1,4 +1,4 @@
-"""Ending the connection to the store of a broker whose session was taken without its consent."""
+"""Fencing: ending the connection to the store of a broker whose session was taken by force."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _INTERVAL_S: Final = 1.0
 
 
 class Fencing:
-    """The brokers whose connections this one has to end.
+    """The brokers whose connections to the store this broker has to end.
 
-    When a connection has ended, nothing that its broker sent over it is carried out any more, and over the next one the
-    broker finds out which sessions it has lost, before it sends anything (`verification`).
+    After its connection has ended, nothing that a broker sent over it is stored any more; after it has connected again,
+    it first finds out which sessions it has lost (`verification`).
 
     Args:
         store_retry: The store.
@@ -33,22 +33,22 @@ class Fencing:
         self._ended_at_s: dict[str, float] = {}
 
     def owe(self, broker_id: str) -> None:
-        """A session was taken from a broker: `settle` ends the connection that it has now."""
+        """Note that a session was taken from a broker: `settle` ends that broker's present connection."""
         self._owed[broker_id] = self._owed.get(broker_id, 0) + 1
 
     async def settle(self) -> None:
-        """Return when the connections of all brokers are ended for which that was owed when this was called.
+        """Return when the connections of all brokers noted before this call are ended.
 
-        Many calls at the same time share one end. After a connection was ended the next one is left alone for a second,
-        so that a broker that lives, and was only slow to answer, gets on.
+        Concurrent calls share one end. After a connection was ended, the next one is not ended for a second, so that a
+        broker that is alive and was only slow to answer can work.
 
         Raises:
-            StorageError: The store refuses it.
+            StorageError: The store refused to end a connection.
         """
         for broker_id in list(self._owed):
             async with self._turns.take(broker_id):
                 if broker_id not in self._owed:
-                    continue  # somebody else did it meanwhile
+                    continue  # another call did it meanwhile
                 await trio.sleep_until(self._ended_at_s.get(broker_id, -math.inf) + _INTERVAL_S)
                 owed = self._owed[broker_id]
                 lease = await self._store_retry.get(keys.broker(broker_id))

@@ -1,4 +1,4 @@
-"""One at a time, by name: what is done about one client waits for what else is being done about it."""
+"""Locks by name: actions about one client wait for each other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import trio
 
 
 class KeyedLock:
-    """Locks by name that exist only while somebody holds or awaits them."""
+    """Locks by name that exist only while a task holds or awaits them."""
 
     def __init__(self) -> None:
         self._locks: dict[str, trio.Lock] = {}
 
     @asynccontextmanager
     async def take(self, name: str) -> AsyncIterator[None]:
-        """Wait for the turn; those who wait get it in the order in which they came."""
+        """Hold the lock of a name; waiting tasks get it in the order in which they came."""
         lock = self._locks.setdefault(name, trio.Lock())
         try:
             await lock.acquire()

@@ -1,7 +1,7 @@
-"""Where in the state store the parts of sessions lie. What lies there is `stored`.
+"""Keys of the parts of sessions in the state store. Their values are in `stored`.
 
 A client identifier or a topic that is too long for a key is cut and ends in a hash, behind a byte that UTF-8 never has;
-the value tells the whole of it.
+the value has the full name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DELAYED: Final = _ROOT + b"delayed/"
 _CLAIM: Final = _ROOT + b"claim/"
 
 MAX_PART_BYTES: Final = 1024
-"""Of a name in a key; four of them fit into the longest key that the journal takes."""
+"""Longest name in a key; four of them fit into the longest key that the journal accepts."""
 
 _CUT: Final = b"\xff"
 _DUE_DIGITS: Final = 16
@@ -35,7 +35,7 @@ _TIMER_KEY: Final = re.compile(rb"%b([0-9a-f]{%d})/([a-z]+)/(.*)" % (TIMERS, _DU
 
 
 def part(name: str) -> bytes:
-    """A name as a part of a key. Names that begin alike have parts that begin alike, up to `MAX_PART_BYTES`."""
+    """A name as a part of a key. Names with a common prefix have parts with a common prefix, up to `MAX_PART_BYTES`."""
     encoded = name.encode()
     if len(encoded) <= MAX_PART_BYTES:
         return encoded
@@ -58,7 +58,7 @@ def progress(client_id: str) -> bytes:
 
 
 def owned(broker_id: str, client_id: str = "") -> bytes:
-    """Mark of a session that a broker has open; without a client, what the marks of that broker begin with."""
+    """Key that marks a session as open at a broker; without a client, the prefix of all such keys of that broker."""
     return _OWNED + broker_id.encode() + b"/" + part(client_id)
 
 
@@ -68,22 +68,22 @@ def share(group: str, topic_filter: str) -> bytes:
 
 
 def member(group: str, topic_filter: str, client_id: str) -> bytes:
-    """Mark of a member of a shared subscription. Neither part before the client has a U+0000."""
+    """Key that marks a member of a shared subscription. Neither part before the client has a U+0000."""
     return _MEMBER + part(group) + b"/" + part(topic_filter) + b"\0" + part(client_id)
 
 
 def claims_of(store_group: str) -> bytes:
-    """What the claims of a group of the store begin with."""
+    """Prefix of the claims of a group of the store."""
     return _CLAIM + part(store_group) + b"\0"
 
 
 def claim(store_group: str, shard: str, offset: int, lsn: int) -> bytes:
-    """Claim of one message of a group. The lsn tells it from that of a shard that was deleted and made again."""
+    """Claim of one message of a group. The lsn distinguishes it from one of a deleted shard of the same name."""
     return claims_of(store_group) + part(shard) + b"\0%016x%016x" % (offset, lsn)
 
 
 def delayed(name: str) -> bytes:
-    """A message that waits for its timer."""
+    """A delayed message that waits for its timer."""
     return _DELAYED + name.encode()
 
 
@@ -93,17 +93,17 @@ def retained(topic: str) -> bytes:
 
 
 def retained_prefix(topic_prefix: str) -> bytes:
-    """What the keys of all topics begin with that begin so."""
+    """Prefix of the keys of all topics that begin with ``topic_prefix``."""
     return RETAINED + topic_prefix.encode()[:MAX_PART_BYTES]
 
 
 @attrs.frozen(slots=True)
 class TimerKey:
-    """Key of a timer; those that are due first come first.
+    """Key of a timer; the keys sort by due time.
 
     Attributes:
         kind: ``will``, ``expiry``, ``delayed`` or ``cleanup``.
-        name: Key part of the client, or the name of what waits.
+        name: Key part of the client, or the name of the delayed message or cleanup.
     """
 
     due_us: int
@@ -116,10 +116,10 @@ class TimerKey:
 
     @classmethod
     def decode(cls, key: bytes) -> TimerKey:
-        """Read a key.
+        """Parse a key.
 
         Raises:
-            CorruptionError: It is no timer's.
+            CorruptionError: It is not a key of a timer.
         """
         found = _TIMER_KEY.fullmatch(key)
         if found is None:
@@ -136,5 +136,5 @@ def session_timer(due_us: int, kind: str, client_id: str) -> bytes:
 
 
 def session_of_part(key_part: bytes) -> bytes:
-    """Record of the session whose client's key part is known."""
+    """Record of a session, by the key part of its client."""
     return _SESSION + key_part

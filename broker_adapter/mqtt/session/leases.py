@@ -1,4 +1,4 @@
-"""Which brokers are alive. Each keeps renewing its lease; what becomes of a dead one's sessions is `orphan_cleanup`."""
+"""Which brokers are alive. Each keeps renewing its lease; `orphan_cleanup` closes the sessions of dead ones."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _log = logging.getLogger(__name__)
 
 
 class Leases:
-    """This broker's lease, and its view of the others'.
+    """This broker's lease, and what it knows about the leases of others.
 
     Args:
         store_retry: The store.
         broker_id: Unique among the brokers of the store.
 
     Attributes:
-        alive: The brokers that were alive when it last looked, this one among them.
+        alive: The brokers that were alive at the last look, including this one.
     """
 
     def __init__(self, store_retry: StoreRetry, broker_id: str, settings: SessionSettings) -> None:
         self._store_retry = store_retry
         self._broker_id = broker_id
         self._key = keys.broker(broker_id)
-        # It tells others by which name the store knows this process.
+        # Tells other brokers the name under which the store knows this process.
         self._instance = instance_of(secrets.token_hex(8), store_retry.adapter.client_name)
         self._renewal_number = 0
-        # Written with the lease while it is so: if this process dies, the next one ends their connections.
+        # Stored in the lease until it is done: if this process dies, its successor ends their connections.
         self._unfenced: frozenset[str] = frozenset()
         self._version = 0
         self.alive: tuple[str, ...] = (broker_id,)
         self._watch = LeaseWatch(settings.lease_s, 2 * settings.renew_interval_s)
 
     async def take(self) -> None:
-        """Begin as this broker, in place of whoever had its name before, whose connection to the store is ended."""
+        """Take the lease of this broker id, and end the connection to the store of a process that had it before."""
         attempt = 0
         while True:
             found = await self._store_retry.get(self._key)
@@ -66,7 +66,7 @@ class Leases:
         self._unfenced = frozenset()
 
     async def is_valid(self, store: Reconnection) -> bool:
-        """Whether this process still is the broker, and was not declared dead, as the store has it now.
+        """Whether the lease in the store is still this process's, and does not declare it dead.
 
         Raises:
             StorageError: The store does not answer.
@@ -82,13 +82,13 @@ class Leases:
         return lease.instance == self._instance and not lease.adopter
 
     async def renew(self) -> bool:
-        """Renew the lease, however long the store takes to answer.
+        """Renew the lease; retries as long as the store does not answer.
 
         Returns:
-            Whether it had been declared dead meanwhile; then other brokers may have closed sessions of this one.
+            Whether this broker had been declared dead meanwhile; then other brokers may have closed sessions of it.
 
         Raises:
-            BrokerReplacedError: Another process goes by this broker's name.
+            BrokerReplacedError: Another process uses this broker id.
         """
         attempt = 0
         was_declared_dead = False
@@ -116,10 +116,10 @@ class Leases:
             self._version = found.version
 
     async def look(self) -> tuple[list[str], dict[str, StateValue]]:
-        """Look at the other brokers' leases.
+        """Read the other brokers' leases.
 
         Returns:
-            The brokers that gave a sign of life, and the leases that have run out.
+            The brokers that have renewed their lease, and the leases that have run out.
 
         Raises:
             StorageError: The store does not answer.
@@ -138,12 +138,12 @@ class Leases:
         return [one for one in changed if one not in dead], {one: found[one] for one in run_out}
 
     async def claim(self, lease: StateValue) -> StateValue | None:
-        """Declare a broker dead whose lease has run out, so that this broker closes its sessions and no other does.
+        """Declare a broker dead whose lease has run out, so that only this broker closes its sessions.
 
-        It is repeated now and then while that lasts.
+        It is repeated at intervals while the sessions are being closed.
 
         Returns:
-            The lease as it is now; None if somebody else was quicker, or the broker is alive after all.
+            The lease as it is now; None if another broker was first, or the broker has renewed it.
         """
         found = decode(Lease, lease.key, lease.value)
         claimed = Lease(found.instance, found.renewal_number, self._broker_id, found.unfenced)
@@ -153,7 +153,7 @@ class Leases:
             return None
 
     async def end_client(self, lease: StateValue) -> None:
-        """Have the store end what a dead broker has open: its shares in groups go to the other members.
+        """Have the store close the connections of a dead broker: its deliveries in groups go to the other members.
 
         Raises:
             StorageError: The store does not answer.
@@ -162,14 +162,14 @@ class Leases:
             await self._store_retry.adapter.end_client(name)
 
     async def remove(self, lease: StateValue) -> None:
-        """Forget a dead broker, when none of its sessions is left; nothing happens if it is alive after all."""
+        """Delete the lease of a dead broker that has no sessions left; does nothing if it was renewed meanwhile."""
         try:
             await self._store_retry.adapter.delete_state(lease.key, expected_version=lease.version)
         except VersionConflictError:
-            _log.info("a broker that was taken for dead is back: %r", lease.key)
+            _log.info("a broker that was declared dead is back: %r", lease.key)
 
     async def give_back(self) -> None:
-        """End this broker's lease: it has no sessions any more."""
+        """Delete this broker's lease: it has no sessions any more."""
         await self._store_retry.adapter.delete_state(self._key, expected_version=self._version)
 
     async def _put(self, expected_version: int) -> None:

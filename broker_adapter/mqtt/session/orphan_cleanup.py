@@ -1,6 +1,6 @@
-"""Sessions whose owner does not have them any more: of dead brokers, and of this one where the two accounts differ.
+"""Closes sessions whose owner does not have them any more: of dead brokers, and of this one if it and the store differ.
 
-They are closed in place of their owner, as if the connection had been lost: will, timers and all.
+They are closed in place of their owner, as if the connection had been lost, with will and timers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _CLAIM_EVERY: Final = 200
 
 
 class OrphanCleanup:
-    """Closes sessions that nobody has.
+    """Closes sessions that no broker has open.
 
     Args:
         store_retry: The store.
-        commits: Carries it out.
-        leases: Says who is dead.
+        commits: Commits the changes.
+        leases: Tells which brokers are dead.
         broker_id: This broker.
-        turns: Held while something is done about a client.
-        left: What this broker's own sessions have published before they were lost is answered before they are closed.
+        turns: Held during each action about a client.
+        left: Publishes of this broker's own lost sessions; they are answered before the sessions are closed.
         fence: Ends the connections of brokers that had a client's session earlier.
-        open_here: The sessions that are open at this broker, by client.
-        clock: Dates their end.
+        open_here: Returns the sessions that are open at this broker, by client.
+        clock: Gives the time at which they end.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class OrphanCleanup:
         self._statistics = statistics
 
     async def adopt(self, broker_id: str, lease: StateValue) -> None:
-        """End what a dead broker has open in the store, and close its sessions.
+        """Close the connections of a dead broker to the store, and close its sessions.
 
-        Unless another broker does it or it comes back.
+        Stops when another broker does it, or when the broker has renewed its lease.
 
         Raises:
-            StorageError: The store does not answer. The lease is still there, so somebody will go on.
+            StorageError: The store does not answer. The lease still exists, so a broker will try again.
         """
         claimed = await self._leases.claim(lease)
         if claimed is not None:
@@ -104,7 +104,7 @@ class OrphanCleanup:
                     return
 
     async def audit(self) -> None:
-        """Compare the sessions that this broker has with those that the store says it has.
+        """Compare the sessions that this broker has open with those that are marked as its own in the store.
 
         Raises:
             StorageError: The store does not answer.
@@ -118,15 +118,15 @@ class OrphanCleanup:
                 await self.verify(owned)
 
     async def verify(self, owned: OwnedSession) -> None:
-        """Lose a session that the store says is somebody else's."""
+        """Give up a session that the store says has another owner."""
         client_id = owned.session.client_id
         found = await read(self._store_retry, client_id, with_progress=False)
         if found.record is None or found.record.claim != owned.claim:
-            _log.warning("the session of client %r was taken over unnoticed", client_id)
+            _log.warning("the session of client %r was taken over without notice", client_id)
             owned.lose()
 
     async def check(self, client_id: str) -> None:
-        """Close a session that the store says this broker has, if it does not have it.
+        """Close a session that the store says is open at this broker, if it is not.
 
         Raises:
             StorageError: The store does not answer.
@@ -157,7 +157,7 @@ class OrphanCleanup:
             raise failed[0]
 
     async def _close(self, owner: str, client_id: str, mark: StateValue | None = None) -> None:
-        """Close a session in place of its owner; if it has another by now, that one's business it is."""
+        """Close a session in place of its owner; does nothing if it has another owner now."""
         async with self._turns.take(client_id):
             if owner == self._broker_id:
                 await self._left.wait_answered(client_id)
@@ -185,9 +185,10 @@ class OrphanCleanup:
                 attempt += 1
 
     async def _fenced(self, found: Found) -> Found:
-        """The session, when no broker that had it earlier can store anything more that was published in it.
+        """The session, after no broker that had it earlier can store publishes of it any more.
 
-        The owner died, or lost the session, before it could see to that; with the record its duty would be forgotten.
+        The owner died, or lost the session, before it could end their connections; the record that names them would be
+        replaced.
         """
         record = found.record
         if record is None or not record.unfenced:
@@ -196,7 +197,7 @@ class OrphanCleanup:
         return attrs.evolve(found, record=msgspec.structs.replace(record, unfenced=()))
 
     async def _forget(self, mark: StateValue) -> None:
-        """Delete a mark that no record bears out, unless it was just set again."""
+        """Delete a mark that does not match the session's record, unless it was just set again."""
         try:
             await self._store_retry.adapter.delete_state(mark.key, expected_version=mark.version)
         except VersionConflictError:
@@ -204,10 +205,10 @@ class OrphanCleanup:
 
 
 async def read(store_retry: StoreRetry, client_id: str, *, with_progress: bool = True) -> Found:
-    """A session as the store has it, however long it takes to answer.
+    """Read a session from the store; retries as long as the store does not answer.
 
-    The record is read last. Whoever takes a session takes its record no later than its progress, so the owner that the
-    record names is the newest that the progress can be of.
+    The record is read last. A broker that takes a session takes its record no later than its progress, so the progress
+    cannot be of a newer owner than the record.
     """
     progress_key, key = keys.progress(client_id), keys.session(client_id)
     progress = await store_retry.get(progress_key) if with_progress else None

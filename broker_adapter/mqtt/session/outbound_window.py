@@ -1,7 +1,7 @@
-"""What is under way to one client at QoS 1 and 2: packet identifiers, send quota, order of redelivery. Pure.
+"""QoS 1 and 2 messages under way to one client: packet identifiers, send quota, order of redelivery. Pure.
 
-A message under way is a position in the store, not a copy. When the window is written to the store, and what is read
-back when the session returns, is the business of its neighbours.
+A message under way is stored as a position, not as a copy. When the window is stored is decided in `sessions` and
+`owned_session`; its stored form is in `progress`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from broker_adapter.mqtt.session.acked_ranges import AckedRanges
 MAX_PACKET_ID: Final = 65_535
 
 MAX_SEEN_RANGES: Final = 2_000
-"""So many ranges of offsets that were finished at QoS 0 and 1 above the position are remembered. None need be: it
-spares a client that returns some of what it has already."""
+"""Most ranges of offsets finished at QoS 0 and 1 above the position that are remembered. They are not needed for
+correctness: they save a client that returns from some messages that it has already."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -29,14 +29,15 @@ class InFlight:
     """One message under way.
 
     Attributes:
-        qos: At which it is sent.
-        shard: With ``offset`` and ``lsn`` its place in the store.
-        retain: The retain flag as it is sent.
-        subscription_ids: Those that it is sent with.
-        released: PUBREC came, so that PUBREL is what goes out for it (again).
-        is_sent: It went out on this connection.
-        takes_quota: Its PUBLISH went out on this connection and is not finished.
-        is_claimed: It is this client's. Of a group at QoS 2 it is not before that is durable; see `claims`.
+        qos: QoS with which it is sent.
+        shard: Its place in the store, together with ``offset`` and ``lsn``.
+        retain: The retain flag with which it is sent.
+        subscription_ids: Subscription Identifiers with which it is sent.
+        released: PUBREC was received, so PUBREL is what is sent (again).
+        is_sent: It was sent on this connection.
+        takes_quota: Its PUBLISH was sent on this connection and is not finished.
+        is_claimed: It belongs to this client for good. False for a message of a group at QoS 2 until the claim is
+            durable; see `claims`.
     """
 
     packet_id: int
@@ -54,27 +55,27 @@ class InFlight:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is still this client's when the connection has ended."""
+        """Whether it still belongs to this client after the connection has ended."""
         return self.origin <= Origin.RETAINED or (self.origin is Origin.GROUP and self.qos == 2)
 
 
 class OutboundWindow:
-    """The sending side of a session, on one connection after another.
+    """The sending side of a session, across connections.
 
-    A message that is taken for the client enters the window (`assign`) or, at QoS 0, is noted (`sent`) in the same step
-    in which it is taken, and only then may the session's position pass it. So at any moment every matching message is
-    above the position and unknown here, or under way here, or finished.
+    A message for the client is put into the window (`assign`) or, at QoS 0, noted (`sent`) in the same step in which it
+    is taken from the inbox, and only then may the session's position pass it. So at any moment every matching message
+    is above the position and unknown here, or under way here, or finished.
 
-    At QoS 2 the caller makes two things durable before it goes on: the assignment before PUBLISH, and PUBREC before
-    PUBREL. At QoS 1 it need not: what the store does not know of is sent again under a new identifier.
+    At QoS 2 the caller makes two things durable before it continues: the assignment before PUBLISH, and PUBREC before
+    PUBREL. At QoS 1 it need not: a message that is not stored as under way is sent again with a new identifier.
 
     Args:
-        publishes: Under way when the session was stored, in the order in which they were sent.
+        publishes: Messages under way when the session was stored, in the order in which they were sent.
         releases: Waiting for PUBCOMP, in the order in which PUBREC came.
         done: Finished at QoS 2 above the position: must not be sent again.
         seen: Finished at QoS 0 and 1 above the position: need not be sent again.
         position_lsn: The session's position.
-        last_packet_id: Where identifiers go on.
+        last_packet_id: The packet identifier assigned last.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class OutboundWindow:
         self.last_packet_id = last_packet_id
 
     def __iter__(self) -> Iterator[InFlight]:
-        """All that is under way, in the order in which it would be sent again."""
+        """All messages under way, in the order in which they would be sent again."""
         yield from self._releases.values()
         yield from self._publishes.values()
 
@@ -110,7 +111,7 @@ class OutboundWindow:
         return len(self._publishes) + len(self._releases)
 
     def publishes(self) -> Iterator[InFlight]:
-        """Messages whose PUBLISH is not answered, in the order in which they were sent."""
+        """Messages whose PUBLISH is not acknowledged, in the order in which they were sent."""
         return iter(self._publishes.values())
 
     def releases(self) -> Iterator[InFlight]:
@@ -118,7 +119,7 @@ class OutboundWindow:
         return iter(self._releases.values())
 
     def holds(self, packet_id: int) -> bool:
-        """Whether something is under way under that identifier."""
+        """Whether a message is under way with this packet identifier."""
         return packet_id in self._publishes or packet_id in self._releases
 
     @property
@@ -130,12 +131,12 @@ class OutboundWindow:
 
     @property
     def has_resends(self) -> bool:
-        """Whether something of an earlier connection has not gone out again yet."""
+        """Whether a message of an earlier connection was not sent again yet."""
         return self._unsent_count > 0
 
     @property
     def quota(self) -> int:
-        """How many new messages may be assigned now; none before all of the earlier connection went out again."""
+        """How many new messages may be assigned now; 0 until all of the earlier connection were sent again."""
         if self._unsent_count:
             return 0
         return max(0, min(self.receive_maximum - self._quota_taken, MAX_PACKET_ID - len(self)))
@@ -150,9 +151,10 @@ class OutboundWindow:
         subscription_ids: tuple[int, ...] = (),
         is_claimed: bool = True,
     ) -> InFlight:
-        """Give a stored message its packet identifier. REQUIRES: `quota` is not 0, and ``qos`` is 1 or 2.
+        """Assign a packet identifier to a stored message. REQUIRES: `quota` is not 0, and ``qos`` is 1 or 2.
 
-        One that is not claimed yet is not stored with the session until `claimed` is called; nothing of it may be sent.
+        A message with ``is_claimed=False`` is not stored with the session until `claimed` is called, and must not be
+        sent before.
         """
         packet_id = self._free_packet_id()
         entry = InFlight(packet_id, qos, message.shard, message.offset, message.lsn, origin, retain, subscription_ids)
@@ -164,25 +166,25 @@ class OutboundWindow:
         return entry
 
     def claimed(self, packet_ids: Iterable[int]) -> None:
-        """These messages are this client's for good."""
+        """These messages now belong to this client for good."""
         for packet_id in packet_ids:
             if (entry := self._publishes.get(packet_id)) is not None:
                 entry.is_claimed = True
 
     def give_up(self, entry: InFlight) -> None:
-        """Another client has claimed the message, or had it. REQUIRES: it is not claimed, so that it was not sent."""
+        """Remove a message that another client claimed. REQUIRES: it is not claimed here, so it was not sent."""
         if self._publishes.get(entry.packet_id) is entry:
             self._finish(self._publishes, entry)
 
     def sent(self, message: Message) -> None:
-        """Note that a message of a subscription went out at QoS 0, so that it does not when the session returns."""
+        """Note that a message of a subscription was sent at QoS 0, so that it is not sent again after a reconnect."""
         if message.lsn > self.position_lsn:
             self.seen.add(message.shard, message.offset, message.lsn)
 
     def take_resends(self, max_count: int = MAX_PACKET_ID) -> list[InFlight]:
-        """What goes out again next, in order, as far as the quota allows: PUBREL if released, else PUBLISH with DUP.
+        """Messages to send again, in order, as far as the quota allows: PUBREL if released, else PUBLISH with DUP.
 
-        What comes out counts as sent. If a message is not in the store any more, say so with `gone`.
+        They count as sent. Call `gone` for a message that is not in the store any more.
         """
         if not self._unsent_count:
             return []
@@ -199,7 +201,7 @@ class OutboundWindow:
         return resends
 
     def gone(self, packet_id: int) -> InFlight | None:
-        """The message is no longer in the store, so its PUBLISH cannot go out again.
+        """Call this when the message is no longer in the store, so that its PUBLISH cannot be sent again.
 
         At QoS 1 it is dropped. At QoS 2 the client may have it already and wait for PUBREL under this identifier, which
         therefore is not free yet: the entry is returned, and PUBREL is to be sent for it.
@@ -213,10 +215,10 @@ class OutboundWindow:
         self._release(entry)
         return entry
 
-    # Answers; each returns the message that it is about, None if there is none under that identifier
+    # Acknowledgements; each call returns the message that it is about, None for an unknown identifier
 
     def puback(self, packet_id: int) -> InFlight | None:
-        """PUBACK came, whatever its reason code: the message is finished."""
+        """PUBACK was received, with any reason code: the message is finished."""
         entry = self._publishes.get(packet_id)
         if entry is None or entry.qos != 1:
             return None
@@ -224,7 +226,7 @@ class OutboundWindow:
         return entry
 
     def pubrec(self, packet_id: int, *, refused: bool = False) -> InFlight | None:
-        """PUBREC came. Unless it is a refusal (reason code 0x80 and up) PUBREL is next, once this is durable."""
+        """PUBREC was received. Unless ``refused`` (reason code 0x80 and up), PUBREL is next, once this is durable."""
         entry = self._publishes.get(packet_id)
         if entry is None:
             return self._releases.get(packet_id)
@@ -237,7 +239,7 @@ class OutboundWindow:
         return entry
 
     def pubcomp(self, packet_id: int) -> InFlight | None:
-        """PUBCOMP came, whatever its reason code: the message is finished."""
+        """PUBCOMP was received, with any reason code: the message is finished."""
         entry = self._releases.get(packet_id)
         if entry is not None:
             self._finish(self._releases, entry)
@@ -246,18 +248,18 @@ class OutboundWindow:
     # Positions
 
     def is_known(self, message: Message) -> bool:
-        """Whether a message of a subscription is under way or finished, so that it must not be taken once more."""
+        """Whether a message of a subscription is under way or finished, so that it must not be sent as a new one."""
         place = (message.shard, message.offset, message.lsn)
         return place in self._places or place in self.done or place in self.seen
 
     def advance(self, position_lsn: ReachedLsn) -> None:
-        """The session's position has moved: what is finished up to there need not be remembered."""
+        """The session's position has moved: messages finished up to there are forgotten."""
         if position_lsn > self.position_lsn:
             self.position_lsn = position_lsn
             self.done.forget(position_lsn)
             self.seen.forget(position_lsn)
 
-    # Steps that several of the above share
+    # Shared steps
 
     def _free_packet_id(self) -> int:
         packet_id = self.last_packet_id
@@ -286,7 +288,7 @@ class OutboundWindow:
                 finished.add(entry.shard, entry.offset, entry.lsn)
 
     def _count_as_sent(self, entry: InFlight) -> None:
-        # An answer to what the earlier connection sent: it need not go out again.
+        # An acknowledgement of what the earlier connection sent: it need not be sent again.
         if not entry.is_sent:
             entry.is_sent = True
             self._unsent_count -= 1

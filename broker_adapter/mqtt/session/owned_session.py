@@ -1,9 +1,9 @@
-"""A session that this broker owns, and the only writer that it has in the store.
+"""Writing a session that this broker owns; it is the session's only writer in the store.
 
-Each write is a snapshot of what is under way, conditional on the one before, so that a chain of writes has one author:
-whoever takes the session breaks the chain, and the old owner's next write is refused. Writes carry numbers. When the
-answer to one is lost, the number found in the store tells which was the last to be carried out, now or later: of two
-writes that follow the same one the store takes only one.
+Each write is a snapshot of what is under way, conditional on the write before it, so all writes of a chain come from
+one owner: a broker that takes the session breaks the chain, and the old owner's next write is refused. Writes are
+numbered. When the answer to a write is lost, the number found in the store tells which write was carried out last: of
+two writes that follow the same one the store accepts only one.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _NOTHING: Final = Changes()
 NOTHING_RECEIVED: Final[Mapping[int, int]] = MappingProxyType({})
 
 _CHECK_INTERVAL_S: Final = 0.25
-"""Who writes without a pause looks so often whether the session still is its own."""
+"""An owner that writes without a pause checks at this interval whether it still owns the session."""
 
 _PAUSE_S: Final = 0.1
 
 
 @attrs.frozen(slots=True)
 class _Taken:
-    """Packet identifiers of the messages that are the session's if and only if a write is carried out.
+    """Packet identifiers of messages that belong to the session if and only if a write is carried out.
 
     Those of received messages have their digests with them, as in `Session.inbound`.
     """
@@ -63,15 +63,15 @@ _NO_MESSAGES: Final = _Taken()
 
 
 class OwnedSession:
-    """Writes one session. Writes follow each other; those that wait at the same time become one.
+    """Writes one session. Writes follow each other; those that wait at the same time are joined into one.
 
     Args:
-        session: The session as the connection has it.
-        record: As it was last written.
-        record_version: Of the record in the store.
-        progress_version: Of what is under way; 0 if the store has nothing of it.
+        session: The session, as the connection changes it.
+        record: The record that was written last.
+        record_version: Version of the record in the store.
+        progress_version: Version of the stored progress; 0 if none is stored.
         store_retry: The store.
-        on_lost: Called once, when the session is found to be somebody else's.
+        on_lost: Called once, when the session turns out to have another owner.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class OwnedSession:
         self._progress_version = progress_version
         self._store_retry = store_retry
         self._on_lost = on_lost
-        self._lock: trio.Lock | None = None  # made when it is first needed: most sessions write nothing for long
+        self._lock: trio.Lock | None = None  # made when first needed: most sessions write nothing for a long time
         self._wanted = self._stored = 0
         self._record_wanted = self._record_stored = 0
         self._write_number = 0
@@ -120,17 +120,17 @@ class OwnedSession:
 
     @property
     def lock(self) -> trio.Lock:
-        """Held by whoever writes."""
+        """Held during each write."""
         if self._lock is None:
             self._lock = trio.Lock()
         return self._lock
 
     async def save(self, *, with_record: bool = False) -> None:
-        """Return when a state at least as new as now is stored, however long the store takes to answer.
+        """Return when a state at least as new as now is durable; retries as long as the store does not answer.
 
         Raises:
-            SessionTakenOverError: It is somebody else's by now.
-            StorageError: The store will never take it.
+            SessionTakenOverError: The session has another owner now.
+            StorageError: The store refuses it permanently.
         """
         self._wanted += 1
         wanted = self._wanted
@@ -149,14 +149,14 @@ class OwnedSession:
         claiming: Collection[int] = (),
         with_record: bool = False,
     ) -> None:
-        """Carry out changes and store the session in one step.
+        """Commit changes and store the session in one step.
 
         Args:
             received: Packet identifiers of the QoS 2 messages of the client among the changes, with their digests.
             claiming: Packet identifiers of the messages to the client that the changes claim.
 
         Raises:
-            SessionTakenOverError: It is somebody else's by now, and nothing was carried out.
+            SessionTakenOverError: The session has another owner now, and nothing was carried out.
             VersionConflictError, CursorConflictError: Of the changes; nothing was carried out.
             StorageError: The store refuses the changes, or has failed.
         """
@@ -168,11 +168,11 @@ class OwnedSession:
             await self._write(changes, _Taken(received, claiming))
 
     async def hand_over(self) -> None:
-        """End the connection, store where it has got to and write nothing more, so that another owner may follow."""
+        """Prepare for another owner: end the connection, store the progress, and write nothing more."""
         self.lose()
         async with self.lock:
             if self.session.is_durable and not self._is_closed:
-                with suppress(SessionTakenOverError):  # by somebody who did not wait for this
+                with suppress(SessionTakenOverError):  # by an owner that did not wait for this
                     await self._write(_NOTHING, _NO_MESSAGES)
 
     async def close(
@@ -180,11 +180,11 @@ class OwnedSession:
         decide: Callable[[Found, ProgressRecord], Transition],
         carry_out: Callable[[Transition], Awaitable[object]],
     ) -> None:
-        """End the ownership in good order, however long the store takes to answer. Does nothing if it has ended.
+        """End the ownership; retries as long as the store does not answer. Does nothing if it has ended already.
 
         Args:
-            decide: What the session becomes.
-            carry_out: Makes the commit.
+            decide: Returns the transition of the session.
+            carry_out: Commits the transition.
         """
         async with self.lock:
             if not self.session.is_open:
@@ -209,7 +209,7 @@ class OwnedSession:
                 attempt += 1
 
     def lose(self) -> None:
-        """The session is somebody else's: whoever writes from now on is told so."""
+        """The session has another owner: every later write raises `SessionTakenOverError`."""
         if self.session.is_open:
             self.session.is_open = False
             self._on_lost(self)
@@ -222,16 +222,16 @@ class OwnedSession:
     def _taken_over(self) -> SessionTakenOverError:
         return SessionTakenOverError(f"the session of client {self.session.client_id!r} is no longer this connection's")
 
-    # For writing many sessions at once; the caller holds the lock
+    # For writing many sessions in one commit; the caller holds the lock
 
     def begin_snapshot(self) -> tuple[StatePut, int]:
-        """The put that stores what is under way now, and what to tell `snapshot_stored`."""
+        """Return the put that stores the progress now, and the value to pass to `snapshot_stored`."""
         self._write_number += 1
         self._doubts[self._write_number] = _NO_MESSAGES
         return self._progress_put(self._write_number, _NO_MESSAGES), self._wanted
 
     def snapshot_stored(self, version: int, covers: int) -> None:
-        """The put was carried out."""
+        """The put of `begin_snapshot` was carried out."""
         self._progress_version = version
         self._doubts.clear()
         if self._record_wanted <= self._record_stored:
@@ -240,9 +240,9 @@ class OwnedSession:
     # One write
 
     async def _write(self, changes: Changes, taken: _Taken) -> None:
-        """Make one write, again and again until its outcome is known. The caller holds the lock."""
+        """Make one write, and repeat it until its outcome is known. The caller holds the lock."""
         await self._check()
-        # While the store has nothing of what is under way, only the record can refuse an owner of the past.
+        # As long as no progress is stored, only the condition on the record can refuse an earlier owner.
         covers, with_record = self._wanted, self._record_wanted > self._record_stored or not self._progress_version
         self._write_number += 1
         number = self._write_number
@@ -283,10 +283,13 @@ class OwnedSession:
         self._written_at_s = trio.current_time()
 
     async def _check(self) -> None:
-        """Make room for another owner, whom write after write would keep from reading the last one before the next.
+        """Check at intervals that the session is still owned here.
+
+        Without this, an owner that writes without a pause would prevent another broker from taking the session: each
+        write would change the progress between that broker's read and its commit.
 
         Raises:
-            SessionTakenOverError: It has taken the record already.
+            SessionTakenOverError: Another broker has taken the record.
         """
         now_s = trio.current_time()
         if now_s - self._written_at_s > _PAUSE_S:
@@ -296,19 +299,19 @@ class OwnedSession:
             await self._look()
 
     def _judge(self, error: StorageError, number: int, *, is_snapshot: bool) -> None:
-        """Raise what the caller must know; return if the write is to be tried again."""
+        """Raise an error that the caller must handle; return if the write is to be tried again."""
         if isinstance(error, ConnectionLostError | ShuttingDownError) or (is_snapshot and may_pass(error)):
             return
         if not isinstance(error, StorageFailedError):
-            # The store has decided against it. One that failed may have carried it out all the same.
+            # The store refused the write. After a `StorageFailedError` it may have been carried out nevertheless.
             del self._doubts[number]
         raise error
 
     async def _look(self) -> int:
-        """Read what the store has, and return the number of this owner's write that was carried out last.
+        """Read the session from the store; return the number of this owner's write that was carried out last.
 
-        The record is read last: who takes a session takes its record no later than its progress, so if the record still
-        is this owner's then the progress, as it was before, was not taken.
+        The record is read last: a broker that takes a session takes its record no later than its progress. So if the
+        record is still this owner's, the progress that was read before it was not taken either.
 
         Raises:
             SessionTakenOverError: The session has another owner.
@@ -324,13 +327,13 @@ class OwnedSession:
             return 0
         progress = decode(ProgressRecord, stored.key, stored.value)
         if progress.claim != self.claim:
-            # Of an owner before, whose session had nothing stored that would have refused it. It holds nothing of this.
+            # Progress of an earlier owner: nothing of this owner was stored yet.
             return 0
         self._settle(progress.write_number)
         return progress.write_number
 
     def _settle(self, number: int) -> None:
-        """This write was carried out, so of those before it that were in doubt none will be."""
+        """This write was carried out, so no earlier unconfirmed write can be carried out any more."""
         taken = self._doubts.pop(number, None)
         if taken is not None:
             self.session.inbound.update(taken.received)
@@ -339,7 +342,7 @@ class OwnedSession:
                 del self._doubts[other]
 
     async def _still_owned(self) -> bool:
-        """Whether closing has not happened yet: the record has its owner still. It is read last, as `_look` does."""
+        """Whether the session was not closed yet: its record still names the owner. It is read last, see `_look`."""
         progress = await self._store_retry.get(keys.progress(self.session.client_id))
         stored = await self._store_retry.get(keys.session(self.session.client_id))
         if stored is None:
@@ -353,7 +356,7 @@ class OwnedSession:
             self._settle(found.write_number)
         return True
 
-    # Forms
+    # Stored forms
 
     def _progress_put(self, number: int, taken: _Taken) -> StatePut:
         progress = self._progress(number, taken)
@@ -385,7 +388,7 @@ class OwnedSession:
 
 
 def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Session:
-    """The session that a record and what was under way make."""
+    """The session that a record and its stored progress describe."""
     subscriptions = {
         one.topic_filter: SubscriptionOptions(
             one.qos,
@@ -399,7 +402,7 @@ def session_from(record: SessionRecord, progress: ProgressRecord | None) -> Sess
     }
     window = OutboundWindow() if progress is None else window_of(progress)
     if subscriptions:
-        # Nothing that came before all subscriptions is for this client; a position is stored only now and then.
+        # Messages before all subscriptions are not for this client; the stored position may be older.
         window.advance(min(options.since for options in subscriptions.values()).lsn)
     return Session(
         record.client_id,

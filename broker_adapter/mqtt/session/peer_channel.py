@@ -1,7 +1,7 @@
-"""Brokers talking to each other: asking for a session, and giving it up.
+"""Messages between brokers: requests to give up a session, and the answers.
 
-They talk through one shard in memory that all of them follow. What is said there only saves time and duplicates: who
-owns a session is decided by compare-and-set, and a broker that hears nothing goes on without.
+They are records of one shard in memory that all brokers follow. They only save time and duplicates: compare-and-set
+decides who owns a session, and a broker that gets no answer continues without one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MAX_YIELDING: Final = 64
 
 
 class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
-    """One broker to another.
+    """A message from one broker to another.
 
     Attributes:
         kind: ``yield`` asks for a session, ``yielded`` says that it may be taken.
-        epoch: Of the session as the asking broker read it.
+        epoch: Epoch of the session as the asking broker read it.
     """
 
     kind: Literal["yield", "yielded"]
@@ -47,12 +47,12 @@ class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PeerChannel:
-    """This broker's end of the channel.
+    """Sends and receives the messages of this broker.
 
     Args:
         store_retry: The store.
-        broker_id: Whose messages are for this broker.
-        give_up: Gives up a session if this broker has it open; the answer is sent when it returns.
+        broker_id: Messages with this receiver are for this broker.
+        give_up: Gives up a session if this broker has it open; the answer is sent after it returns.
         on_missed: Called when messages may have been missed.
     """
 
@@ -76,9 +76,9 @@ class PeerChannel:
         return self._store_retry.adapter
 
     async def ask(self, owner: str, client_id: str, epoch: int, *, timeout_s: float) -> bool:
-        """Ask the owner of a session to give it up; return whether it says that it has.
+        """Ask the owner of a session to give it up; return whether it answered that it has.
 
-        A broker that did not answer is not waited for again until it is `heard_of`.
+        After a broker did not answer, later calls do not wait for it until `heard_of` is called for it.
         """
         if owner in self._silent:
             return False
@@ -99,11 +99,11 @@ class PeerChannel:
         return False
 
     def heard_of(self, broker_id: str) -> None:
-        """A broker gave a sign of life."""
+        """A broker has shown that it is alive."""
         self._silent.discard(broker_id)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled."""
+        """Receive messages until cancelled."""
         attempt = 0
         room = trio.Semaphore(_MAX_YIELDING)
         async with background_tasks() as nursery:
@@ -121,7 +121,7 @@ class PeerChannel:
                                 else:
                                     await self._hear(record.value, nursery, room)
                 except ShardNotFoundError:
-                    _log.warning("the control shard was deleted; it is made again")
+                    _log.warning("the control shard was deleted; it is created again")
                 except StorageError as error:
                     if not may_pass(error):
                         raise
@@ -135,7 +135,7 @@ class PeerChannel:
         try:
             message = decode(PeerMessage, CONTROL_SHARD.encode(), value)
         except (CorruptionError, FormatVersionError) as error:
-            _log.warning("a control message is not understood: %s", error)
+            _log.warning("a control message cannot be decoded: %s", error)
             return
         self._silent.discard(message.sender)
         if message.receiver != self._broker_id:
@@ -154,8 +154,8 @@ class PeerChannel:
             answer = PeerMessage("yielded", self._broker_id, message.sender, message.client_id, message.epoch)
             await self._say(answer)
         except StorageError as error:
-            # The other side goes on when its time is up; the session's own writes meet the same trouble.
-            _log.warning("session of client %r was not given up in good order: %s", message.client_id, error)
+            # The other broker continues after its timeout; the session's own writes get the same error.
+            _log.warning("session of client %r was not stored before it was given up: %s", message.client_id, error)
         finally:
             room.release()
 

@@ -1,4 +1,4 @@
-"""What is under way in a session, between its form in memory and its stored form. Pure."""
+"""Conversion of what is under way in a session (its progress) between memory and its stored form. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, S
 
 
 class _Names:
-    """Numbers for shard names, given out in the order in which they are asked for."""
+    """Numbers for shard names, in the order in which they are first used."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -32,12 +32,12 @@ def progress_of(
     claiming: Collection[int] = (),
     retained: Iterable[RetainedScan] = (),
 ) -> ProgressRecord:
-    """The stored form of the moment. What does not outlive the connection is left out.
+    """The stored form of the present progress, without messages that do not outlive the connection.
 
     Args:
         inbound: `Session.inbound`.
-        claiming: Packet identifiers of the messages that are claimed in the same step.
-        retained: What is owed of retained messages.
+        claiming: Packet identifiers of the messages that are claimed in the same commit.
+        retained: Retained messages that are still to be sent.
     """
     names = _Names()
     return ProgressRecord(
@@ -59,13 +59,13 @@ def progress_of(
             StoredRetainedScan(one.topic_filter, one.until.lsn, one.qos, one.subscription_id, one.after)
             for one in retained
         ),
-        # Last, when all that need one have their number.
+        # Last, after all names were numbered.
         shards=tuple(names.numbers),
     )
 
 
 def retained_of(progress: ProgressRecord) -> list[RetainedScan]:
-    """What is owed of retained messages, as it was stored."""
+    """The stored scans of retained messages that are still to be sent."""
     return [
         RetainedScan(one.topic_filter, Position(one.until_lsn), one.qos, one.subscription_id, one.after)
         for one in progress.retained
@@ -78,7 +78,7 @@ def inbound_of(progress: ProgressRecord) -> dict[int, int]:
 
 
 def window_of(progress: ProgressRecord) -> OutboundWindow:
-    """The sending side as it was stored; everything in it waits to be sent again."""
+    """The stored window; all messages in it wait to be sent again."""
     shards = progress.shards
     return OutboundWindow(
         (_in_flight(entry, shards, released=False) for entry in progress.publishes),

@@ -21,7 +21,7 @@ from shards.topics.reserved_names import BROKER_PREFIX
 from shards.topics.topic_filters import is_filter, literal_prefix, matches
 
 RETAINED_SHARD_PREFIX: Final = f"{BROKER_PREFIX}retained/"
-"""With the topic behind it, what stands for the shard of a message that was found here; no shard has such a name."""
+"""Prefix of the shard name of a retained message, followed by its topic; no real shard has such a name."""
 
 
 _PAGE_MESSAGES: Final = 500
@@ -34,9 +34,9 @@ class RetainedPage:
     """Some of the retained messages that match a filter.
 
     Attributes:
-        messages: In the order of their keys, each with the key to go on behind it.
-        last: Key up to which was looked.
-        is_last: There are no more behind it.
+        messages: In the order of their keys, each with its key, from which the next page continues.
+        last: Last key that was examined.
+        is_last: There are no more after this page.
     """
 
     messages: list[tuple[bytes, Message]]
@@ -54,7 +54,7 @@ class Retained:
 
     Args:
         adapter: The store.
-        clock: Tells what has expired.
+        clock: Tells which messages have expired.
     """
 
     def __init__(self, adapter: StorageAdapter, *, clock: Clock) -> None:
@@ -62,7 +62,7 @@ class Retained:
         self._clock = clock
 
     def change_for(self, message: Message) -> StatePut | StateDelete:
-        """What a message that is published with the retain flag changes: an empty payload deletes."""
+        """The change made by a message that is published with the retain flag: an empty payload deletes."""
         key = keys.retained(message.topic)
         if not message.payload:
             return StateDelete(key)
@@ -74,11 +74,11 @@ class Retained:
         return None if value is None else self._message(value)
 
     async def page(self, topic_filter: str, after: bytes) -> RetainedPage:
-        """The next retained messages that match a filter, behind a key, without those that have expired.
+        """The next retained messages that match a filter, after a key, without expired ones.
 
-        Who subscribed at a position that does not cover the version of one gets it as a live message too. They lie in
-        the shard ``$mqtt/retained/<topic>``, which is no shard of the store, and have no lsn. The version stands for
-        their offset, so that what is sent again is the message that was sent, not its successor.
+        A client that subscribed at a position that does not cover a message's version gets it as a live message too.
+        These messages have the shard name ``$mqtt/retained/<topic>``, which does not exist in the store, and no lsn.
+        The version of the value is their offset, so that redelivery sends the same message, not a newer one.
         """
         if not is_filter(topic_filter):
             key = keys.retained(topic_filter)
@@ -88,7 +88,7 @@ class Retained:
         size_bytes = looked_at = 0
         prefix = literal_prefix(topic_filter)
         parent = prefix.removesuffix("/")
-        # Such a filter matches its parent too, which does not begin with the prefix: it comes before all others.
+        # Such a filter also matches its parent, whose key does not have the prefix: it comes before all others.
         if not after and prefix and topic_filter == f"{prefix}#" and (message := await self.get(parent)) is not None:
             found.append((keys.retained_prefix(prefix)[:-1], message))
         last = after
@@ -98,7 +98,7 @@ class Retained:
                 looked_at += 1
                 last = value.key
                 message = self._message(value)
-                # The prefix in a key may be cut; then the parent is met again.
+                # The prefix in a key may be cut; then the parent is found again here.
                 if message is not None and message.topic.startswith(prefix) and matches(topic_filter, message.topic):
                     found.append((value.key, message))
                     size_bytes += len(message.payload)

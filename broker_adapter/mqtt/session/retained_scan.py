@@ -1,7 +1,7 @@
-"""What a subscription still owes its client of the messages that were retained when it was made. Pure.
+"""Retained messages that a new subscription has still to send to its client. Pure.
 
-It is a place in the keys of retained messages, not a list of them: it costs the same for one topic and for a million,
-is stored with what is under way in the session, and goes on where it was when the client is back.
+It is a position in the keys of retained messages, not a list of messages: its size is the same for one topic and for a
+million. It is stored with the session's progress, and continues there when the client reconnects.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from broker_adapter.mqtt.model.position import Position
 
 @attrs.define(slots=True, eq=False)
 class RetainedScan:
-    """See the module.
+    """Position in the retained messages of one subscription; see the module.
 
     Attributes:
         topic_filter: Of the subscription.
-        until: What was retained up to here is owed; what was published later comes as live messages.
-        qos: Highest QoS.
-        subscription_id: Number that goes out with each message; 0 stands for none.
-        after: Key of the last retained message that was taken for the client; empty before the first.
+        until: Messages retained up to this position are sent; later ones come as live messages.
+        qos: Highest QoS with which they are sent.
+        subscription_id: Subscription Identifier sent with each message; 0 means none.
+        after: Key of the last retained message that was taken; empty before the first.
     """
 
     topic_filter: str

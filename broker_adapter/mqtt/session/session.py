@@ -1,4 +1,4 @@
-"""One session, as the broker that owns it holds it. How it is stored and moves is the business of its neighbours."""
+"""One session in memory, at its owner. `owned_session` stores it; `sessions` opens and closes it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.results import PendingAppend
 
 NEVER_EXPIRES_S: Final = 0xFFFF_FFFF
-"""Session expiry interval that stands for no expiry at all."""
+"""Session expiry interval with which a session never expires."""
 
 
 @attrs.frozen(slots=True)
 class Membership:
-    """A session's place in a shared subscription.
+    """A session's membership of a shared subscription.
 
     Attributes:
-        group: Name of the store's group that the members share. When the last member of a shared subscription is gone,
-            the next one founds a group of another name.
-        after: The group gets what lies behind this.
+        group: Name of the store's group that the members share. After the last member of a shared subscription has
+            left, the next one creates a group with another name.
+        after: The group gets messages after this position.
     """
 
     group: str
@@ -33,7 +33,7 @@ class Membership:
 
 
 class Publishes(Protocol):
-    """What a connection has appended in the name of its session. What it commits is the session's own business."""
+    """The appends that a connection made for its session (not the commits, which `Sessions.commit` makes)."""
 
     @property
     def is_answered(self) -> bool:
@@ -43,7 +43,7 @@ class Publishes(Protocol):
         """The appends that the store has not answered."""
 
     def stop(self) -> None:
-        """Hand nothing more to the store, and answer nothing to the client."""
+        """Send nothing more to the store, and no more acknowledgements to the client."""
 
     async def wait_answered(self) -> None:
         """Return when the store has answered all appends."""
@@ -56,18 +56,18 @@ class Session:
     The connection changes it and tells `Sessions` when something must be, or may be, stored.
 
     Attributes:
-        epoch: Rises with each owner; an older owner is refused by the store.
-        expiry_interval_s: How long it outlives its connection; `NEVER_EXPIRES_S` for ever.
+        epoch: Rises with each owner; the store refuses writes of an earlier owner.
+        expiry_interval_s: Session expiry interval, in seconds; `NEVER_EXPIRES_S`: never.
         subscriptions: Options by topic filter; shared ones under their whole filter (``$share/...``).
         memberships: Of shared subscriptions, by (group name, topic filter).
-        out: Messages on their way to the client.
+        out: Messages under way to the client.
         inbound: Packet identifiers of QoS 2 messages from the client that are stored and not released, each with the
             digest of its message (`message.digest_of`; 0 if it is not known).
-            `Sessions.commit` adds to them; the connection takes out what PUBREL names, and saves that before it sends
-            PUBCOMP.
-        retained: What is still owed of retained messages, in the order of the subscriptions.
-        is_open: Whether this broker still has it. It turns false when the session is closed or taken over.
-        publishes: What its connection has published; None before the first PUBLISH.
+            `Sessions.commit` adds to them; the connection removes those that PUBREL names, and saves that before it
+            sends PUBCOMP.
+        retained: Retained messages that are still to be sent, in the order of the subscriptions.
+        is_open: Whether this broker still owns it; false once the session is closed or taken over.
+        publishes: The appends of its connection; None before the first PUBLISH.
     """
 
     client_id: str
@@ -84,14 +84,14 @@ class Session:
 
     @property
     def is_durable(self) -> bool:
-        """Whether it outlives its connection. If not, the store knows little more of it than who owns it."""
+        """Whether it outlives its connection. If not, the store has little more than its owner."""
         return self.expiry_interval_s > 0
 
     @property
     def position_lsn(self) -> ReachedLsn:
-        """Every matching message with this lsn or a lower one has been taken: it is finished, or under way in `out`."""
+        """Every matching message up to this lsn has been taken: it is finished, or under way in `out`."""
         return self.out.position_lsn
 
     def advance(self, position_lsn: ReachedLsn) -> None:
-        """Move the position; a lower one changes nothing. `Sessions.save_soon` stores it."""
+        """Move the position forward; a lower one is ignored. `Sessions.save_soon` stores it."""
         self.out.advance(position_lsn)

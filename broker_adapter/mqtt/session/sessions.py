@@ -1,4 +1,4 @@
-"""The sessions of one broker: opened, stored, closed and handed on, by compare-and-set over the store."""
+"""The sessions of one broker: opened, stored, closed and handed over, by compare-and-set in the store."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen(slots=True)
 class OpenedSession:
-    """A session that is this broker's now.
+    """A session that this broker owns now.
 
     Attributes:
-        present: Whether it was there before; what CONNACK says.
+        present: Whether it existed before; the Session Present flag of CONNACK.
     """
 
     session: Session
@@ -62,21 +62,21 @@ class OpenedSession:
 
 
 class Sessions:
-    """The sessions that are open at this broker, and what brokers do for the sessions of each other.
+    """The sessions that are open at this broker, and the duties towards sessions of other brokers.
 
     Args:
         adapter: The store.
         broker_id: Unique among the brokers of the store; no ``/``.
-        changes_for: What storing a message takes: its append, and its retained value if it is retained.
-        on_fenced: Called once when a session is lost to another connection, here or elsewhere. The connection must
-            end (reason code 0x8E); it must not await in the call, and need not close the session.
-        on_unanswered: Called for a session whose publishes will not all be answered. Its connection must end, so that
-            the client sends them again; likewise it must not await.
+        changes_for: Returns what storing a message takes: its append, and its retained value if it is retained.
+        on_fenced: Called once when a session is taken over by another connection, here or elsewhere. The connection
+            must end (reason code 0x8E); the call must not block, and need not close the session.
+        on_unanswered: Called for a session some of whose publishes will never be answered. Its connection must end, so
+            that the client sends them again; the call must not block.
         clock: Tells when timers are due.
-        mapping: Where the messages of topics lie.
+        mapping: The shards of topics.
 
     Attributes:
-        statistics: Counts.
+        statistics: Counters.
     """
 
     def __init__(
@@ -143,12 +143,13 @@ class Sessions:
     # Life
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the lease, answer other brokers, fire timers, store positions, adopt sessions of dead brokers.
+        """Hold the lease, answer other brokers, fire timers, store positions, close the sessions of dead brokers.
 
-        It has started when sessions may be opened. Cancel it when the broker stops, after the sessions are closed.
+        `task_status` is notified when sessions may be opened. Cancel it when the broker stops, after the sessions are
+        closed.
 
         Raises:
-            BrokerReplacedError: Another process has taken the broker id.
+            BrokerReplacedError: Another process runs under this broker id.
         """
         await self._leases.take()
         try:
@@ -174,7 +175,7 @@ class Sessions:
         try:
             await self._leases.give_back()
         except (StorageError, trio.ClosedResourceError) as error:
-            _log.info("the lease is left to run out: %s", error)
+            _log.info("the lease was not deleted and will expire: %s", error)
 
     async def _keep_lease(self, tasks: trio.Nursery) -> None:
         while True:
@@ -182,14 +183,14 @@ class Sessions:
             await trio.sleep(self._settings.renew_interval_s)
             was_declared_dead = await self._leases.renew()
             if was_declared_dead:
-                # Another broker may be closing them at this moment.
+                # Another broker may be closing them now.
                 self._verification.lose(list(self._open.values()))
             if was_declared_dead or trio.current_time() - began_s > self._settings.lease_s:
                 self._wants_audit = True
             try:
                 changed, run_out = await self._leases.look()
             except StorageError as error:
-                _log.warning("the leases of other brokers were not looked at: %s", error)
+                _log.warning("the leases of other brokers could not be read: %s", error)
                 continue
             for broker_id in changed:
                 self._peer_channel.heard_of(broker_id)
@@ -202,12 +203,12 @@ class Sessions:
         try:
             await self._orphan_cleanup.adopt(broker_id, lease)
         except StorageError:
-            _log.exception("adopting the sessions of broker %r stopped; it is tried again", broker_id)
+            _log.exception("closing the sessions of dead broker %r failed; it is tried again", broker_id)
         finally:
             self._adopting.discard(broker_id)
 
     async def _keep_accounts(self) -> None:
-        """See to it that the store says of no session that it is open here unless it is."""
+        """Correct the store where it says that a session is open here and it is not."""
         next_audit_s = 0.0
         while True:
             now_s = trio.current_time()
@@ -224,14 +225,14 @@ class Sessions:
                     await self._orphan_cleanup.audit()
             except StorageError:
                 self._wants_audit = True
-                _log.exception("comparing sessions with the store stopped; it is tried again")
+                _log.exception("comparing sessions with the store failed; it is tried again")
             await trio.sleep(self._settings.timer_interval_s)
 
     def _request_audit(self) -> None:
         self._wants_audit = True
 
     def _suspect(self, client_id: str, after_s: float = 0.0) -> None:
-        """Have it checked soon that the store does not take this broker for an owner that it is not."""
+        """Check soon whether the store wrongly names this broker as the owner of a client's session."""
         self._suspects[client_id] = trio.current_time() + after_s
 
     # Opening
@@ -246,17 +247,18 @@ class Sessions:
         version: Version,
         has_given_up: Callable[[bool], bool] = lambda _is_owned: False,
     ) -> OpenedSession:
-        """Make the client's session this broker's, whoever had it, or begin a new one.
+        """Make this broker the owner of the client's session, whoever owned it before, or create a new session.
 
-        Of MQTT 3.1.1: ``clean_start`` is clean session, and ``expiry_interval_s`` is 0 with it, else the longest that
+        For MQTT 3.1.1: ``clean_start`` is clean session, and ``expiry_interval_s`` is 0 with it, else the longest that
         is configured. Must not return until the ownership is durable.
 
         Args:
-            has_given_up: Tells, given whether the session has an owner, whether the client may be elsewhere by now. It
-                is asked again before each step that would take the session from there.
+            has_given_up: Called with whether the session has an owner; returns whether the client may have closed this
+                connection and be connected elsewhere.
+                It is called again before each step that would take the session from another connection.
 
         Raises:
-            ClientGoneError: It may be.
+            ClientGoneError: ``has_given_up`` returned true.
             StoreUnavailableError: The store did not answer in time.
             StorageError: The store refuses the session.
         """
@@ -293,7 +295,7 @@ class Sessions:
         record = transition.record
         assert record is not None
         session = session_from(record, transition.progress)
-        # They are fenced: the next write of the record need not name them any more.
+        # They are fenced: the next write of the record does not name them any more.
         record = msgspec.structs.replace(record, unfenced=())
         owned = OwnedSession(
             session, record, taken.record_version, taken.progress_version, self._store_retry, self._lost
@@ -307,11 +309,11 @@ class Sessions:
         return OpenedSession(session, transition.present)
 
     async def _give_up(self, client_id: str, epoch: int) -> None:
-        """Another broker wants a session: store it a last time, and end its connection."""
+        """Another broker asks for a session: store it a last time, and end its connection."""
         async with self._turns.take(client_id):
             owned = self._open.get(client_id)
             if owned is not None and owned.session.epoch <= epoch:
-                # The other one may die before it takes it.
+                # The other broker may die before it takes the session.
                 self._suspect(client_id, after_s=2 * self._settings.open_timeout_s)
                 await owned.hand_over()
             await self._left.wait_answered(client_id)
@@ -330,7 +332,7 @@ class Sessions:
             self.statistics.durable_count -= owned.session.is_durable
         self._saving.discard(owned)
 
-    # What a connection does with its session
+    # Called by a connection for its session
 
     def find(self, client_id: str) -> Session | None:
         """The session of a client if it is open at this broker."""
@@ -338,14 +340,14 @@ class Sessions:
         return None if owned is None else owned.session
 
     async def save(self, session: Session) -> None:
-        """Store what is under way, received and done. Returns when a state at least as new as now is durable.
+        """Store what is under way, received and finished. Returns when a state at least as new as now is durable.
 
-        Many calls at once are one write. While the store is unreachable it waits. Of a session that is not durable
-        there is nothing to store.
+        Many concurrent calls are one write. While the store is unreachable the call waits. For a session that is not
+        durable nothing is stored.
 
         Raises:
-            SessionTakenOverError: It is somebody else's by now.
-            StorageError: The store will never take it.
+            SessionTakenOverError: The session has another owner now.
+            StorageError: The store refuses it permanently.
         """
         owned = self._owned(session)
         if session.is_durable:
@@ -354,13 +356,13 @@ class Sessions:
             await trio.lowlevel.checkpoint()
 
     def save_soon(self, session: Session) -> None:
-        """Store the session within a second or so; for what may be lost, such as a position that moved."""
+        """Store the session within about a second; for changes that may be lost, such as a position that moved."""
         owned = self._open.get(session.client_id)
         if session.is_durable and owned is not None and owned.session is session:
             self._saving.add(owned)
 
     async def save_subscriptions(self, session: Session) -> None:
-        """Store the subscriptions, like `save`."""
+        """Store the subscriptions; durability and errors as for `save`."""
         owned = self._owned(session)
         if session.is_durable:
             await owned.save(with_record=True)
@@ -370,28 +372,28 @@ class Sessions:
     async def commit(
         self, session: Session, changes: Changes, *, received: Mapping[int, int] = NOTHING_RECEIVED
     ) -> None:
-        """Carry out changes together with the session's progress, exactly once even if the connection is lost.
+        """Commit changes together with the session's progress, exactly once even if the connection is lost.
 
         Args:
             received: Packet identifiers of the QoS 2 messages among the changes, with their digests; they are in
                 `Session.inbound` when it returns, and in the store if and only if the messages are.
 
         Raises:
-            SessionTakenOverError: It is somebody else's by now; nothing was carried out.
-            StorageFailedError: The store has failed; whether the changes were carried out turns out later.
+            SessionTakenOverError: The session has another owner now; nothing was carried out.
+            StorageFailedError: The store has failed; whether the changes were carried out is unknown until later.
             StorageError: The store refused the changes; nothing was carried out.
         """
         await self._owned(session).commit(changes, received)
 
     async def claim(self, session: Session, wanted: Mapping[Claim, InFlight]) -> None:
-        """Make messages of shared subscriptions at QoS 2 the session's, so that no other ever gets them.
+        """Claim messages of shared subscriptions at QoS 2 for the session, so that no other session ever gets them.
 
-        Returns when all that can be is claimed and stored with the session: the entries say so. The others are another
-        session's, or finished. While the store cannot be reached, or has no room, it waits.
+        Returns when every message that could be claimed is stored with the session (its entry is marked). The others
+        are claimed by another session, or finished. While the store is unreachable, or has no space, the call waits.
 
         Raises:
-            SessionTakenOverError: It is somebody else's by now.
-            StorageError: The store will never take it.
+            SessionTakenOverError: The session has another owner now.
+            StorageError: The store refuses it permanently.
         """
         attempt = 0
         foreign: set[Claim] = set()
@@ -417,13 +419,13 @@ class Sessions:
         self._claims.made(claim for claim, entry in wanted.items() if entry.is_claimed)
 
     async def close(self, session: Session, *, publish_will: bool, expiry_interval_s: int | None = None) -> None:
-        """The connection has ended. Closing a session that is not this broker's any more does nothing.
+        """Close a session whose connection has ended. Does nothing if this broker does not own it any more.
 
-        What the client has published is answered by the store before another connection may have the session.
+        All publishes of the client are answered by the store before another connection may open the session.
 
         Args:
-            publish_will: Unless the client took leave without its will.
-            expiry_interval_s: What DISCONNECT changed the interval to.
+            publish_will: False only if the client sent a DISCONNECT without its will.
+            expiry_interval_s: New session expiry interval, if DISCONNECT changed it.
         """
         owned = self._open.get(session.client_id)
         if owned is None or owned.session is not session:
@@ -456,18 +458,19 @@ class Sessions:
                 self._suspect(session.client_id)
 
     async def join_share(self, session: Session, group: str, topic_filter: str, *, after: Position) -> Membership:
-        """Make the session a member of a shared subscription; joining twice changes nothing.
+        """Make the session a member of a shared subscription; a second call changes nothing.
 
-        It stores the subscriptions too. The first member founds the group, which begins behind ``after``.
+        The subscriptions are stored in the same commit. The first member creates the group, which begins after
+        ``after``.
         """
         return await self._shares.join(self._owned(session), group, topic_filter, after)
 
     async def leave_share(self, session: Session, group: str, topic_filter: str) -> None:
-        """End a membership, and store the subscriptions. When the last member is gone the group is forgotten."""
+        """End a membership, and store the subscriptions. After the last member has left the group is deleted."""
         await self._shares.leave(self._owned(session), group, topic_filter)
 
     def delay(self, message: Message, due: DelayedPublish) -> tuple[StatePut, ...]:
-        """What to commit so that a message is published, exactly once, when it is due."""
+        """The puts that make a message be published, exactly once, when it is due."""
         return delayed_puts(message, due)
 
     def _owned(self, session: Session) -> OwnedSession:

@@ -1,4 +1,4 @@
-"""Times and bounds of sessions; the defaults are what brokers run with."""
+"""Times and limits of sessions; the defaults are those that brokers use."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import attrs
 
 @attrs.frozen(slots=True, kw_only=True)
 class SessionSettings:
-    """How patient the brokers of one store are with each other and with the store.
+    """Timeouts and intervals of the brokers of one store.
 
     Attributes:
-        lease_s: A broker that has not renewed its lease for so long is taken for dead. The same on all brokers.
-        renew_interval_s: How often a broker renews its own, and looks at those of the others.
-        yield_timeout_s: How long to wait for the owner of a session to give it up before it is taken.
-        open_timeout_s: How long opening a session may take before the client is told that the store is unavailable.
+        lease_s: A broker that has not renewed its lease for so long is declared dead. The same on all brokers.
+        renew_interval_s: How often a broker renews its lease, and reads those of the others.
+        yield_timeout_s: How long to wait for the owner of a session to give it up before it is taken by force.
+        open_timeout_s: How long opening a session may take before CONNACK says that the server is unavailable.
         save_interval_s: How often positions that moved are stored.
         claims_interval_s: How often claims of messages that a group has passed are deleted.
         timer_interval_s: How often due timers are looked for.
         preference_s: How long a due timer is left to the broker that its key prefers.
-        audit_interval_s: How often a broker compares the sessions that it has with those that the store says it has.
+        audit_interval_s: How often a broker compares its open sessions with those that the store says it has open.
         min_backoff_s: First delay before a call to the store is tried again; it doubles up to ``max_backoff_s``.
         max_backoff_s: Longest such delay.
     """

@@ -1,8 +1,8 @@
 """Shared subscriptions: who is a member, and which group of the store the members share.
 
-A shared subscription has a record while it has members, which counts them; each member has a mark of its own. The
-store keeps a group's place in each shard for ever, so one that comes to life again after its last member has gone gets
-a group of a new name, and what the old one left behind is cleared away.
+A shared subscription has a record while it has members; the record counts them, and each member has a key of its own.
+The store keeps a group's position in each shard for ever. So after the last member has left, the next one gets a group
+with a new name, and the positions of the old group are deleted.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from shards.topics.topic_filters import is_filter
 CLEANUP: Final = "cleanup"
 
 STICKY_SHARE_PREFIX: Final = "sticky-"
-"""What the share name begins with of a shared subscription that keeps each topic with one member while it is there."""
+"""Prefix of the share name of a shared subscription that keeps each topic with one member while it is connected."""
 
 _MAX_READABLE_BYTES: Final = 120
 
 
 @attrs.frozen(slots=True)
 class _Place:
-    """One client's place in one shared subscription, as it was read."""
+    """What the store says about one client in one shared subscription."""
 
     member_key: bytes
     member_version: int
@@ -54,7 +54,7 @@ class _Place:
 
     @property
     def is_member(self) -> bool:
-        """Whether it is counted."""
+        """Whether the record counts the client as a member."""
         return self.share is not None and self.member_group == self.share.store_group
 
 
@@ -63,9 +63,9 @@ class Shares:
 
     Args:
         store_retry: The store.
-        claims: What members of the groups have claimed.
-        mapping: Where the messages of topics lie, and so where groups have left their places.
-        clock: Dates what is to be cleared away.
+        claims: The claims of members of the groups.
+        mapping: The shards of topics, where groups have their positions.
+        clock: Gives the due time of cleanups.
     """
 
     def __init__(self, store_retry: StoreRetry, claims: Claims, mapping: TopicMapping, clock: Clock) -> None:
@@ -100,7 +100,7 @@ class Shares:
             except VersionConflictError:
                 await self._store_retry.pause_after_conflict(attempt)
             finally:
-                # A record that names a membership which was not counted does no harm: only the mark counts.
+                # A record with a membership that was not counted does no harm: only the member's key counts.
                 if not is_done:
                     memberships.pop((group, topic_filter), None)
             if is_done:
@@ -131,7 +131,7 @@ class Shares:
             attempt += 1
 
     async def changes_of_leaving(self, client_id: str, memberships: Sequence[StoredMembership]) -> Changes:
-        """What it changes that a client is no member any more; conditional on what was read."""
+        """The changes that end a client's memberships; conditional on what was read."""
         return merged(
             [
                 self._leaving(await self._read(membership.group, membership.topic_filter, client_id))
@@ -140,7 +140,7 @@ class Shares:
         )
 
     async def clear_away(self, record: CleanupRecord) -> None:
-        """Delete the places of a group that has no members any more. It may be done again and again."""
+        """Delete the positions of a group that has no members any more. It may be repeated."""
         name = group_cursor(record.store_group)
         adapter = self._store_retry.adapter
         for target in record.targets:

@@ -1,4 +1,4 @@
-"""Counts of what happens to sessions at one broker."""
+"""Counters of sessions at one broker."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import attrs
 
 @attrs.define(slots=True)
 class SessionStatistics:
-    """Counts since the broker began, but for the first two.
+    """Counters since the broker started; the first two are gauges.
 
     Attributes:
         connected_count: Sessions that this broker has open now.
         durable_count: Those of them that outlive their connection.
         opened_count: Sessions opened, new ones and others.
-        resumed_count: Sessions that were there when their client came (back).
+        resumed_count: Sessions that existed when their client connected.
         taken_over_count: Sessions taken from another broker or connection that had them open.
-        fenced_count: Sessions lost to another broker or connection.
-        forced_count: Sessions taken although their owner had not answered.
-        adopted_count: Sessions of dead brokers that were closed on their behalf.
-        expired_count: Sessions that this broker ended because their time was over.
+        fenced_count: Sessions taken over by another broker or connection.
+        forced_count: Sessions taken although their owner did not answer.
+        adopted_count: Sessions of dead brokers that this broker closed.
+        expired_count: Sessions that this broker ended because they expired.
         fired_count: Timers that this broker fired.
         will_count: Will messages published.
         delayed_count: Delayed messages published.
-        refused_count: Will and delayed messages that the store refused for good, so that they were dropped.
-        conflict_count: Writes that were refused because somebody else had been quicker.
+        refused_count: Will and delayed messages that the store refused permanently, so that they were dropped.
+        conflict_count: Writes that were refused because another writer was first.
         retry_count: Calls to the store that were tried again.
     """
 

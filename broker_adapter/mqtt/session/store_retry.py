@@ -1,4 +1,4 @@
-"""Calls to the store that may have to be made again: which failures pass, and how long to wait in between."""
+"""Retries of calls to the store: which errors are temporary, and how long to wait between attempts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Answer = TypeVar("Answer")
 
 
 def may_pass(error: StorageError) -> bool:
-    """Whether the same call may succeed later. A store that has failed for good may be replaced behind its address."""
+    """Whether the same call may succeed later. A failed store counts: another one may be started at its address."""
     return is_retriable(error) or isinstance(error, StorageFailedError)
 
 
 def concerns(error: VersionConflictError, key: bytes) -> bool:
-    """Whether it was this key of the state store that had another version than expected."""
+    """Whether the conflict was about this key of the state store."""
     return error.what == f"state key {key!r}"
 
 
 class StoreRetry:
-    """How one broker reaches the store.
+    """Calls of one broker to the store, repeated where that is safe.
 
     Args:
         adapter: The store.
@@ -43,29 +43,29 @@ class StoreRetry:
         self._statistics = statistics
 
     async def pause(self, attempt: int) -> None:
-        """Wait before a call is made again.
+        """Wait before an attempt.
 
         Args:
-            attempt: How often it was made already, from 0.
+            attempt: Number of earlier attempts.
         """
         self._statistics.retry_count += 1
         await trio.sleep(self._back_off.delay_s(attempt))
 
     async def pause_after_conflict(self, attempt: int) -> None:
-        """Wait for a moment after somebody else was quicker; not at all the first time."""
+        """Wait briefly after a version conflict; not at all the first time."""
         self._statistics.conflict_count += 1
         if attempt:
             await self.pause(min(attempt - 1, 3))
 
     async def pause_after(self, error: StorageError, attempt: int) -> None:
-        """Wait before a change is decided anew: after a conflict, or when the store does not answer.
+        """Wait before a change is decided again: after a conflict, or when the store does not answer.
 
         Args:
-            error: What became of the change.
-            attempt: How often it was tried before, from 0.
+            error: The error of the change.
+            attempt: Number of earlier attempts.
 
         Raises:
-            StorageError: The error, if trying again does not help.
+            StorageError: The error, if a retry cannot help.
         """
         if isinstance(error, VersionConflictError):
             await self.pause_after_conflict(attempt)
@@ -75,10 +75,10 @@ class StoreRetry:
             raise error
 
     async def until_answered(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Make a call again and again until the store answers. It must be one that may be carried out twice.
+        """Repeat a call until the store answers. It must be a call that may be carried out twice.
 
         Raises:
-            StorageError: The store refuses it.
+            StorageError: The store refuses the call.
         """
         attempt = 0
         while True:
@@ -91,22 +91,22 @@ class StoreRetry:
             attempt += 1
 
     async def get(self, key: bytes) -> StateValue | None:
-        """The value of a key, however long the store takes to answer."""
+        """The value of a key; retries as long as the store does not answer."""
         return await self.until_answered(partial(self.adapter.get_state, key))
 
     @property
     def restored_lsn(self) -> int:
-        """What was written up to this lsn comes from a backup; 0 if the store was not restored."""
+        """Everything up to this lsn comes from a backup; 0 if the store was not restored."""
         return max([gap.lsn_before for gap in self.adapter.restores], default=0)
 
     async def end_client(self, name: str) -> int:
-        """End the connections of another client, however long the store takes to answer; returns how many it had."""
+        """End the connections of another client; retries as long as needed; returns how many it had."""
         return await self.until_answered(partial(self.adapter.end_client, name))
 
     async def commit(self, changes: Changes) -> Committed:
-        """Carry changes out, once."""
+        """Commit changes, without a retry."""
         return await self.adapter.commit(changes)
 
     def scan(self, prefix: bytes) -> aclosing[AsyncGenerator[StateValue, None]]:
-        """Values by key, for a loop that may be left before the end."""
+        """Values with a key prefix, for a loop that may be left before the end."""
         return aclosing(self.adapter.scan_state(prefix))

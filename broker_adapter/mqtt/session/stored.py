@@ -1,6 +1,6 @@
-"""The forms in which sessions lie in the state store: one byte of format version, then MessagePack. Pure.
+"""The stored forms of sessions in the state store: one byte of format version, then MessagePack. Pure.
 
-What the fields are for is told where they are used: `transitions` for records, `progress` for what is under way.
+The meaning of the fields is explained where they are used: `transitions` for records, `progress` for what is under way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import msgspec
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message that lies in no shard: retained or delayed. Its headers are those of its record."""
+    """A message that is not in a shard: retained or delayed. Its headers are those of its record."""
 
     topic: str
     payload: bytes
@@ -19,7 +19,7 @@ class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredWill(msgspec.Struct, array_like=True, frozen=True):
-    """A will: its message counts its expiry from when it is published; None stands for never."""
+    """A will; its message expiry interval counts from its publication; None means never."""
 
     message: StoredMessage
     delay_s: int
@@ -39,7 +39,7 @@ class StoredSubscription(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredMembership(msgspec.Struct, array_like=True, frozen=True):
-    """Membership of a shared subscription, and the store's group behind it."""
+    """Membership of a shared subscription, and the name of its group in the store."""
 
     group: str
     topic_filter: str
@@ -48,18 +48,19 @@ class StoredMembership(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
-    """Who owns a session, and what it is beside what is under way.
+    """The owner of a session, and its state except for what is under way.
 
     Attributes:
         epoch: Rises with each owner.
-        claim: Random number of the write that made the owner the owner; it tells an owner's own write from others'.
+        claim: Random number of the write that made the owner the owner; it distinguishes an owner's writes from
+            others'.
         owner: Broker id, empty between connections.
         protocol: Protocol level of the last connection.
         disconnected_at_us: 0 while it is owned.
         will_due_us: When the timer of the will is due, 0 if there is none.
         expires_due_us: When the timer of its expiry is due, 0 if there is none.
         unfenced: Brokers from which the session was taken by force, and whose connections to the store may not have
-            been ended since.
+            been ended yet.
     """
 
     client_id: str
@@ -78,7 +79,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredInFlight(msgspec.Struct, array_like=True, frozen=True):
-    """One message under way; ``shard`` is an index into the names beside it."""
+    """One message under way; ``shard`` is an index into `ProgressRecord.shards`."""
 
     packet_id: int
     qos: int
@@ -91,7 +92,7 @@ class StoredInFlight(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredRetainedScan(msgspec.Struct, array_like=True, frozen=True):
-    """What is still owed of the retained messages of one subscription; see `retained_scan`."""
+    """Retained messages of one subscription that are still to be sent; see `retained_scan`."""
 
     topic_filter: str
     until_lsn: int
@@ -108,15 +109,15 @@ class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
     """What is under way in a session, in both directions.
 
     Attributes:
-        claim: That of the owner who wrote it.
-        write_number: Which of the owner's writes it is.
-        shards: Names that the rest refers to by index.
+        claim: Claim of the owner who wrote it.
+        write_number: Number of the write among the owner's.
+        shards: Shard names that the other fields refer to by index.
         publishes: In the order in which they were sent.
         releases: In the order in which PUBREC came.
-        done: What is finished at QoS 2 above the position.
-        seen: What is finished at QoS 0 and 1 above the position.
+        done: Finished at QoS 2 above the position.
+        seen: Finished at QoS 0 and 1 above the position.
         inbound: Packet identifiers received and not released.
-        retained: What is owed of retained messages.
+        retained: Retained messages that are still to be sent.
         inbound_digests: Of the messages behind `inbound`, in its order; a program that knew none has left them out.
     """
 
@@ -135,14 +136,14 @@ class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True):
-    """Sign of life of a broker.
+    """Lease of a broker.
 
     Attributes:
-        instance: Random name of the process, and behind an ``@`` that of its client where the store is a server.
+        instance: Random name of the process, followed by ``@`` and its client name where the store is a server.
         renewal_number: Rises with each renewal.
-        adopter: The broker that has declared it dead and closes its sessions; empty while it lives.
-        unfenced: Names by which the store knows processes that this one has replaced, and whose connections may not
-            have been ended since.
+        adopter: The broker that has declared it dead and closes its sessions; empty while it is alive.
+        unfenced: Client names of earlier processes that this one has replaced, and whose connections may not have been
+            ended yet.
     """
 
     instance: str
@@ -152,22 +153,22 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def clients(self) -> frozenset[str]:
-        """Names by which the store knows the process, and those that it has replaced."""
+        """Client names of the process, and of those that it has replaced."""
         return frozenset({client_of(self), *self.unfenced}) - {""}
 
 
 def instance_of(token: str, client_name: str) -> str:
-    """What tells a process in its lease."""
+    """The value of `Lease.instance` for a process."""
     return f"{token}@{client_name}"
 
 
 def client_of(lease: Lease) -> str:
-    """The name by which the store knows the process that holds a lease; empty where the store is no server."""
+    """Client name of the process that holds a lease; empty where the store is not a server."""
     return lease.instance.partition("@")[2]
 
 
 class ShareRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A shared subscription that has members."""
+    """A shared subscription with members."""
 
     group: str
     topic_filter: str
@@ -177,7 +178,7 @@ class ShareRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CleanupRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A group of the store that has no members any more, and the targets that it was subscribed to."""
+    """A group of the store without members, and the targets that it was subscribed to."""
 
     store_group: str
     targets: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Messages and wills between their form in memory and the one in which they wait in the state store. Pure."""
+"""Conversion of messages and wills between memory and their stored form in the state store. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SECOND_US: Final = 1_000_000
 
 
 def stored_message(message: Message) -> StoredMessage:
-    """The form in which a message waits."""
+    """The stored form of a message."""
     record = record_of(message)
     return StoredMessage(message.topic, message.payload, record.headers, message.timestamp_us, message.expires_at_us)
 
 
 def message_from(stored: StoredMessage, *, shard: str = "", lsn: int = 0) -> Message:
-    """The message that waits, with the place where it was found."""
+    """The message of a stored form; ``shard`` and ``lsn`` say where it was found."""
     return message_of(
         shard,
         StoredRecord(
@@ -36,7 +36,7 @@ def message_from(stored: StoredMessage, *, shard: str = "", lsn: int = 0) -> Mes
 
 
 def stored_will(will: Will, client_id: str) -> StoredWill:
-    """The form in which a will waits."""
+    """The stored form of a will."""
     message = Message(will.topic, will.payload, will.qos, will.retain, client_id, will.properties)
     return StoredWill(
         stored_message(message),
@@ -46,7 +46,7 @@ def stored_will(will: Will, client_id: str) -> StoredWill:
 
 
 def will_message(will: StoredWill, now_us: int) -> Message:
-    """The message that is published for a will."""
+    """The message that is published for a will at a time."""
     message = message_from(will.message)
     message.timestamp_us = now_us
     if will.message_expiry_s is not None:

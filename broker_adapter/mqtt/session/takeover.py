@@ -1,4 +1,4 @@
-"""Taking a session for this broker, from whoever has it: the store says in the end whose it is."""
+"""Taking a session for this broker from its present owner, by compare-and-set in the store."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from broker_adapter.mqtt.session.transitions import Opening, Transition
 from shards.seams.clock import Clock
 
 _CONFLICTS_IN_ONE_STEP: Final = 2
-"""After so many conflicts a session is taken in two steps."""
+"""After this many conflicts a session is taken in two steps."""
 
 
 @attrs.frozen(slots=True)
 class Taken:
-    """A session that is this broker's now.
+    """A session that this broker owns now.
 
     Attributes:
-        transition: How it became that.
-        record_version: Of its record in the store.
-        progress_version: Of what is under way in it; 0 if the store has nothing of it.
+        transition: The transition that made it so.
+        record_version: Version of its record in the store.
+        progress_version: Version of its progress; 0 if none is stored.
     """
 
     transition: Transition
@@ -40,30 +40,30 @@ class Taken:
 
 
 def check_client(client_id: str, has_given_up: Callable[[bool], bool], *, is_owned: bool) -> None:
-    """See `Sessions.open`.
+    """Raise if the client may be connected elsewhere; see `Sessions.open`.
 
     Raises:
-        ClientGoneError: The client may be elsewhere by now.
+        ClientGoneError: ``has_given_up`` returned true.
     """
     if has_given_up(is_owned):
         raise ClientGoneError(
-            f"client {client_id!r} has ended its connection, or sent its CONNECT while this broker stood still, and "
-            f"may be elsewhere by now: its session was not opened"
+            f"client {client_id!r} has closed its connection, or sent its CONNECT while this broker was paused, and "
+            f"may be connected elsewhere: its session was not opened"
         )
 
 
 class Takeover:
-    """Takes sessions.
+    """Takes sessions for this broker.
 
     Args:
         store_retry: The store.
-        commits: Carries it out.
-        peer_channel: Asks the owner first.
+        commits: Commits the transition.
+        peer_channel: Asks the owner to give it up.
         fencing: Ends the connection of an owner that did not answer.
-        verified_count: How often the sessions that are open were compared with the store, after lost connections.
-        broker_id: For whom.
-        clock: Dates it.
-        yield_timeout_s: How long the owner is waited for.
+        verified_count: Returns how often open sessions were compared with the store, after lost connections.
+        broker_id: This broker.
+        clock: Gives the time of transitions.
+        yield_timeout_s: How long to wait for the owner's answer.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class Takeover:
         self._clock = clock
         self._yield_timeout_s = yield_timeout_s
         self._statistics = statistics
-        # The brokers of each session whose connections `fence` has to end. A commit that was cancelled may be carried
-        # out: they are kept for what goes on with the session here.
+        # The brokers of each session whose connections `fence` has to end. A cancelled commit may be carried out: they
+        # are kept for the next action on the session at this broker.
         self._unfenced: dict[str, set[str]] = {}
 
     async def take(self, client_id: str, wanted: Opening, has_given_up: Callable[[bool], bool]) -> Taken:
-        """Read, decide, commit, until a commit is carried out. Exactly one of those who compete is, each time.
+        """Read, decide and commit, until a commit is carried out. Of competing brokers exactly one commits, each time.
 
-        An owner that did not give the session up can store nothing in its name any more when this returns.
-        Cancelling it leaves open whether the session is this broker's.
+        When this returns, an owner that did not give the session up can store nothing for it any more. After a
+        cancellation the session may or may not belong to this broker.
 
         Raises:
-            ClientGoneError: The client may be elsewhere by now.
+            ClientGoneError: The client may be connected elsewhere.
             StorageError: The store refuses the session.
         """
         attempts: dict[int, tuple[Opening, Transition]] = {}
@@ -109,7 +109,7 @@ class Takeover:
             found = await read(self._store_retry, client_id, with_progress=not wanted.clean_start)
             record = found.record
             if record is not None and record.claim in attempts:
-                # It was carried out, and only the answer was lost, or the connection behind it.
+                # An earlier attempt was carried out, and only its answer, or the connection, was lost.
                 await self.fence(client_id)
                 taken = await self._finish(*attempts[record.claim], found.record_version)
                 if taken is not None and self._verified_count() == verified_count:
@@ -118,7 +118,7 @@ class Takeover:
             if record is not None:
                 self._note_unfenced(client_id, record.unfenced)
             is_elsewhere = record is not None and record.owner not in (transitions.NOBODY, self._broker_id)
-            # If the client goes elsewhere after this, the commit below fails, for the record has changed then.
+            # If the client connects elsewhere after this, the commit below fails, because the record has changed.
             check_client(client_id, has_given_up, is_owned=is_elsewhere)
             if record is not None and is_elsewhere and record.epoch not in asked:
                 asked.add(record.epoch)
@@ -144,7 +144,7 @@ class Takeover:
                 self._statistics.taken_over_count += is_elsewhere
                 await self.fence(client_id)
                 if transition.progress is None or self._verified_count() != verified_count:
-                    # In the latter case a new connection was checked before this session counted as open: look again.
+                    # In the latter case a new connection was checked before this session counted as open: read again.
                     continue
                 record_version = committed.values[0].version
                 progress_version = committed.values[1].version if opening.expiry_interval_s > 0 else 0
@@ -152,20 +152,20 @@ class Takeover:
             attempt += 1
 
     def _note_unfenced(self, client_id: str, broker_ids: Iterable[str]) -> None:
-        """Have `fence` end their connections; this broker's own earlier ones are ended already."""
+        """Note brokers whose connections `fence` has to end, without this one, whose own were ended already."""
         others = {broker_id for broker_id in broker_ids if broker_id != self._broker_id}
         if others:
             self._unfenced.setdefault(client_id, set()).update(others)
 
     async def fence(self, client_id: str, unfenced: Iterable[str] = ()) -> None:
-        """End the connections of owners from whom a session was taken by force, or from whom it may have been.
+        """End the connections of owners from which a session was, or may have been, taken by force.
 
         Args:
-            client_id: Whose session.
-            unfenced: Those that its record names.
+            client_id: Client of the session.
+            unfenced: Brokers that its record names.
 
         Raises:
-            StorageError: The store refuses it.
+            StorageError: The store refused to end a connection.
         """
         self._note_unfenced(client_id, unfenced)
         for owner in self._unfenced.pop(client_id, ()):
@@ -173,12 +173,12 @@ class Takeover:
         await self._fencing.settle()
 
     async def _finish(self, opening: Opening, transition: Transition, record_version: int) -> Taken | None:
-        """Take what is under way in a session whose record is this broker's, if it was not taken in the same step.
+        """Take the progress of a session whose record this broker has taken, if that was not done in the same step.
 
-        An owner before that goes on writing notices soon that the record is not its own any more.
+        An earlier owner that still writes notices soon that the record has another owner.
 
         Returns:
-            None if somebody else has taken the session meanwhile.
+            None if another broker has taken the session meanwhile.
         """
         record = transition.record
         assert record is not None
@@ -191,7 +191,7 @@ class Takeover:
             if transition.progress is not None:
                 return Taken(transition, record_version, found.progress_version)
             if second is not None and (found.progress is None or found.progress.claim == record.claim):
-                # The second step was carried out, and only the answer was lost.
+                # The second step was carried out, and only its answer was lost.
                 whole = attrs.evolve(transition, progress=second.progress)
                 return Taken(whole, record_version, found.progress_version)
             second = transitions.progress_taken(found, record, opening)

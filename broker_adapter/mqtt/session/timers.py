@@ -1,8 +1,8 @@
-"""What is due at a time, whichever broker is alive then: wills, ends of sessions, delayed messages.
+"""Timers, fired by whichever broker is alive: wills, session expiry, delayed messages, cleanups.
 
-Every broker looks for due timers. A timer is removed in the same commit as its effect, on the condition that it is
-still there, so the effect happens once. So that brokers do not do the same work for nothing, each timer is left for a
-moment to the one that its key prefers among those alive.
+Every broker looks for due timers. A timer is deleted in the same commit as its effect, on the condition that it still
+exists, so the effect happens once. To avoid conflicts, a due timer is left for a short time to the broker that its key
+prefers among those alive.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _SECOND_US: Final = 1_000_000
 
 
 def delayed_puts(message: Message, due: DelayedPublish) -> tuple[StatePut, ...]:
-    """What makes a message wait for a time.
+    """The puts that delay a message.
 
-    The message lies beside its timer, so that looking for due timers costs the same whatever they are for.
+    The message has a key apart from its timer's, so that looking for due timers costs the same for all kinds.
     """
     return (
         StatePut(keys.TimerKey(due.at_us, DELAYED, due.name.encode()).encode(), b"", 0),
@@ -54,12 +54,12 @@ def delayed_puts(message: Message, due: DelayedPublish) -> tuple[StatePut, ...]:
 
 
 class Timers:
-    """Fires what is due.
+    """Fires due timers.
 
     Args:
         store_retry: The store.
-        commits: Carries out what follows.
-        shares: Clears away what groups have left.
+        commits: Commits the effects.
+        shares: Deletes what groups without members have left.
         clock: Tells what is due.
         broker_id: This broker.
         alive: The brokers that are alive, this one among them.
@@ -94,22 +94,22 @@ class Timers:
         }
 
     async def run(self) -> None:
-        """Look for due timers until cancelled."""
+        """Look for due timers and fire them, until cancelled."""
         async with background_tasks() as nursery:
             while True:
                 fired_count = 0
                 try:
                     fired_count = await self.fire_due(nursery)
                 except StorageError as error:
-                    _log.warning("due timers were not looked for: %s", error)
+                    _log.warning("due timers could not be looked for: %s", error)
                 if fired_count < _MAX_PER_ROUND:
                     await trio.sleep(self._interval_s)
 
     async def fire_due(self, nursery: trio.Nursery) -> int:
-        """Fire timers that are due, and return how many were found; more may be if it is as many as are taken at once.
+        """Fire due timers, and return how many were found; if that is the most taken at once, there may be more.
 
         Raises:
-            StorageError: The store does not answer; what was not fired still is due.
+            StorageError: The store does not answer; timers that were not fired are still due.
         """
         now_us = self._clock.now_us()
         found: list[tuple[keys.TimerKey, StateValue]] = []
@@ -126,7 +126,7 @@ class Timers:
         async with trio.open_nursery() as firing:
             for key, timer in found:
                 if key.kind == CLEANUP:
-                    nursery.start_soon(self._clean_up, key, timer)  # which may take long
+                    nursery.start_soon(self._clean_up, key, timer)  # may take long
                 else:
                     firing.start_soon(self._fire, key, timer, room)
         return len(found)
@@ -138,9 +138,9 @@ class Timers:
             key = keys.TimerKey.decode(timer.key)
             if key.kind in self._effects or key.kind == CLEANUP:
                 return key
-            _log.warning("timer %r is of a kind that this broker does not know; it is left to newer ones", timer.key)
+            _log.warning("timer %r has a kind unknown to this broker; it is left to newer ones", timer.key)
         except CorruptionError:
-            _log.exception("a timer cannot be read; it is left alone")
+            _log.exception("a timer cannot be decoded; it is skipped")
         self._broken.add(timer.key)
         return None
 
@@ -153,13 +153,13 @@ class Timers:
             try:
                 await self._effects[key.kind](key, timer)
             except VersionConflictError:
-                # Another broker fired it, or what it is about has just changed: if it is still there, it comes again.
+                # Another broker fired it, or its subject has just changed: if it still exists, it is found again.
                 self._statistics.conflict_count += 1
             except (CorruptionError, FormatVersionError):
-                _log.exception("timer %r cannot be fired; it is left alone", timer.key)
+                _log.exception("timer %r cannot be fired; it is skipped", timer.key)
                 self._broken.add(timer.key)
             except StorageError as error:
-                # It is still due, and comes again in the next round.
+                # It is still due, and found again in the next round.
                 _log.warning("timer %r was not fired: %s", timer.key, error)
                 self._statistics.retry_count += 1
 
@@ -194,7 +194,7 @@ class Timers:
         self._statistics.fired_count += 1
 
     async def _clean_up(self, key: keys.TimerKey, timer: StateValue) -> None:
-        """Put the timer off while this broker sees to it, so that no other does unless this one fails."""
+        """Postpone the timer while this broker works on it, so that others take over only if this one fails."""
         later = keys.TimerKey(self._clock.now_us() + _CLEANUP_TIME_US, CLEANUP, key.name).encode()
         try:
             async with self._clearing:
@@ -207,4 +207,4 @@ class Timers:
         except VersionConflictError:
             self._statistics.conflict_count += 1
         except StorageError as error:
-            _log.warning("what a group left behind is not cleared away yet: %s", error)
+            _log.warning("the positions and claims of a group are not deleted yet: %s", error)

@@ -1,11 +1,10 @@
-"""What opening, losing and ending a session change in the store. Pure: the session as it was read in, changes out.
+"""What opening, closing and ending a session change in the store. Pure: from the session as read to changes.
 
-Every transition is made by one commit that is conditional on the record that it was decided from, so of competing ones
-exactly one is carried out. What a will's publication and an ended membership change is added by the caller, to the
-same commit.
+Every transition is one commit that is conditional on the record from which it was decided, so of competing transitions
+exactly one is carried out. The caller adds to the same commit what publishing a will and ending memberships change.
 
-A record has an owner while the client is connected. Without one it has a timer for its end (unless it never expires)
-and one for its will (if that is due earlier), and names both, so that whoever takes the session removes them.
+A record has an owner while the client is connected. Without an owner it has a timer for its end (unless it never
+expires) and one for its will (if that is due earlier), and names both, so that the next owner can delete them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SECOND_US: Final = 1_000_000
 
 @attrs.frozen(slots=True)
 class Found:
-    """A session as it was read; version 0 of what is not there."""
+    """A session as it was read; version 0 means that the value does not exist."""
 
     client_id: str
     record: SessionRecord | None = None
@@ -43,15 +42,15 @@ class Found:
 
 @attrs.frozen(slots=True)
 class Transition:
-    """What a session becomes.
+    """The change of a session's state.
 
     Attributes:
-        record: None when it has ended.
-        progress: What is under way; of a session that is not durable it is in memory only. None: see `opened`.
-        changes: In the store.
-        will: Is published with it.
+        record: The new record; None when the session has ended.
+        progress: The new progress; for a session that is not durable it is in memory only. None: see `opened`.
+        changes: Changes in the store.
+        will: Will to publish in the same commit.
         left: Memberships that end with it.
-        present: Of a session that is opened: it was there before.
+        present: For a session that is opened: it existed before.
     """
 
     record: SessionRecord | None
@@ -64,13 +63,13 @@ class Transition:
 
 @attrs.frozen(slots=True)
 class Opening:
-    """What a client that connects asks for, and who asks for it.
+    """A request to open a session.
 
     Attributes:
         claim: Random; the record that has it was written by this attempt.
-        unfenced: Brokers that can still store what was published in the session before it was taken from them. The
-            record names them until that is over, so that the next broker knows them if this one dies meanwhile.
-        restored_lsn: What was written up to this lsn comes from a backup; 0 if there was no restore.
+        unfenced: Brokers that may still store publishes of the session from before it was taken from them. The record
+            names them until that is over, so that the next broker knows them if this one dies meanwhile.
+        restored_lsn: Everything up to this lsn comes from a backup; 0 if there was no restore.
     """
 
     broker_id: str
@@ -84,7 +83,7 @@ class Opening:
 
 
 def merged(parts: Iterable[Changes]) -> Changes:
-    """Changes made together; no key may occur in two of them."""
+    """Changes joined into one commit; no key may occur twice."""
     parts = list(parts)
     return Changes(
         tuple(one for part in parts for one in part.appends),
@@ -94,18 +93,18 @@ def merged(parts: Iterable[Changes]) -> Changes:
 
 
 def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool = True) -> Transition:
-    """Make a session the asking broker's, or begin it anew.
+    """Make a broker the owner of a session, or create a new session.
 
-    An old session goes on unless the client wants a clean start, its time is over, or it was bound to a connection.
-    Its will is published if its connection ends only now and the will has no delay, if its delay is over, or if the
-    session ends; otherwise the client is back in time.
+    An existing session continues unless the client wants a clean start, it has expired, or it was bound to a
+    connection. Its will is published if its connection ends only now and the will has no delay, if its delay is over,
+    or if the session ends; otherwise it is discarded, because the client is back in time.
 
     Args:
         found: The session.
-        opening: What is asked for.
-        now_us: When.
-        with_progress: False leaves what is under way in a session that goes on to a second step (`progress_taken`): an
-            owner that goes on writing it without a pause does not let it be read and changed in one.
+        opening: The request.
+        now_us: Present time, in microseconds since 1970.
+        with_progress: False takes the record only, and leaves the progress of a session that continues to a second step
+            (`progress_taken`): an owner that writes without a pause would conflict with taking both at once.
     """
     old = found.record
     goes_on = old is not None and will_go_on(old, opening, now_us)
@@ -124,7 +123,7 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
     progress = ProgressRecord(opening.claim)
     progress_version = None
     if goes_on:
-        # What the owner before writes meanwhile must not be lost, so its next write and this one exclude each other.
+        # What the earlier owner writes meanwhile must not be lost, so its next write and this one exclude each other.
         progress_version = found.progress_version
         if found.progress is not None:
             progress = _taken_over(found.progress, found.progress_version, opening.claim, opening.restored_lsn)
@@ -154,10 +153,10 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
 
 
 def _taken_over(progress: ProgressRecord, version: int, claim: int, restored_lsn: int) -> ProgressRecord:
-    """What is under way, for the next owner.
+    """The progress for the next owner.
 
-    A client may hold packet identifiers that the session gave out in a lost history, and would drop messages that come
-    with them as repetitions. Those that are far from the ones in the backup are the last that it can hold.
+    After a restore a client may hold packet identifiers that were assigned after the backup, and would drop messages
+    with these identifiers as duplicates. So identifiers continue far from those in the backup.
     """
     last_packet_id = progress.last_packet_id
     if 0 < version <= restored_lsn:
@@ -166,7 +165,7 @@ def _taken_over(progress: ProgressRecord, version: int, claim: int, restored_lsn
 
 
 def progress_taken(found: Found, record: SessionRecord, opening: Opening) -> Transition:
-    """Take over what is under way in a session whose record has been taken before, by this opening."""
+    """Take the progress of a session whose record was taken before by the same opening."""
     progress = found.progress or ProgressRecord(0)
     progress = _taken_over(progress, found.progress_version, record.claim, opening.restored_lsn)
     if record.expiry_interval_s > 0:
@@ -177,7 +176,7 @@ def progress_taken(found: Found, record: SessionRecord, opening: Opening) -> Tra
 
 
 def will_go_on(record: SessionRecord, opening: Opening, now_us: int) -> bool:
-    """Whether opening a session continues it; only then what is under way in it matters."""
+    """Whether opening a session continues it; only then its progress matters."""
     is_over = record.owner == NOBODY and 0 < record.expires_due_us <= now_us
     return not opening.clean_start and record.expiry_interval_s > 0 and not is_over
 
@@ -192,16 +191,16 @@ def closed(
     claim: int | None = None,
     restored_lsn: int = 0,
 ) -> Transition:
-    """The connection has ended: the session waits for its client, or ends with it.
+    """Close a session after its connection has ended: it waits for its client, or ends.
 
     Args:
         found: It has an owner.
-        now_us: When.
-        publish_will: Unless the client took leave without its will.
-        expiry_interval_s: What the client changed the interval to as it left.
-        progress: Where the owner has got to; None keeps what is stored.
-        claim: Of whoever closes it in place of its owner, who is fenced by it.
-        restored_lsn: What was written up to this lsn comes from a backup.
+        now_us: Present time, in microseconds since 1970.
+        publish_will: False only if the client sent a DISCONNECT without its will.
+        expiry_interval_s: New session expiry interval, if DISCONNECT changed it.
+        progress: Newest progress of the owner; None keeps the stored one.
+        claim: Claim of the broker that closes it in place of its owner, which it fences.
+        restored_lsn: Everything up to this lsn comes from a backup.
     """
     old = found.record
     assert old is not None
@@ -241,13 +240,13 @@ def closed(
 
 
 def expired(found: Found) -> Transition:
-    """The session's time is over. REQUIRES: it has no owner."""
+    """End a session that has expired. REQUIRES: it has no owner."""
     assert found.record is not None
     return _ended(found, found.record.will)
 
 
 def will_published(found: Found) -> Transition:
-    """The delay of the will is over. REQUIRES: the session has no owner, and a will."""
+    """Publish a will whose delay is over. REQUIRES: the session has no owner, and has a will."""
     old = found.record
     assert old is not None
     record = msgspec.structs.replace(old, will=None, will_due_us=0)
@@ -257,7 +256,7 @@ def will_published(found: Found) -> Transition:
 
 
 def is_due(record: SessionRecord | None, kind: str, due_us: int) -> bool:
-    """Whether a timer of a session is (still) the one that its record names."""
+    """Whether a timer of a session is the one that its record names."""
     if record is None or record.owner != NOBODY:
         return False
     return due_us == (record.will_due_us if kind == WILL else record.expires_due_us)
@@ -267,7 +266,7 @@ def _ended(found: Found, will: StoredWill | None) -> Transition:
     old = found.record
     assert old is not None
     deletes = [StateDelete(keys.session(old.client_id), found.record_version), *_timers_of(old)]
-    # Needs no version: only who has the record may write it, and nobody has it any more.
+    # Needs no version: only the holder of the record may write it, and the record is deleted.
     deletes.append(StateDelete(keys.progress(old.client_id)))
     if old.owner != NOBODY:
         deletes.append(StateDelete(keys.owned(old.owner, old.client_id)))

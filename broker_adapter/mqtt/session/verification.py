@@ -1,8 +1,9 @@
-"""What a broker does after it lost its connection to the store, before anything is sent over the next one.
+"""What a broker does after it lost its connection to the store, before anything is sent over the next connection.
 
-Whoever takes a session by force, and whoever declares a broker dead, ends that broker's connection to the store after
-the store has recorded it. So a broker whose sessions were taken while it stood still, or was cut off, comes by here
-before it can store anything more. It asks the store which sessions it still has. Of the others nothing is sent again.
+A broker that takes a session by force, or declares another broker dead, records that in the store and then ends the
+other's connection to the store. So a broker whose sessions were taken while it was paused or cut off always reconnects,
+and runs this before it can store anything more. It asks the store which sessions it still owns. Unanswered publishes of
+the other sessions are not sent again.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _log = logging.getLogger(__name__)
 
 
 class Verification:
-    """Loses the sessions that are no longer this broker's, and withdraws what was published in them.
+    """Gives up the sessions that this broker does not own any more, and withdraws their unanswered publishes.
 
     Args:
         broker_id: This broker.
-        leases: Tells whether it was declared dead.
-        open_here: The sessions that are open at this broker, by client.
-        left: Sessions that are not open any more and have publishes under way.
-        on_unanswered: Called for a session that is still this broker's and some of whose publishes will never be
+        leases: Tells whether this broker was declared dead.
+        open_here: Returns the sessions that are open at this broker, by client.
+        left: Closed sessions with unanswered publishes.
+        on_unanswered: Called for a session that this broker still owns and some of whose publishes will never be
             answered: its connection must end, so that the client sends them again.
 
     Attributes:
@@ -53,7 +54,7 @@ class Verification:
         self.count = 0
 
     async def verify(self, reconnection: Reconnection) -> None:
-        """Compare the sessions that are open here with those that the store says this broker has.
+        """Compare the sessions that are open here with those that the store says this broker owns.
 
         Raises:
             StorageError: The connection was lost again, or the store does not answer.
@@ -62,7 +63,7 @@ class Verification:
         before = list(self._open_here().values())
         if before:
             marked: set[str] = set()
-            # A broker that was declared dead has none: they may be closed by another one at this moment.
+            # A broker that was declared dead owns none: another one may be closing them now.
             if await self._leases.is_valid(reconnection):
                 async with aclosing(reconnection.scan_state(keys.owned(self._broker_id))) as marks:
                     marked = {mark.value.decode() async for mark in marks}
@@ -70,19 +71,19 @@ class Verification:
         self._withdraw(reconnection)
 
     def lose(self, sessions: Iterable[OwnedSession]) -> None:
-        """End the connections of sessions that are not this broker's any more."""
+        """End the connections of sessions that this broker does not own any more."""
         count = 0
         for owned in sessions:
             count += owned.session.is_open
             owned.lose()
         if count:
-            _log.warning("%d sessions were taken over while the store was out of reach", count)
+            _log.warning("%d sessions were taken over while the store was unreachable", count)
 
     def _withdraw(self, reconnection: Reconnection) -> None:
-        """Withdraw what was published in sessions that are gone, and what cannot be told apart from it.
+        """Withdraw the publishes of lost sessions, and those that share a batch with them.
 
-        An append that shares a batch with a withdrawn one is not sent again either. Then all that its connection has
-        published behind it must not be, so that the client's messages keep their order when it sends them again.
+        An append that shares a batch with a withdrawn one is not sent again either. Then the later publishes of its
+        connection must not be sent either, so that the client's messages keep their order when it sends them again.
         """
         gone = self._left.sessions()
         if not gone:

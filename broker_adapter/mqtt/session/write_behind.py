@@ -1,4 +1,4 @@
-"""Storing sessions that have moved on, now and then and many at a time: what may be lost costs little this way."""
+"""Write-behind of sessions: positions that moved are stored at intervals, many sessions in one commit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SAVED_TOGETHER: Final = 64
 
 
 class WriteBehind:
-    """The sessions of one broker that have moved since they were stored.
+    """The sessions of one broker whose positions moved since they were stored.
 
     Args:
         store_retry: The store.
-        interval_s: How often they are stored.
+        interval_s: How often they are stored, in seconds.
     """
 
     def __init__(self, store_retry: StoreRetry, interval_s: float) -> None:
@@ -33,15 +33,15 @@ class WriteBehind:
         self._moved: dict[OwnedSession, None] = {}
 
     def add(self, owned: OwnedSession) -> None:
-        """Store a session before long."""
+        """Store a session at the next interval."""
         self._moved[owned] = None
 
     def discard(self, owned: OwnedSession) -> None:
-        """It is not this broker's any more."""
+        """Remove a session that this broker does not own any more."""
         self._moved.pop(owned, None)
 
     async def run(self) -> None:
-        """Store what has moved, now and then, until cancelled."""
+        """Store the sessions that moved at each interval, until cancelled."""
         while True:
             await trio.sleep(self._interval_s)
             moved, self._moved = self._moved, {}
@@ -58,7 +58,7 @@ class WriteBehind:
                 if not owned.session.is_open:
                     continue
                 if owned.lock.locked():
-                    self._moved[owned] = None  # it is just being written; perhaps without the newest
+                    self._moved[owned] = None  # it is being written now, perhaps without the newest position
                     continue
                 owned.lock.acquire_nowait()
                 held.append(owned)
@@ -85,5 +85,5 @@ class WriteBehind:
         except SessionTakenOverError as error:
             _log.info("%s", error)
         except StorageError:
-            # The connection meets the same refusal when it has to store something.
+            # The connection gets the same error when it has to store something.
             _log.exception("the session of client %r cannot be stored", owned.session.client_id)

@@ -1,3 +1,3 @@
-"""What a broker tells operators of itself over HTTP: health, and metrics for Prometheus."""
+"""Health and metrics of a broker over HTTP, the metrics in the text format of Prometheus."""
 
 __all__: list[str] = []

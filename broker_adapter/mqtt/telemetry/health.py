@@ -1,4 +1,4 @@
-"""How one broker is: which of its parts are there yet, and why it cannot be used just now if it cannot."""
+"""Health of one broker: which of its parts are running, and why it is not ready if it is not."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from broker_adapter.mqtt.transport.listeners import Listeners
 from journal.telemetry.loop_lag import LoopLag
 
 STOPPING: Final = "the broker is stopping"
-NOT_OPEN: Final = "its listeners are not open yet: it is taking up its bridges and sessions"
+NOT_OPEN: Final = "its listeners are not open yet: it is starting its bridges and sessions"
 
 
 @attrs.frozen(slots=True)
 class Serving:
-    """The parts of a broker that takes clients.
+    """The parts of a broker that accepts clients.
 
     Attributes:
-        rules: Tells by which rules of the store it goes.
+        rules: Returns the rules of the store that it applies.
     """
 
     broker: Broker
@@ -34,16 +34,16 @@ class Serving:
 
 
 class Health:
-    """Of one broker, from the moment its process began.
+    """Health of one broker, from the start of its process.
 
     Args:
-        store_url: Where its store is, for people.
-        is_stopping: Whether it was told to stop.
+        store_url: URL of its store, for messages.
+        is_stopping: Whether it is shutting down.
 
     Attributes:
-        store: Whether the store answers; None before it did for the first time.
-        serving: The broker's parts; None before clients are taken.
-        loop_lag: Whether the event loop comes round.
+        store: Observes whether the store answers; None before it was opened.
+        serving: The broker's parts; None before clients are accepted.
+        loop_lag: Measures how late the event loop is.
     """
 
     def __init__(self, store_url: str, is_stopping: Callable[[], bool]) -> None:
@@ -54,12 +54,12 @@ class Health:
         self.loop_lag = LoopLag(has_room=lambda: True)
 
     async def watch_store(self, adapter: StorageAdapter) -> None:
-        """The store is open: look at it until cancelled."""
+        """The store is open: observe it until cancelled."""
         self.store = StoreWatch(adapter)
         await self.store.run()
 
     def why_not_ready(self) -> list[str]:
-        """All reasons why it is of no use to clients just now; none if it is."""
+        """All reasons why clients cannot use it now; empty if they can."""
         reasons = [STOPPING] if self._is_stopping() else []
         store, serving = self.store, self.serving
         if store is None:

@@ -1,7 +1,7 @@
 """The metrics of a broker, in the conventions of Prometheus. docs/metrics.md lists them all.
 
-Counters are kept where things happen. What is counted by looking at every connection is looked at when the page is
-asked for. No label has a value for each client, topic or session; bridges are named, as the configuration names them.
+Counters are incremented where things happen. Gauges that need a look at every connection are computed when the page is
+requested. No label has a value for each client, topic or session; bridges are labelled by their configured names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SESSION_EVENTS = (
 
 
 async def broker_metrics(health: Health, max_connections: int) -> list[Family]:
-    """All metrics; before clients are taken, those that there are by then."""
+    """All metrics; before clients are accepted, those that exist by then."""
     serving = health.serving
     families = list(_of_process(health))
     if serving is not None:
@@ -41,7 +41,7 @@ async def broker_metrics(health: Health, max_connections: int) -> list[Family]:
 
 
 def _of_process(health: Health) -> Iterator[Family]:
-    yield gauge("journal_broker_ready", "1 while clients are served, as /readyz tells.", not health.why_not_ready())
+    yield gauge("journal_broker_ready", "1 while clients are served, as in /readyz.", not health.why_not_ready())
     yield from _loop(health.loop_lag)
     if health.store is not None:
         yield from _store(health.store)
@@ -63,11 +63,11 @@ def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: in
     )
     yield from _traffic("received", "from clients", statistics.received)
     yield from _traffic("sent", "to clients", statistics.sent)
-    yield counter("journal_broker_received_bytes_total", "Everything from clients.", statistics.bytes_received)
-    yield counter("journal_broker_sent_bytes_total", "Everything to clients.", statistics.bytes_sent)
+    yield counter("journal_broker_received_bytes_total", "Bytes from clients.", statistics.bytes_received)
+    yield counter("journal_broker_sent_bytes_total", "Bytes to clients.", statistics.bytes_sent)
     yield counters(
         "journal_broker_dropped_messages_total",
-        "Messages that were not taken, or that a subscriber did not get.",
+        "Messages that were refused, or not delivered to a subscriber.",
         ("reason",),
         _by(statistics.dropped),
     )
@@ -81,9 +81,9 @@ def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: in
         "From the receipt of a message, at any broker, to its subscribers here, one value for all that came at once.",
         broker.distributor.delays.seconds,
     )
-    yield gauge("journal_broker_queued_messages", "Messages that wait for a client to take them.", delivery.queued)
-    yield gauge("journal_broker_behind_clients", "Clients that get what they missed from the store.", delivery.behind)
-    yield gauge("journal_broker_blocked_clients", "Clients that do not take what is sent.", broker.blocked_count)
+    yield gauge("journal_broker_queued_messages", "Messages that wait to be sent to a client.", delivery.queued)
+    yield gauge("journal_broker_behind_clients", "Clients that catch up from the store.", delivery.behind)
+    yield gauge("journal_broker_blocked_clients", "Clients that do not read what is sent.", broker.blocked_count)
     yield counter("journal_broker_delivery_gaps_total", "Ranges of records gone before delivery.", delivery.gaps)
     yield from _bridges(serving.bridges.doing())
     yield from _rules(serving.rules())
@@ -98,7 +98,7 @@ def _connections(listeners: Listeners, statistics: BrokerStatistics, max_connect
     )
     yield counters(
         "journal_broker_connections_refused_total",
-        "Connections that were turned away before their client was let in.",
+        "Connections that were refused before or with CONNACK.",
         ("reason",),
         _by({"max_connections": listeners.refused_count, "handshake": listeners.failed_count, **statistics.refused}),
     )
@@ -108,22 +108,22 @@ def _connections(listeners: Listeners, statistics: BrokerStatistics, max_connect
         ("reason",),
         _by(statistics.ended),
     )
-    yield counter("journal_broker_connects_total", "Clients that were let in.", statistics.connects_total)
+    yield counter("journal_broker_connects_total", "Clients that were accepted.", statistics.connects_total)
 
 
 def _sessions(statistics: SessionStatistics) -> Iterator[Family]:
     counts = attrs.asdict(statistics)
     yield gauge("journal_broker_sessions", "Sessions that this broker has open.", statistics.connected_count)
-    yield gauge("journal_broker_durable_sessions", "Those that outlive their connection.", statistics.durable_count)
+    yield gauge(
+        "journal_broker_durable_sessions", "Open sessions that outlive their connection.", statistics.durable_count
+    )
     yield counters(
         "journal_broker_session_events_total",
-        "What happened to sessions.",
+        "Events of sessions.",
         ("event",),
         {(event,): counts[f"{event}_count"] for event in _SESSION_EVENTS},
     )
-    yield counter(
-        "journal_broker_store_retries_total", "Calls about sessions that were made again.", statistics.retry_count
-    )
+    yield counter("journal_broker_store_retries_total", "Repeated calls about sessions.", statistics.retry_count)
 
 
 def _traffic(name: str, where: str, traffic: Traffic) -> Iterator[Family]:
@@ -138,26 +138,26 @@ def _traffic(name: str, where: str, traffic: Traffic) -> Iterator[Family]:
 
 def _store(store: StoreWatch) -> Iterator[Family]:
     yield gauge("journal_broker_store_up", "1 while the store answers.", store.is_up)
-    yield gauge("journal_broker_store_state_seconds", "For how long that has been so.", store.for_s)
-    yield counter("journal_broker_store_losses_total", "Times that it ceased to answer.", store.loss_count)
+    yield gauge("journal_broker_store_state_seconds", "Time since that changed.", store.for_s)
+    yield counter("journal_broker_store_losses_total", "Times that the store stopped answering.", store.loss_count)
     yield gauge(
         "journal_broker_failed_shards",
-        "Shards of which subscribers get nothing more, because the store cannot read them.",
+        "Shards without deliveries to subscribers, because the store cannot read them.",
         store.failed_shard_count,
     )
-    yield histogram("journal_broker_store_answer_seconds", "How long its answer to a question took.", store.answer_s)
+    yield histogram("journal_broker_store_answer_seconds", "How long the store took to answer.", store.answer_s)
 
 
 def _loop(loop_lag: LoopLag) -> Iterator[Family]:
-    yield histogram("journal_broker_loop_late_seconds", "How late the event loop came to a timer.", loop_lag.late_s)
-    yield counter("journal_broker_loop_stalls_total", "Times that it came over 0.1 s late.", loop_lag.stalls)
-    yield counter("journal_broker_loop_stalled_seconds_total", "How late it came then, in all.", loop_lag.stalled_s)
+    yield histogram("journal_broker_loop_late_seconds", "How late the event loop ran a timer.", loop_lag.late_s)
+    yield counter("journal_broker_loop_stalls_total", "Times that it was over 0.1 s late.", loop_lag.stalls)
+    yield counter("journal_broker_loop_stalled_seconds_total", "How late it was then, in all.", loop_lag.stalled_s)
 
 
 def _bridges(doing: Mapping[str, str]) -> Iterator[Family]:
     yield gauges(
         "journal_broker_bridge_state",
-        "What this broker does for a bridge: 1 for that.",
+        "Role of this broker for a bridge: 1 for the present one.",
         ("bridge", "state"),
         {(name, state): state == now for name, now in doing.items() for state in dict.fromkeys((*DOINGS, now))},
     )
@@ -166,12 +166,12 @@ def _bridges(doing: Mapping[str, str]) -> Iterator[Family]:
 def _rules(followed: Followed) -> Iterator[Family]:
     yield gauge(
         "journal_broker_rules_version",
-        "Version of the rules that this broker goes by, 0 without any.",
+        "Version of the rules that this broker applies, 0 without any.",
         followed.version,
     )
     yield gauge(
         "journal_broker_rules_refused",
-        "1 while it goes by older rules than those of the store, because it cannot go by these.",
+        "1 while it applies older rules than those of the store, because it cannot apply these.",
         bool(followed.problem),
     )
 

@@ -1,4 +1,4 @@
-"""The pages `/livez`, `/readyz` and `/metrics` of a broker, and who may see them."""
+"""The pages `/livez`, `/readyz` and `/metrics` of a broker, and access to them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def broker_pages(health: Health, max_connections: int, asks: AccessControl | Non
     """The pages, by path.
 
     Args:
-        health: What they tell of.
-        max_connections: How many there may be.
-        asks: Who may see metrics: whoever may connect. None for everybody. Health is everybody's to see, it tells
-            nothing of clients, and programs that ask for it have no passwords.
+        health: Health of the broker.
+        max_connections: The configured limit of connections.
+        asks: Users who may connect may see metrics; None: no password is needed. Health needs no password: it has no
+            data about clients, and programs that check it have no passwords.
     """
 
     async def livez(_request: Request) -> Reply:

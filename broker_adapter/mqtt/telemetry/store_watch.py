@@ -1,6 +1,6 @@
-"""Whether the store answers: asked every second, by the same way as everything else of the broker.
+"""Checks every second whether the store answers, over the same connection as the broker's other calls.
 
-That a connection stands proves little, and engines inside the process have none; an answer proves what is wanted.
+An open connection proves little, and engines inside the process have none; an answer proves that the store works.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 
 EVERY_S: Final = 1.0
 PATIENCE_S: Final = 3.0
-"""An answer that takes longer is none."""
+"""An answer that takes longer, in seconds, counts as missing."""
 
 _FIRST_TOLD_S: Final = 2.0
 _TOLD_EVERY_S: Final = 10.0
 
-# It is never written: all that counts is that somebody says so.
+# This key is never written: only the answer matters.
 _ASKED_FOR: Final = b"mqtt/health"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 
 class StoreWatch:
-    """Looks at one store.
+    """Observes one store.
 
     Args:
         adapter: The store, which has just been opened.
 
     Attributes:
         reason: Why it does not answer; empty while it does.
-        loss_count: How often it ceased to.
-        answer_s: How long answers took.
+        loss_count: How often it stopped answering.
+        answer_s: Histogram of the time to answer, in seconds.
     """
 
     def __init__(self, adapter: StorageAdapter) -> None:
@@ -53,29 +53,29 @@ class StoreWatch:
 
     @property
     def failed_shard_count(self) -> int:
-        """Shards that subscribers get nothing more of, because the store cannot read them."""
+        """Shards without deliveries to subscribers, because the store cannot read them."""
         return self._adapter.failed_shard_count
 
     @property
     def for_s(self) -> float:
-        """For how long it has been as it is."""
+        """For how many seconds `is_up` has not changed."""
         return trio.current_time() - self._since_s
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Check at intervals until cancelled."""
         while True:
             await self.ask()
             await trio.sleep(EVERY_S)
 
     async def ask(self) -> None:
-        """Ask once."""
+        """Check once."""
         began_s = trio.current_time()
         reason = f"no answer within {PATIENCE_S:.0f} s"
         with trio.move_on_after(PATIENCE_S):
             try:
                 await self._adapter.get_state(_ASKED_FOR)
             except OverloadedError:
-                # That, too, is an answer: what is published waits, and is told.
+                # An overloaded store is up: publishes wait, and publishers notice.
                 reason = ""
             except StorageError as error:
                 reason = str(error)
@@ -89,14 +89,14 @@ class StoreWatch:
             self._since_s = began_s if reason else now_s
             self.loss_count += bool(reason)
             if reason:
-                log.warning("the store does not answer; it is asked until it does", reason=reason)
+                log.warning("the store does not answer; it is tried again until it does", reason=reason)
             else:
                 log.info("the store answers again", was_lost_s=round(for_s, 1))
         self.reason = reason
 
 
 async def tell_of_waiting(store_url: str, waiting: trio.CancelScope) -> None:
-    """Say in the log that a store has not answered yet, every now and then until the scope is cancelled."""
+    """Log at intervals that a store has not answered yet, until the scope is cancelled."""
     with waiting:
         await trio.sleep(_FIRST_TOLD_S)
         while True:

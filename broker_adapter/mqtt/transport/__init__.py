@@ -1,3 +1,3 @@
-"""Listeners and byte streams: TCP, TLS and WebSocket, and sending with bounds."""
+"""Listeners and byte streams (TCP, TLS and WebSocket), and buffered output with limits."""
 
 __all__: list[str] = []

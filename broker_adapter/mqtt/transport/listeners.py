@@ -1,7 +1,7 @@
-"""Where clients come in: accepting on TCP, TLS, WebSocket and secure WebSocket, as far as the limits allow.
+"""Listeners: accepting clients on TCP, TLS, WebSocket and secure WebSocket, within limits.
 
-A client arrives at the broker as a stream of bytes with the name of its peer; which packets they are is not known here.
-Nothing that happens on one connection ends another.
+The broker gets a byte stream and the peer's address for each client; packets are decoded elsewhere. An error on one
+connection does not affect others.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("broker_adapter.mqtt")
 
 @attrs.frozen(slots=True)
 class Peer:
-    """Who is at the other end.
+    """The other end of a connection.
 
     Attributes:
         address: ``HOST:PORT``.
-        transport: ``mqtt``, ``mqtts``, ``websocket`` or ``websockets``, as the listeners are called.
+        transport: Name of the listener: ``mqtt``, ``mqtts``, ``websocket`` or ``websockets``.
     """
 
     address: str
@@ -44,17 +44,17 @@ class Peer:
 
 
 Handler: TypeAlias = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
-"""Talks to one client until it is done with it; the stream is closed for it afterwards."""
+"""Serves one client until its connection ends; the caller closes the stream afterwards."""
 
 
 @attrs.frozen(slots=True)
 class ListenerLimits:
-    """What peers can make the listeners hold.
+    """Limits of what peers can occupy in the listeners.
 
     Attributes:
         max_connections: Of all listeners together; more are closed at once.
-        handshake_timeout_s: TLS and the opening of a WebSocket take no longer, each.
-        max_message_bytes: Of a WebSocket message.
+        handshake_timeout_s: Time for the TLS handshake, and again for the WebSocket handshake.
+        max_message_bytes: Largest WebSocket message.
     """
 
     max_connections: int = 20_000
@@ -63,21 +63,21 @@ class ListenerLimits:
 
 
 class Listeners:
-    """Accepts clients and hands them to the broker.
+    """Accepts clients and passes them to the broker.
 
     Args:
-        handle: Talks to one client.
-        limits: What peers can make it hold.
+        handle: Serves one client.
+        limits: Limits of what peers can occupy.
         tls: See the attribute.
 
     Attributes:
-        tls: For connections that come from now on; it may be exchanged. Needed where `mqtts` or `websockets` listens.
-        connection_count: Open connections, those in their handshake too.
+        tls: Used for new connections; it may be replaced. Needed where `mqtts` or `websockets` listens.
+        connection_count: Open connections, including those in their handshake.
         by_listener: The same, by name of the listener.
-        accepted_count: How many there were since the start, by name of the listener.
-        refused_count: Connections that were closed at once for lack of room.
-        failed_count: Connections that ended in the handshake of TLS or WebSocket.
-        is_accepting: Whether clients are taken.
+        accepted_count: Connections accepted since the start, by name of the listener.
+        refused_count: Connections that were closed at once because of `max_connections`.
+        failed_count: Connections that ended in the TLS or WebSocket handshake.
+        is_accepting: Whether new connections are accepted.
     """
 
     def __init__(self, handle: Handler, limits: ListenerLimits, tls: ssl.SSLContext | None = None) -> None:
@@ -120,7 +120,7 @@ class Listeners:
             await trio.sleep_forever()
 
     def stop_accepting(self) -> None:
-        """Take no more clients; those that are there stay."""
+        """Accept no more connections; open ones stay."""
         self.is_accepting = False
         self._accepting.cancel()
 
@@ -134,7 +134,7 @@ class Listeners:
         limit = self._limits.max_connections
         if self.connection_count >= limit:
             if not self._is_full:
-                # Once, until there is room again: whoever floods us need not flood the log, too.
+                # Logged once until there is room again, so that a flood of connections does not flood the log.
                 log.warning("connections refused", peer=address, limit="limits.max_connections", allowed=limit)
             self._is_full = True
             self.refused_count += 1
@@ -153,7 +153,7 @@ class Listeners:
             prepare(sock)
             await serve(sock, peer)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
-            # It broke before there was anything to say, or while it was said.
+            # The connection broke during the handshake or later.
             log.debug("connection broken", peer=peer.address, listener=peer.transport, reason=_reason(error))
         except Exception:
             log.exception("unexpected error", peer=peer.address, listener=peer.transport)
@@ -183,7 +183,7 @@ class Listeners:
         await self._serve_messages(await self._secure(sock), peer)
 
     async def _secure(self, sock: socket.socket) -> TlsStream:
-        assert self.tls is not None  # a listener that needs it is not configured without it
+        assert self.tls is not None  # the configuration has TLS if a listener needs it
         stream = trio.SSLStream(TcpStream(sock), self.tls, server_side=True)
         try:
             with trio.fail_after(self._limits.handshake_timeout_s):

@@ -1,7 +1,7 @@
-"""What goes out on one connection: bytes in order, one writer while there is something to write, a bound that is told.
+"""Output of one connection: bytes in order, with a limit that senders check.
 
-Bytes are gathered and sent together when `flush` is called, at once if the stream takes them. The writer is a task only
-as long as something waits for the peer.
+Bytes are collected and sent together by `flush`, at once if the stream accepts them. A writer task runs only while
+bytes wait for the peer.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ class SendsNow(Protocol):
     """A stream that can send without waiting."""
 
     def send_nowait(self, data: bytes) -> int:
-        """Send what goes at once; returns the number of bytes."""
+        """Send what the stream accepts at once; returns the number of bytes."""
 
 
 class Output:
-    """The outgoing side of a connection.
+    """The outgoing side of a connection, a buffer with a limit.
 
     Args:
-        stream: Where it goes.
+        stream: Where bytes are sent.
         start: Starts a task that ends with the connection.
-        limit_bytes: Bound that `has_room` tells of; who sends minds it.
-        stalled_after_s: A peer that takes nothing for so long is gone.
+        limit_bytes: Limit of `has_room`. It is not enforced here; senders check `has_room`.
+        stalled_after_s: The connection is given up if the peer accepts no bytes for this long.
         on_room: Called when there is room again.
-        on_broken: Called when nothing can be sent any more; what waited is lost.
-        statistics: Bytes sent are counted there.
+        on_broken: Called when nothing can be sent any more; waiting bytes are lost.
+        statistics: Where sent bytes are counted.
 
     Attributes:
-        waiting_bytes: What waits to be sent.
-        has_stalled: The peer took nothing for too long, so that it was given up.
+        waiting_bytes: Bytes that wait to be sent.
+        has_stalled: The peer accepted no bytes for too long, and the connection was given up.
     """
 
     def __init__(
@@ -69,22 +69,22 @@ class Output:
 
     @property
     def has_room(self) -> bool:
-        """Whether less waits than may wait."""
+        """Whether fewer bytes wait than the limit."""
         return self.waiting_bytes < self._limit_bytes
 
     def send(self, data: bytes) -> None:
-        """Put whole packets behind what waits; they go with the next `flush`."""
+        """Append whole packets to the buffer; the next `flush` sends them."""
         if self._is_broken:
             return
         self._waiting.append(data)
         self.waiting_bytes += len(data)
 
     def reserve(self, size_bytes: int) -> None:
-        """Count bytes as waiting that are sent later, if nothing happens; then take the same number back."""
+        """Count bytes as waiting that will be sent later; undo it with the same number negated."""
         self.waiting_bytes += size_bytes
 
     def flush(self) -> None:
-        """Send what waits. Never blocks; whether the connection is gone is told by `on_broken`."""
+        """Send the buffer. Never blocks; `on_broken` is called if the connection is gone."""
         waiting = self._waiting
         if not waiting or self._is_writing:
             return
@@ -104,7 +104,7 @@ class Output:
         self._start(self._write)
 
     async def wait_for_room(self) -> None:
-        """Return when it `has_room`, or the connection is broken."""
+        """Return when `has_room` is true, or the connection is broken."""
         while not self.has_room and not self._is_broken:
             await self._progress.park()
 
@@ -135,14 +135,14 @@ class Output:
             self.abandon()
         finally:
             if self._is_writing:
-                # Cut off in the middle of a packet: nothing that comes behind it would be understood.
+                # Cut off in the middle of a packet: the peer could not decode anything after it.
                 self.abandon()
         if not self._is_broken:
             self._progress.unpark_all()
             self._on_room()
 
     async def _write_piece(self, piece: bytes) -> bool:
-        """Write some; false if the peer takes nothing any more."""
+        """Write a piece; false if the peer accepts nothing any more."""
         had_room = self.has_room
         with trio.move_on_after(self._stalled_after_s) as patience:
             await self._stream.send_all(piece)
@@ -161,11 +161,11 @@ class Output:
 
 
 class SavedFirst:
-    """Packets that may go out only once what they stand for is durable: many of them wait for one save.
+    """Packets that may be sent only after a save of the session: many of them wait for one save.
 
     Args:
-        save: Returns when the session as it was, or newer, is durable.
-        output: Where they go then.
+        save: Returns when the present state of the session, or a newer one, is durable.
+        output: Where the packets are sent then.
         start: Starts a task that ends with the connection.
     """
 

@@ -1,6 +1,6 @@
-"""Byte streams to clients: TCP, TLS over it, and WebSocket over either. Which bytes they carry is not known here.
+"""Byte streams to clients: TCP, TLS over it, and WebSocket over either. They do not look at the bytes.
 
-All of them are `trio.abc.Stream`, so whoever talks to a client can be tested with a stream in memory.
+All of them are `trio.abc.Stream`, so code that uses them can be tested with a stream in memory.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _UNSUPPORTED_DATA: Final = 1003
 _GOODBYE_S: Final = 1.0
 
 _buffer: Final = memoryview(bytearray(_RECEIVE_BYTES))
-"""Every socket is read into it, and what came is copied out before anything else can run: a buffer of one's own for
-each of many idle connections, or a new one for each read, would cost more than the copy."""
+"""Every socket is read into this buffer, and the bytes are copied out before any other task can run: a buffer for each
+of many idle connections, or a new one for each read, would cost more than the copy."""
 
 
 _PEER_LEFT: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
-"""The last of these is Linux's; where it is missing, a peer has left when it has reset the connection."""
+"""The last of these exists on Linux; elsewhere a peer counts as gone only when it has reset the connection."""
 
 
 @runtime_checkable
 class KnowsPeer(Protocol):
-    """A stream that can tell of the end before everything that came earlier is received."""
+    """A stream that can detect the peer's end before everything that came earlier is received."""
 
     def has_peer_left(self) -> bool:
         """Whether the peer has ended its side."""
@@ -45,7 +45,7 @@ class TcpStream(trio.abc.Stream):
         self._is_closed = False
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return what is there, at least one byte; nothing once the peer has ended its side.
+        """Return bytes that have arrived, at least one; empty once the peer has ended its side.
 
         A cancelled call has received nothing.
         """
@@ -60,7 +60,7 @@ class TcpStream(trio.abc.Stream):
                 return data
             while data is None:
                 await trio.lowlevel.wait_readable(self._socket)
-                # Closing may have come between, and what was readable belongs to it then.
+                # The socket may have been closed meanwhile, and its number reused.
                 self._check_open()
                 data = self._receive_nowait(max_bytes)
         except OSError as error:
@@ -75,7 +75,7 @@ class TcpStream(trio.abc.Stream):
             return None
 
     def has_peer_left(self) -> bool:
-        """Whether the peer has ended its side, though what it sent before may wait to be received."""
+        """Whether the peer has ended its side; bytes that it sent before may still wait to be received."""
         if self._is_closed:
             return True
         poll = select.poll()
@@ -83,10 +83,10 @@ class TcpStream(trio.abc.Stream):
         return bool(poll.poll(0))
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
-        """Send what the system takes at once.
+        """Send the bytes that the system accepts at once.
 
         Returns:
-            How many bytes went; the rest needs `send_all`.
+            How many bytes were sent; the rest needs `send_all`.
         """
         self._check_open()
         try:
@@ -97,7 +97,7 @@ class TcpStream(trio.abc.Stream):
             raise self._broken(error) from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all of it. A cancelled call may have sent a part."""
+        """Send all bytes. A cancelled call may have sent a part."""
         self._check_sendable()
         self._is_sending = True
         try:
@@ -128,7 +128,7 @@ class TcpStream(trio.abc.Stream):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise trio.ClosedResourceError("the connection was closed on our side")
+            raise trio.ClosedResourceError("the connection was closed on this side")
 
     def _check_sendable(self) -> None:
         self._check_open()
@@ -136,7 +136,7 @@ class TcpStream(trio.abc.Stream):
             raise trio.BusyResourceError("another task is sending")
 
     async def aclose(self) -> None:
-        """Close in such a way that what was sent last still reaches the peer; cancelled, at once."""
+        """Close so that the bytes sent last still reach the peer; close at once if cancelled."""
         try:
             if not self._is_closed:
                 self._stop()
@@ -146,19 +146,19 @@ class TcpStream(trio.abc.Stream):
             self._socket.close()
 
     def close_nowait(self) -> None:
-        """Close at once; what the peer sends after this resets the connection."""
+        """Close at once; bytes that the peer sends after this reset the connection."""
         if not self._is_closed:
             self._stop()
         self._socket.close()
 
     def _stop(self) -> None:
         self._is_closed = True
-        # Whoever receives or sends on it meanwhile is told.
+        # Wakes tasks that receive or send on it.
         trio.lowlevel.notify_closing(self._socket)
 
     def _broken(self, error: OSError) -> Exception:
         if self._is_closed:
-            return trio.ClosedResourceError("the connection was closed on our side")
+            return trio.ClosedResourceError("the connection was closed on this side")
         return trio.BrokenResourceError(error.strerror)
 
 
@@ -169,21 +169,21 @@ class TlsStream(trio.abc.Stream):
         self._stream = stream
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """As `TcpStream.receive_some`. A peer that ends without saying so by the rules of TLS is gone all the same."""
+        """As `TcpStream.receive_some`. A peer that ends TCP without a TLS `close_notify` counts as gone, too."""
         try:
             return await self._stream.receive_some(max_bytes)
         except trio.BrokenResourceError as error:
             if not isinstance(error.__cause__, ssl.SSLEOFError):
                 raise
-            # Many clients close without a `close_notify`; MQTT itself tells which packet was the last.
+            # Many clients close without a `close_notify`; MQTT packets tell whether the data is complete.
             return b""
 
     def has_peer_left(self) -> bool:
-        """As `TcpStream.has_peer_left`; whether it said so by the rules of TLS does not matter."""
+        """As `TcpStream.has_peer_left`; a TLS `close_notify` is not required."""
         return self._stream.transport_stream.has_peer_left()
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
-        """Nothing goes at once: it has to be encrypted first."""
+        """Returns 0: the bytes have to be encrypted first, see `send_all`."""
         return 0
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -193,7 +193,7 @@ class TlsStream(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Say the end in both protocols, for a peer that may not listen any more."""
+        """Send `close_notify` and close, for a peer that may not read any more."""
         with trio.move_on_after(_GOODBYE_S) as waiting:
             await self._stream.aclose()
         if waiting.cancelled_caught:
@@ -201,7 +201,7 @@ class TlsStream(trio.abc.Stream):
 
 
 class WebSocketStream(trio.abc.Stream):
-    """The bytes of binary messages in a row: where one ends means nothing (MQTT 5, section 6)."""
+    """The payloads of binary messages as one byte stream; message boundaries mean nothing (MQTT 5, section 6)."""
 
     def __init__(self, websocket: WebSocketConnection, below: KnowsPeer | None = None) -> None:
         self._websocket = websocket
@@ -213,7 +213,7 @@ class WebSocketStream(trio.abc.Stream):
         return self._websocket.closed is not None or (self._below is not None and self._below.has_peer_left())
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """As `TcpStream.receive_some`. A text message ends the stream, as the standard asks."""
+        """As `TcpStream.receive_some`. A text message closes the connection, as the standard requires."""
         while not self._rest:
             try:
                 message = await self._websocket.get_message()
@@ -221,7 +221,7 @@ class WebSocketStream(trio.abc.Stream):
                 return b""
             if isinstance(message, str):
                 with trio.move_on_after(_GOODBYE_S):
-                    await self._websocket.aclose(_UNSUPPORTED_DATA, "MQTT takes binary messages alone")
+                    await self._websocket.aclose(_UNSUPPORTED_DATA, "MQTT needs binary messages")
                 return b""
             self._rest = memoryview(message)
         data = self._rest[:max_bytes]
@@ -229,11 +229,11 @@ class WebSocketStream(trio.abc.Stream):
         return bytes(data)
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:
-        """Nothing goes at once: a message needs to be framed and sent as a whole."""
+        """Returns 0: a message has to be framed and sent as a whole, see `send_all`."""
         return 0
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all of it as one message."""
+        """Send all bytes as one message."""
         try:
             await self._websocket.send_message(bytes(data))
         except ConnectionClosed as error:

@@ -1,4 +1,4 @@
-"""The sink ``files``: each batch is a file of its own in a directory, whose name says which offsets it has."""
+"""The sink ``files``: each batch becomes a file in a directory; its name has the range of offsets."""
 
 from __future__ import annotations
 

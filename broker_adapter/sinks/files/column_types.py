@@ -1,16 +1,16 @@
-"""What the columns of Parquet files are, and how values become what a column holds. Pure; Arrow is not needed here.
+"""Types of the columns of Parquet files, and conversion of values to them. Pure; it does not need Arrow.
 
-A column has one type in every file of a directory, whatever values come: readers take the schema of one file for all of
-them, and fail, or turn values into others, where a second file has another. So types are declared, never found out from
-values. A column whose values are not alike is ``text`` or ``json``, which hold them all.
+A column has the same type in every file of a directory, whatever the values are: readers use the schema of one file for
+all, and fail, or convert values wrongly, if another file has a different one. So types are declared, never derived from
+values. A column with values of several types can be ``text`` or ``json``, which accept all values.
 
 | type | holds | in Parquet |
 | --- | --- | --- |
-| ``text`` | text as it is, everything else as JSON | string |
+| ``text`` | text unchanged, everything else as JSON | string |
 | ``json`` | every value as JSON | string |
 | ``binary`` | bytes, and text as UTF-8 | binary |
-| ``int`` | whole numbers of 64 bits | int64 |
-| ``float`` | numbers; fractions are rounded to 64 bits, whole numbers must have that many | double |
+| ``int`` | integers of 64 bits | int64 |
+| ``float`` | numbers; fractions are rounded to 64 bits, integers must be exact | double |
 | ``bool`` | true and false | boolean |
 | ``timestamp`` | microseconds since the epoch, or ISO 8601 as text (without a zone: UTC) | timestamp, us, UTC |
 
@@ -31,7 +31,7 @@ from broker_adapter.sinks.json_form import encode_value
 
 
 class ColumnType(enum.StrEnum):
-    """What a column holds."""
+    """The type of a column."""
 
     TEXT = "text"
     JSON = "json"
@@ -51,7 +51,7 @@ KNOWN_COLUMNS: Final[Mapping[str, ColumnType]] = {
     "retain": ColumnType.BOOL,
     "timestamp": ColumnType.TIMESTAMP,
 }
-"""Types of columns that bridges call so; a declaration wins over it, and all others are text."""
+"""Types of columns that bridges fill by default; a declaration overrides them, and all other columns are text."""
 
 _MIN_INT, _MAX_INT = -(1 << 63), (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,14 +59,14 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def type_of(column: str, declared: Mapping[str, str]) -> ColumnType:
-    """What a column is."""
+    """The type of a column."""
     return ColumnType(declared.get(column, KNOWN_COLUMNS.get(column, ColumnType.TEXT)))
 
 
 def converter(column_type: ColumnType) -> Callable[[Value], Any]:
-    """What makes of a value that is not null what a column of the type holds.
+    """The function that converts a value that is not null to the type.
 
-    It raises `ValueError` for one that the type does not hold; the words go behind "column x".
+    It raises `ValueError` for a value that the type cannot represent; its text continues "column x".
     """
     return _CONVERTERS[column_type]
 
@@ -78,7 +78,7 @@ def _to_text(value: Value) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            pass  # as JSON has it
+            pass  # converted as JSON below
     return encode_value(value).decode()
 
 
@@ -91,12 +91,12 @@ def _to_binary(value: Value) -> bytes:
         return value
     if isinstance(value, str):
         return _whole(value).encode()
-    raise _no_such(value, "binary, which holds bytes and text")
+    raise _no_such(value, "binary, which accepts bytes and text")
 
 
 def _to_int(value: Value) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _no_such(value, "int, which holds whole numbers")
+        raise _no_such(value, "int, which accepts integers")
     if not _MIN_INT <= value <= _MAX_INT:
         raise ValueError(f"is int, which has 64 bits; the value has {value.bit_length()}")
     return value
@@ -104,21 +104,21 @@ def _to_int(value: Value) -> int:
 
 def _to_float(value: Value) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise _no_such(value, "float, which holds numbers")
+        raise _no_such(value, "float, which accepts numbers")
     try:
         found = float(value)
     except OverflowError as error:
         raise ValueError(f"is float, which cannot hold a number of {int(value).bit_length()} bits") from error
     if isinstance(value, int) and found != value:
-        raise ValueError("is float, which would change the digits of this whole number; declare int or text")
+        raise ValueError("is float, which would change the digits of this integer; declare int or text")
     if isinstance(value, Decimal) and not math.isfinite(found):
-        raise ValueError("is float, which holds no number as large as this one; declare text")
+        raise ValueError("is float, which cannot hold a number as large as this one; declare text")
     return found
 
 
 def _to_bool(value: Value) -> bool:
     if not isinstance(value, bool):
-        raise _no_such(value, "bool, which holds true and false")
+        raise _no_such(value, "bool, which accepts true and false")
     return value
 
 
@@ -126,16 +126,16 @@ def _to_timestamp(value: Value) -> int:
     if not isinstance(value, str):
         if isinstance(value, int) and not isinstance(value, bool):
             return _to_int(value)
-        raise _no_such(value, "timestamp, which holds microseconds since the epoch and ISO 8601")
+        raise _no_such(value, "timestamp, which accepts microseconds since the epoch and ISO 8601")
     try:
         at = datetime.fromisoformat(value)
     except ValueError as error:
-        raise ValueError("is timestamp, which holds microseconds since the epoch and ISO 8601 text") from error
+        raise ValueError("is timestamp, which accepts microseconds since the epoch and ISO 8601 text") from error
     return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // _MICROSECOND
 
 
 def _whole(text: str) -> str:
-    """A text that has an encoding."""
+    """Check that a text can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -144,7 +144,7 @@ def _whole(text: str) -> str:
 
 
 def _no_such(value: Value, held: str) -> ValueError:
-    # The value itself may be long, or nobody's business.
+    # The value itself may be long, or confidential.
     return ValueError(f"is {held}; the value is of type {type(value).__name__}")
 
 

@@ -1,4 +1,4 @@
-"""A batch as the bytes of a file: Parquet by Arrow, or JSON lines."""
+"""Encoding of a batch as the bytes of a file: Parquet with Arrow, or JSON lines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from journal.settings.values import ConfigurationError
 from shards.extras import install_command
 
 Encode = Callable[[Batch], bytes]
-"""Makes the whole file. It raises `BatchRefusedError` for a row that has a value which cannot be written."""
+"""Encodes the whole file. It raises `BatchRefusedError` for a row with a value that cannot be written."""
 
 
 def parquet_encoder(columns: Sequence[str], declared: Mapping[str, str]) -> Encode:
-    """Make what writes Parquet.
+    """The encoder of Parquet files.
 
     Raises:
         ConfigurationError: A type is declared for a column that rows do not have, or Arrow is not installed.
     """
     for column in declared:
         if column not in columns:
-            raise ConfigurationError(f"types.{column} is given, but rows have {', '.join(columns)}")
+            raise ConfigurationError(f"types.{column} is given, but the columns of rows are {', '.join(columns)}")
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -55,7 +55,7 @@ def parquet_encoder(columns: Sequence[str], declared: Mapping[str, str]) -> Enco
 
 
 def encode_lines(batch: Batch) -> bytes:
-    """Write JSON lines."""
+    """Encode a batch as JSON lines."""
     lines, refusals = encode_rows(batch.rows)
     if refusals:
         raise BatchRefusedError(f"row {refusals[0].index}: {refusals[0].reason}", index=refusals[0].index)

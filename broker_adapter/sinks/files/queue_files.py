@@ -1,16 +1,16 @@
-"""The files of one queue in a directory: what they are called, which driver may add to them, and how one is put there.
+"""The files of one queue in a directory: their names, which driver may add files, and how a file is added durably.
 
-| name | what it is |
+| name | meaning |
 | --- | --- |
 | ``<queue>-<first>-<next>.parquet`` (or ``.ndjson``) | a batch; both offsets have 20 digits |
-| ``.<queue>.epoch`` | the highest epoch that has asked for the position, 20 digits; its lock guards all the others |
+| ``.<queue>.epoch`` | the highest epoch that has taken over, 20 digits; its lock protects all other files |
 | ``.<queue>-*.tmp`` | a batch that is being written, or was when a process died |
-| ``.<queue>.probe`` | there while it is tried whether the directory takes files |
+| ``.<queue>.probe`` | exists while it is tested whether the directory accepts files |
 
-Invariant: a name without a dot in front is given only to whole, synced files, and no two of a queue overlap. So the
-position is the highest ``<next>`` of all names.
+Invariant: only complete, synced files have a name without a leading dot, and no two of a queue overlap. So the position
+is the highest ``<next>`` of all names.
 
-All functions block. What the system says goes out as `OSError`.
+All functions block. Errors of the system are raised as `OSError`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MODE: Final = 0o644
 
 
 class QueueFiles:
-    """One driver's way to the files of a queue. Each call holds the lock, across processes, for all of its length.
+    """Access of one driver to the files of a queue. Each call holds the lock, across processes, until it returns.
 
     Args:
-        suffix: Of its files: ``.parquet``.
-        epoch: Of the driver.
+        suffix: Suffix of the files: ``.parquet``.
+        epoch: Epoch of the driver.
     """
 
     def __init__(self, directory: Path, queue_id: str, suffix: str, epoch: int) -> None:
@@ -51,18 +51,18 @@ class QueueFiles:
         self._turn = 0
 
     def new_turn(self) -> int:
-        """What `put` needs from now on; earlier ones are of no more use, also to calls that are under way.
+        """Return the token that `put` needs from now on; earlier tokens become invalid, also for calls in progress.
 
-        This one does not block.
+        This call does not block.
         """
         self._turn += 1
         return self._turn
 
     def probe(self) -> None:
-        """Find out whether the directory takes files.
+        """Test whether the directory accepts files.
 
         Raises:
-            DriverFencedError: A later driver has been here.
+            DriverFencedError: A later driver has taken over.
         """
         with self._locked() as file:
             self._refuse_stale(_read_epoch(file))
@@ -73,17 +73,17 @@ class QueueFiles:
                 path.unlink(missing_ok=True)
 
     def take_over(self) -> int | None:
-        """Shut out drivers of lower epochs, and return the position.
+        """Lock out drivers of lower epochs, and return the position.
 
         Raises:
-            DriverFencedError: A later driver has been here.
+            DriverFencedError: A later driver has taken over.
         """
         with self._locked() as file:
             stored = _read_epoch(file)
             self._refuse_stale(stored)
             if stored < self._epoch:
                 _write_epoch(file, self._epoch)
-            # Names that a driver left unsynced when it died are counted on from here.
+            # Later files follow these names, so names that a dead driver did not sync are synced first.
             _sync_directory(self._directory)
             found: int | None = None
             for name in os.listdir(self._directory):
@@ -98,14 +98,14 @@ class QueueFiles:
         """Add a file. Must not return before it would survive a crash of the machine.
 
         Raises:
-            DriverFencedError: A later driver has been here.
-            SinkUnavailableError: The batch does not lie behind the position, or nobody has asked for that.
+            DriverFencedError: A later driver has taken over.
+            SinkUnavailableError: The batch is not after the position, or the position was not read.
         """
         with self._locked() as file:
             stored = _read_epoch(file)
             self._refuse_stale(stored)
             if turn != self._turn or self._position is None or stored < self._epoch:
-                raise SinkUnavailableError(f"{self._directory}: the position is not known; it has to be asked for")
+                raise SinkUnavailableError(f"{self._directory}: the position is not known; it has to be read first")
             if batch.first_offset < self._position:
                 raise SinkUnavailableError(
                     f"{self._directory} has everything up to offset {self._position} of {self._queue_id}; "
@@ -121,13 +121,13 @@ class QueueFiles:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
                 raise
-            # From here on it is there for all readers, synced or not: what follows lies behind it.
+            # From here on all readers see it, synced or not: later batches follow it.
             self._position = batch.next_offset
             _sync_directory(self._directory)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        # The system lets go of the lock when the file is closed, by whatever way the process ends.
+        # The system releases the lock when the file is closed, however the process ends.
         file = os.open(self._directory / f".{self._queue_id}.epoch", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -152,7 +152,7 @@ def _read_epoch(file: int) -> int:
 
 
 def _write_epoch(file: int, epoch: int) -> None:
-    # In place and of one length: a few bytes within a sector are written whole or not at all.
+    # In place and with a fixed length: a few bytes within a sector are written completely or not at all.
     os.pwrite(file, f"{epoch:0{_DIGITS}d}\n".encode(), 0)
     os.fsync(file)
 

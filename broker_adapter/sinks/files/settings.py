@@ -1,4 +1,4 @@
-"""What may be set for the sink ``files``."""
+"""Settings of the sink ``files``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from journal.settings.values import Kind, parse_text
 def _parse_directory(value: object) -> str:
     path = parse_text(value)
     if not os.path.isabs(path):
-        raise ValueError("is no absolute path")
+        raise ValueError("is not an absolute path")
     return path
 
 
@@ -25,7 +25,7 @@ Directory = Annotated[str, Kind(_parse_directory, "the absolute path of a direct
 
 
 class Format(enum.StrEnum):
-    """What files are."""
+    """Formats of the files."""
 
     PARQUET = "parquet"
     NDJSON = "ndjson"
@@ -36,11 +36,10 @@ class FilesSettings:
     """Settings of the sink ``files``.
 
     Attributes:
-        directory: Where files are put. It is not made: an empty mount point would else be filled instead of what
-            belongs there.
-        format: ``parquet``, compressed with zstd, or ``ndjson``: an object a line.
-        types: What columns of Parquet files are, by name; see `column_types` for what others are.
-        timeout_s: How long a file may take.
+        directory: Where files are stored. It is not created: otherwise files might go into an empty mount point.
+        format: ``parquet``, compressed with zstd, or ``ndjson``: one object per line.
+        types: Types of columns of Parquet files, by name; see `column_types` for the defaults.
+        timeout_s: Longest time for writing a file, in seconds.
     """
 
     directory: Directory
@@ -50,10 +49,10 @@ class FilesSettings:
 
 
 def check(settings: FilesSettings) -> tuple[str, ...]:
-    """Tell what is wrong with settings that are each for themselves as they should be."""
+    """Problems of settings that are valid each by itself."""
     known = tuple(each.value for each in ColumnType)
     problems = [
-        f"types.{column} = {name!r} is no type; allowed: {', '.join(known)}"
+        f"types.{column} = {name!r} is not a type; allowed: {', '.join(known)}"
         for column, name in settings.types.items()
         if name not in known
     ]

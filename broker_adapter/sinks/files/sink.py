@@ -1,4 +1,4 @@
-"""The sink ``files``: the work of `queue_files` in threads, within the time that a call has."""
+"""The sink ``files``: runs `queue_files` in threads, with a time limit for each call."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _T = TypeVar("_T")
 
 _THREADS: Final = 2
 _ADVICE: Final = {
-    errno.ENOENT: "; make the directory, or mount what it lies on",
+    errno.ENOENT: "; create the directory, or mount its file system",
     errno.ENOTDIR: "; name a directory",
-    errno.EACCES: "; let the user that runs the bridge write there",
-    errno.EPERM: "; let the user that runs the bridge write there",
-    errno.ENOSPC: "; make room, or set another directory",
+    errno.EACCES: "; allow the user that runs the bridge to write there",
+    errno.EPERM: "; allow the user that runs the bridge to write there",
+    errno.ENOSPC: "; free disk space, or set another directory",
     errno.EDQUOT: "; raise the quota, or set another directory",
     errno.EROFS: "; mount it for writing",
 }
@@ -33,7 +33,7 @@ _ADVICE: Final = {
 
 @asynccontextmanager
 async def open_files_sink(settings: FilesSettings, context: SinkContext) -> AsyncIterator[Sink]:
-    """Open the sink; the directory is not looked at yet.
+    """Open the sink; the directory is not accessed yet.
 
     Raises:
         ConfigurationError: A type is declared for a column that rows do not have, or Arrow is not installed.
@@ -49,12 +49,12 @@ async def open_files_sink(settings: FilesSettings, context: SinkContext) -> Asyn
 
 
 class FilesSink(Sink):
-    """Puts batches into a directory.
+    """Writes batches into a directory.
 
-    A call that is cancelled or takes too long leaves its thread behind, for a disk that hangs cannot be interrupted.
-    That does no harm: what such a thread may still do, it does under the lock of the queue, and once the position was
-    asked for again it puts nothing there any more. There are at most two threads, so a disk that hangs for good has no
-    more of them.
+    A call that is cancelled or takes too long leaves its thread running, because a disk that hangs cannot be
+    interrupted. That does no harm: the thread works under the lock of the queue, and its token is invalid once the
+    position was read again, so it adds no file any more. There are at most two threads, so a disk that hangs
+    permanently blocks no more than these.
     """
 
     keeps_position = True
@@ -92,4 +92,6 @@ class FilesSink(Sink):
             ) from error
         except OSError as error:
             advice = _ADVICE.get(error.errno or 0, "")
-            raise SinkUnavailableError(f"{self._address} takes no files: {error.strerror or error}{advice}") from error
+            raise SinkUnavailableError(
+                f"{self._address} accepts no files: {error.strerror or error}{advice}"
+            ) from error

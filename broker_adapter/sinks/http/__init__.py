@@ -1,4 +1,4 @@
-"""The sink ``http``: batches as requests to a web service. Settings, what replies mean, and the sink are apart."""
+"""The sink ``http``: sends batches as requests to a web service."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a reply of a web service says of a batch. Pure: status, headers and body in, an error or nothing out.
+"""What a response of a web service means for a batch. Pure: status, headers and body in, an error or None out.
 
-Only a reply that blames what was sent refuses it. All others that are no success are outages, also those for which a
-setting is to blame: no record is set aside because a token has expired.
+Only a response that reports an error in the request refuses the batch. All other responses that are not a success are
+outages, also those caused by a wrong setting: no record becomes a dead letter because a token has expired.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker_adapter.sinks.errors import (
 )
 
 MAX_BODY_BYTES: Final = 1 << 20
-"""As much of a reply is read; nothing that is needed is longer."""
+"""Most bytes that are read of a response body."""
 
 MAX_RETRY_AFTER_S: Final = 3_600.0
 
@@ -32,13 +32,13 @@ _MULTI_STATUS: Final = 207
 _BLAMES_WHAT_WAS_SENT: Final = frozenset({400, 413, 422})
 _ADVICE: Final = {
     401: "give the sink other credentials",
-    403: "allow it to these credentials, or give others",
-    404: "set url to where the service takes batches",
-    405: "set method to what the service takes",
-    407: "the proxy before the service wants credentials, which the sink has not",
-    409: "an earlier try of the same batch may still be under way",
-    410: "set url to where the service takes batches",
-    415: "set format and compression to what the service takes",
+    403: "allow these credentials to write, or give others",
+    404: "set url to the address that accepts batches",
+    405: "set method to one that the service accepts",
+    407: "the proxy requires credentials, which the sink does not support",
+    409: "an earlier attempt with the same batch may still be in progress",
+    410: "set url to the address that accepts batches",
+    415: "set format and compression to those that the service accepts",
     431: "set fewer headers",
 }
 _CHECK_OUTAGES: Final = frozenset({401, 407, 408, 425, 429, 502, 503, 504})
@@ -47,7 +47,7 @@ _SHOWN_CHARACTERS: Final = 200
 
 @attrs.frozen(slots=True)
 class Reply:
-    """What came back.
+    """A response of the service.
 
     Attributes:
         status: 100 to 599.
@@ -75,12 +75,12 @@ _read_partly_taken: Final = msgspec.json.Decoder(_PartlyTaken).decode
 
 
 def error_of(reply: Reply, address: str, sent: Sequence[int], now: datetime) -> SinkError | None:
-    """What a reply to a batch means; None if it was taken.
+    """The error that a response to a batch means; None if the batch was taken.
 
     Args:
-        address: Names the service in messages.
-        sent: Place in the batch of each row that was sent.
-        now: For ``Retry-After`` as a date.
+        address: Address of the service, for messages.
+        sent: Index in the batch of each row that was sent.
+        now: Present time, for ``Retry-After`` as a date.
     """
     if reply.status == _MULTI_STATUS:
         return _partly_taken(reply, address, sent)
@@ -92,11 +92,11 @@ def error_of(reply: Reply, address: str, sent: Sequence[int], now: datetime) -> 
 
 
 def check_error_of(reply: Reply, address: str, now: datetime, *, must_succeed: bool) -> SinkUnavailableError | None:
-    """What a reply to a question for its health means; None if the service is well.
+    """The error that a response to a health check means; None if the service is healthy.
 
     Args:
-        must_succeed: It was asked at an address of its own for that. Otherwise it was asked with OPTIONS, which many
-            services do not know: only what says that batches would meet the same is an outage.
+        must_succeed: The check has an address of its own, so any failure counts. Otherwise it is an OPTIONS request,
+            which many services do not support: only a response that batches would get, too, is an outage.
     """
     if 200 <= reply.status < 300 or (not must_succeed and reply.status not in _CHECK_OUTAGES):
         return None
@@ -104,16 +104,16 @@ def check_error_of(reply: Reply, address: str, now: datetime, *, must_succeed: b
 
 
 def retry_after_s(text: str, now: datetime) -> float | None:
-    """Read ``Retry-After``: seconds or a date, at most an hour. None if there is nothing to be read."""
+    """Parse ``Retry-After``: seconds or a date; the result is at most an hour, in seconds. None if it is not valid."""
     if re.fullmatch(r"[0-9]{1,10}", text):
         wait_s = float(text)
     else:
         try:
             at = parsedate_to_datetime(text)
         except (ValueError, OverflowError, TypeError, IndexError):
-            # The parser of the standard library raises all of these for texts that are no dates.
+            # The parser of the standard library raises all of these for texts that are not dates.
             return None
-        # A date with the zone "-0000" is read as one without; HTTP has all in UTC.
+        # A date with the zone "-0000" is parsed as one without a zone; HTTP dates are always UTC.
         wait_s = (at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds()
     return min(max(wait_s, 0.0), MAX_RETRY_AFTER_S)
 
@@ -142,7 +142,7 @@ def _outage(reply: Reply, address: str, now: datetime) -> SinkUnavailableError:
     if 300 <= reply.status < 400:
         # Without what may be a secret in it.
         elsewhere = reply.location.partition("?")[0] or "elsewhere"
-        told = f": it points to {_shown(elsewhere)}; set url to where batches are taken, redirects are not followed"
+        told = f": it redirects to {_shown(elsewhere)}; set url to that address, redirects are not followed"
     elif advice := _ADVICE.get(reply.status):
         told += f"; {advice}"
     return SinkUnavailableError(
@@ -156,6 +156,6 @@ def _told(body: bytes) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text of a peer on one line, of bounded length."""
+    """Text of a peer in one line, with limited length."""
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."

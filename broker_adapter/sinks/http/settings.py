@@ -1,4 +1,4 @@
-"""What may be set for the sink ``http``."""
+"""Settings of the sink ``http``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWN_HEADERS: Final = frozenset(
         "transfer-encoding",
     }
 )
-"""Headers that the sink itself gives a request, in lower case."""
+"""Headers that the sink sets itself, in lower case."""
 
 
 def _parse_url(value: object) -> str:
@@ -39,11 +39,11 @@ def _parse_url(value: object) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError("is no URL of a web service") from error
+        raise ValueError("is not a URL of a web service") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ValueError("is no URL of a web service")
+        raise ValueError("is not a URL of a web service")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("has credentials in it, which belong into user and password")
+        raise ValueError("has credentials in it; set them as user and password")
     return url
 
 
@@ -56,21 +56,21 @@ OptionalUrl = Annotated[str, Kind(_parse_optional_url, 'a URL that begins with h
 
 
 class Method(enum.StrEnum):
-    """How batches are sent."""
+    """Request methods."""
 
     POST = "POST"
     PUT = "PUT"
 
 
 class Format(enum.StrEnum):
-    """What a body is: one array of objects, or an object a line."""
+    """Formats of a body: one array of objects, or one object per line."""
 
     JSON = "json"
     LINES = "lines"
 
 
 class Compression(enum.StrEnum):
-    """What is done to a body."""
+    """Compression of bodies."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -82,20 +82,20 @@ class HttpSettings:
     """Settings of the sink ``http``.
 
     Attributes:
-        url: Where batches are sent.
-        method: How.
-        format: ``json``: an array of objects; ``lines``: an object a line (NDJSON).
-        compression: Of bodies; the service must take it.
-        headers: More headers of each request.
+        url: Address to which batches are sent.
+        method: Request method.
+        format: ``json``: an array of objects; ``lines``: one object per line (NDJSON).
+        compression: Compression of bodies; the service must support it.
+        headers: Additional headers of each request.
         token: Sent as ``Authorization: Bearer``.
-        token_file: A file that holds it instead.
+        token_file: File with the token, instead of ``token``.
         user: Sent with the password as ``Authorization: Basic``.
-        password: Of the user.
-        password_file: A file that holds it instead.
-        ca_file: Authorities that may have signed the service's certificate; those of the system if it is empty.
-        check_url: Asked with GET whether the service is well; if it is empty, ``url`` is asked with OPTIONS.
-        timeout_s: How long a request may take, reply included.
-        max_in_flight: Requests at once. More than one have no order among each other.
+        password: Password of the user.
+        password_file: File with the password, instead of ``password``.
+        ca_file: CA certificates for the service's certificate; those of the system if it is empty.
+        check_url: Address of the health check with GET; if it is empty, ``url`` is checked with OPTIONS.
+        timeout_s: Longest time of a request, response included, in seconds.
+        max_in_flight: Most requests at once. With more than one their order is not defined.
     """
 
     url: Url = field(repr=False)
@@ -115,7 +115,7 @@ class HttpSettings:
 
 
 def check(settings: HttpSettings) -> tuple[str, ...]:
-    """Tell what is wrong with settings that are each for themselves as they should be."""
+    """Problems of settings that are valid each by itself."""
     problems = [
         *check_secret("token", settings.token, settings.token_file),
         *check_secret("password", settings.password, settings.password_file),
@@ -126,17 +126,17 @@ def check(settings: HttpSettings) -> tuple[str, ...]:
     if (settings.password or settings.password_file) and not settings.user:
         problems.append("password is given without a user; give user too, or a token instead")
     if ":" in settings.user:
-        problems.append(f"user = {settings.user!r} has a colon, which no user of HTTP can have")
+        problems.append(f"user = {settings.user!r} has a colon, which HTTP does not allow in a user name")
     if settings.ca_file and not settings.url.startswith("https:"):
         problems.append("ca_file is given, but url is not https")
     for name, value in settings.headers.items():
         # The value may be a secret, so it is not shown.
         if _HEADER_NAME.fullmatch(name) is None:
-            problems.append(f"headers has the name {name!a}, which no header can have")
+            problems.append(f"headers has the name {name!a}, which is not a valid header name")
         elif name.lower() in OWN_HEADERS:
             problems.append(f"headers has {name}, which the sink sets itself; leave it out")
         elif _HEADER_VALUE.fullmatch(value) is None:
-            problems.append(f"headers.{name} has characters that no header can have; use printable ASCII")
+            problems.append(f"headers.{name} has characters that are not allowed in a header; use printable ASCII")
         elif name.lower() == "authorization" and (has_token or settings.user):
-            problems.append("headers has Authorization beside user or token; give one of them")
+            problems.append("headers has Authorization, and user or token is given as well; give one of them")
     return tuple(problems)

@@ -1,4 +1,4 @@
-"""The sink ``http``: a batch is a request. What replies mean is `replies`, how rows become JSON is `json_form`."""
+"""The sink ``http``: a batch is a request. `replies` has the meaning of responses, `json_form` the JSON of rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def open_http_sink(settings: HttpSettings, context: SinkContext) -> AsyncI
     """Open the sink; nothing is connected yet.
 
     Raises:
-        ConfigurationError: httpx is not installed, or the file of authorities cannot be used.
+        ConfigurationError: httpx is not installed, or the CA file cannot be used.
     """
     try:
         import httpx
@@ -47,8 +47,8 @@ async def open_http_sink(settings: HttpSettings, context: SinkContext) -> AsyncI
         try:
             httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise ConfigurationError(f"{shown_address(url)} is no URL of a web service: {error}") from error
-    # Neither proxies nor passwords come from the environment: what is sent where is said by the settings alone.
+            raise ConfigurationError(f"{shown_address(url)} is not a URL of a web service: {error}") from error
+    # Proxies and passwords are not taken from the environment: only the settings decide what is sent where.
     client = httpx.AsyncClient(
         verify=_tls(settings),
         timeout=None,  # noqa: S113 - each call has one deadline for all of it
@@ -67,7 +67,7 @@ class HttpSink(Sink):
     """Sends batches to a web service.
 
     Args:
-        client: Not used by anything else; this closes it.
+        client: A client used by nothing else; this closes it.
     """
 
     def __init__(self, settings: HttpSettings, context: SinkContext, client: httpx.AsyncClient) -> None:
@@ -80,7 +80,7 @@ class HttpSink(Sink):
         self._headers = {
             **settings.headers,
             "Content-Type": _CONTENT_TYPES[settings.format],
-            # The name of a bridge may have characters that a header cannot have.
+            # The name of a bridge may have characters that are not allowed in a header.
             "Journal-Bridge": quote(context.bridge, safe=" "),
             "Journal-Queue": context.queue_id,
         }
@@ -109,7 +109,7 @@ class HttpSink(Sink):
         body = _JOIN[self._settings.format](encoded)
         first_offset, next_offset = batch.first_offset, batch.next_offset
         if first_offset == next_offset:
-            # A row that was refused, tried again by itself: two of them must not look like one.
+            # A single row that was refused is tried again: the keys of two such rows must differ.
             first_offset, next_offset = batch.offsets[0], batch.offsets[-1] + 1
         headers = {
             **self._headers,
@@ -133,7 +133,7 @@ class HttpSink(Sink):
     async def _exchange(
         self, method: str, url: str, address: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Reply:
-        """One request and its reply, within the time that there is for both."""
+        """Send one request and read its response, within the time limit for both."""
         import httpx
 
         timeout_s = self._settings.timeout_s
@@ -146,8 +146,8 @@ class HttpSink(Sink):
                         response.headers.get("Location", ""),
                         await _beginning(response),
                     )
-                # A response and its stream know each other, and the request with its body: whole batches would stay
-                # until somebody looks for cycles.
+                # A response and its stream refer to each other, and the request to its body: whole batches would stay
+                # in memory until the next garbage collection.
                 response.stream = httpx.ByteStream(b"")
                 return reply
         except trio.TooSlowError as error:
@@ -157,13 +157,13 @@ class HttpSink(Sink):
 
 
 def shown_address(url: str) -> str:
-    """A URL for messages: without its query, which may hold a secret."""
+    """A URL for messages: without its query, which may contain a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
 
 async def _beginning(response: httpx.Response) -> bytes:
-    """All of the body, so that its connection can be used again; of one that is too long, the beginning."""
+    """The body; if it is too long, only its beginning. It is read to the end, so that its connection can be reused."""
     body = b""
     async for chunk in response.aiter_bytes():
         body += chunk
@@ -175,7 +175,7 @@ async def _beginning(response: httpx.Response) -> bytes:
 def _authorization(settings: HttpSettings) -> dict[str, str]:
     if token := read_secret("token", settings.token, settings.token_file):
         if not (token.isascii() and token.isprintable()):
-            raise SinkUnavailableError("the token has characters that no header can have; use printable ASCII")
+            raise SinkUnavailableError("the token has characters that are not allowed in a header; use printable ASCII")
         return {"Authorization": f"Bearer {token}"}
     if settings.user:
         password = read_secret("password", settings.password, settings.password_file)
@@ -186,7 +186,7 @@ def _authorization(settings: HttpSettings) -> dict[str, str]:
 
 def _tls(settings: HttpSettings) -> ssl.SSLContext | bool:
     if not any(url.startswith("https:") for url in (settings.url, settings.check_url)):
-        # Spares reading a few hundred certificates that nobody will show.
+        # Avoids reading a few hundred certificates that are not needed.
         return False
     try:
         return ssl.create_default_context(cafile=settings.ca_file or None)

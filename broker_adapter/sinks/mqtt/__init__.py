@@ -1,4 +1,4 @@
-"""The sink ``mqtt``: rows as messages for another broker, each confirmed by it (QoS 1)."""
+"""The sink ``mqtt``: publishes rows as messages at another broker, with QoS 1."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One connection to another broker: sending within its window, taking its answers, keeping it alive.
+"""One connection to another broker: sending within its window, handling its answers, keep-alive.
 
-It is made by `dial` and lives until something goes wrong; then everything that is under way on it fails.
+It is opened by `dial` and lives until an error; then all deliveries in progress on it fail.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Peer:
     """Another broker.
 
     Attributes:
-        address: As messages name it.
-        tls: To be spoken, unless it is None.
+        address: Address for messages.
+        tls: TLS context; None for no TLS.
     """
 
     address: str
@@ -43,18 +43,18 @@ class Peer:
 
 
 class BrokerConnection:
-    """A connection on which the broker has said yes.
+    """A connection that the broker has accepted.
 
     Args:
-        connack: What it said.
-        keep_alive_s: As the client wished it.
+        connack: Its CONNACK.
+        keep_alive_s: Keep-alive interval requested by the client, in seconds.
         retain: Whether messages are retained.
-        suspicion: What is known from the connections before.
+        suspicion: Knowledge from earlier connections.
 
     Attributes:
-        lost: Why it is of no more use; None while it is.
-        is_lost_over_message: The broker ended it for a message, with no batch but one under way: a new connection may
-            be made without an outage, for there is nothing that could be overtaken.
+        lost: Why it cannot be used any more; None while it can.
+        is_lost_over_message: The broker ended it because of a message, while only one batch was in progress: a new
+            connection may be opened without counting an outage, because no later batch can be overtaken.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BrokerConnection:
         self._window_count = min(said.receive_maximum or _MAX_PACKET_ID, _MAX_WINDOW)
         self._max_packet_bytes = said.maximum_packet_size
         asked_s = said.server_keep_alive if said.server_keep_alive is not None else keep_alive_s
-        # Zero would be no limit at all; a peer that is gone is to be noticed all the same.
+        # Zero would mean no keep-alive; a dead peer has to be detected nevertheless.
         self._ping_interval_s = (asked_s or keep_alive_s) / 2
         self._unsent: deque[Delivery] = deque()
         self._unfinished: deque[Delivery] = deque()
@@ -94,7 +94,7 @@ class BrokerConnection:
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Talk until the connection is lost, then close it."""
+        """Send and receive until the connection is lost, then close it."""
         try:
             with self._scope:
                 async with trio.open_nursery() as tasks:
@@ -105,7 +105,7 @@ class BrokerConnection:
             await trio.aclose_forcefully(self._stream)
 
     def deliver_nowait(self, delivery: Delivery) -> None:
-        """Send a batch behind those before it.
+        """Send a batch after earlier ones.
 
         Raises:
             SinkUnavailableError: The connection is lost.
@@ -121,7 +121,7 @@ class BrokerConnection:
         self._wakeup.set()
 
     async def ping(self) -> None:
-        """Wait until the broker answers.
+        """Send PINGREQ, and wait for the answer.
 
         Raises:
             SinkUnavailableError: The connection is lost.
@@ -136,7 +136,7 @@ class BrokerConnection:
             raise self.lost
 
     def lose(self, reason: str) -> None:
-        """Fail everything that is under way, and end `run`."""
+        """Fail all deliveries in progress, and end `run`."""
         if self.lost is not None:
             return
         self.lost = SinkUnavailableError(f"{self._address}: {reason}")
@@ -165,7 +165,7 @@ class BrokerConnection:
             self.lose(f"the connection broke: {innermost_reason(error)}")
 
     def _next_chunk(self) -> bytes:
-        """What may be sent now; empty if there is nothing, or no room in the broker's window."""
+        """The packets that may be sent now; empty if there are none, or no room in the broker's window."""
         packets = [encode(Pingreq(), self._version)] * self._pings_to_send
         self._pings_to_send = 0
         size_bytes = 0
@@ -186,7 +186,7 @@ class BrokerConnection:
                 continue
             if self._max_packet_bytes is not None and len(packet) > self._max_packet_bytes:
                 delivery.refuse(
-                    message, f"as a packet it has {len(packet)} bytes, the broker takes {self._max_packet_bytes}"
+                    message, f"as a packet it has {len(packet)} bytes, the broker accepts {self._max_packet_bytes}"
                 )
                 continue
             self._unconfirmed[packet_id] = delivery, message
@@ -212,21 +212,21 @@ class BrokerConnection:
                 self._wakeup.set()
             self._lose_by_broker("the broker closed the connection", blames_message=False)
         except MqttProtocolError as error:
-            self.lose(f"the broker does not speak by the rules: {error}")
+            self.lose(f"the broker breaks the MQTT protocol: {error}")
         except _BROKEN as error:
             self._lose_by_broker(f"the connection broke: {innermost_reason(error)}", blames_message=False)
 
     def _take(self, packet: Packet) -> None:
         handle = _HANDLERS.get(type(packet))
         if handle is None:
-            self.lose(f"the broker sent {type(packet).__name__.upper()}, which nobody asked for")
+            self.lose(f"the broker sent {type(packet).__name__.upper()}, which is not expected")
         else:
             handle(self, packet)
 
     def _take_puback(self, packet: Puback) -> None:
         found = self._unconfirmed.pop(packet.packet_id, None)
         if found is None:
-            self.lose(f"the broker confirms packet {packet.packet_id}, which is not under way")
+            self.lose(f"the broker confirms packet {packet.packet_id}, which was not sent")
             return
         delivery, message = found
         if packet.reason_code < ReasonCode.UNSPECIFIED_ERROR:
@@ -238,8 +238,8 @@ class BrokerConnection:
             self._refused_last = delivery, message
             delivery.refuse(message, reason)
         else:
-            # What is under way behind it is not to overtake it.
-            self.lose(f"the broker cannot take messages now: {reason}{advice(packet.reason_code)}")
+            # Messages in progress after it must not overtake it.
+            self.lose(f"the broker cannot accept messages now: {reason}{advice(packet.reason_code)}")
 
     def _take_pingresp(self, _packet: Pingresp) -> None:
         if self._pings:
@@ -253,10 +253,10 @@ class BrokerConnection:
         )
 
     def _lose_by_broker(self, reason: str, *, blames_message: bool) -> None:
-        """As `lose`, where a message may be to blame: taken for an outage, it would come back for ever.
+        """Like `lose`, but a message may be the cause: counted as an outage, it would be sent for ever.
 
-        Some brokers close right behind the PUBACK that refuses a message (mosquitto 2.0.11 does), some say in a
-        DISCONNECT that a message was the reason, and some say nothing.
+        Some brokers close right after the PUBACK that refuses a message (mosquitto 2.0.11 does), some send a DISCONNECT
+        that says that a message was the reason, and some only close.
         """
         if self.lost is not None:
             return
@@ -271,7 +271,7 @@ class BrokerConnection:
             is_known = self._refused_last is not None or len(under_way) == 1
             delivery.fail(
                 BatchRefusedError(
-                    f"{self._address} does not take a message: {reason}", index=message.index if is_known else None
+                    f"{self._address} does not accept a message: {reason}", index=message.index if is_known else None
                 )
             )
         self.lose(reason)
@@ -296,10 +296,10 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
 
 
 async def dial(peer: Peer, connect: Connect, suspicion: Suspicion, *, retain: bool) -> BrokerConnection:
-    """Connect and be let in. What it returns must be `run`.
+    """Connect to a broker. The caller must `run` the result.
 
     Raises:
-        SinkUnavailableError: The broker cannot be reached, does not let the sink in, or takes nothing of QoS 1.
+        SinkUnavailableError: The broker cannot be reached, refuses the sink, or accepts no QoS 1.
     """
     try:
         stream: trio.abc.Stream = await trio.open_tcp_stream(peer.host, peer.port)
@@ -315,7 +315,7 @@ async def dial(peer: Peer, connect: Connect, suspicion: Suspicion, *, retain: bo
         _check_connack(connack, peer, retain=retain)
     except MqttProtocolError as error:
         await trio.aclose_forcefully(stream)
-        raise SinkUnavailableError(f"{peer.address} does not speak MQTT by the rules: {error}") from error
+        raise SinkUnavailableError(f"{peer.address} breaks the MQTT protocol: {error}") from error
     except _BROKEN as error:
         await trio.aclose_forcefully(stream)
         raise SinkUnavailableError(f"{peer.address} broke the connection: {innermost_reason(error)}") from error
@@ -332,7 +332,7 @@ async def _connack(stream: trio.abc.Stream, decoder: Decoder, peer: Peer) -> Con
         for packet in decoder.receive(data):
             if not isinstance(packet, Connack):
                 _unavailable(peer, f"answered CONNECT with {type(packet).__name__.upper()}")
-            # Nothing can follow it: the broker has not been asked anything.
+            # No packet can follow: nothing else was sent to the broker.
             return packet
     return _unavailable(peer, "closed the connection instead of answering CONNECT")
 
@@ -340,9 +340,9 @@ async def _connack(stream: trio.abc.Stream, decoder: Decoder, peer: Peer) -> Con
 def _check_connack(connack: Connack, peer: Peer, *, retain: bool) -> None:
     if connack.reason_code >= ReasonCode.UNSPECIFIED_ERROR:
         reason = told(connack.reason_code, connack.properties.reason_string)
-        _unavailable(peer, f"does not let the sink in: {reason}{advice(connack.reason_code)}")
+        _unavailable(peer, f"refuses the sink: {reason}{advice(connack.reason_code)}")
     if connack.properties.maximum_qos == 0:
-        _unavailable(peer, "takes messages of QoS 0 alone, which nobody confirms; it cannot be a sink")
+        _unavailable(peer, "accepts only QoS 0, without acknowledgements; it cannot be a sink")
     if retain and connack.properties.retain_available == 0:
         _unavailable(peer, "retains no messages; set retain to false")
 

@@ -1,4 +1,4 @@
-"""A batch on its way to another broker: which of its messages are confirmed, which refused. No sockets here."""
+"""Delivery of a batch to another broker: which of its messages are confirmed or refused. Without sockets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Message:
     """A row as a message.
 
     Attributes:
-        index: Its place in the batch.
-        offset: In the queue.
+        index: Index of the row in the batch.
+        offset: Offset of the record in the queue.
     """
 
     index: int
@@ -26,11 +26,11 @@ class Message:
 
 
 class Delivery:
-    """What becomes of a batch.
+    """The state of a batch that is being sent.
 
     Args:
-        messages: In order; those that are refused unsent are not among them.
-        refusals: Of those.
+        messages: In order, without those that are refused before they are sent.
+        refusals: The messages refused before they are sent.
 
     Attributes:
         finished: Set once every message is confirmed or refused, or the delivery failed.
@@ -54,32 +54,32 @@ class Delivery:
         return self.next_message == len(self.messages)
 
     def confirm(self) -> None:
-        """One message was taken."""
+        """One message was accepted."""
         self._unsettled_count -= 1
         if not self._unsettled_count:
             self.finished.set()
 
     def refuse(self, message: Message, reason: str) -> None:
-        """One message was not taken."""
+        """One message was refused."""
         self._refusals.append(Refusal(message.index, reason))
         self.confirm()
 
     def fail(self, error: SinkError) -> None:
-        """What is not confirmed will not be."""
+        """All messages without an answer fail with this error."""
         if not self.finished.is_set():
             self._error = error
             self.finished.set()
 
     def failed_with(self, error: SinkError | None) -> bool:
-        """Whether that is what it failed with."""
+        """Whether it failed with this error."""
         return self._error is not None and self._error is error
 
     def raise_unless_taken(self, address: str) -> None:
-        """Say how it ended, once it is finished.
+        """Raise the outcome, once it is finished; return if all messages were accepted.
 
         Raises:
-            RowsRefusedError: Some messages were not taken.
-            SinkError: What it failed with.
+            RowsRefusedError: Some messages were refused.
+            SinkError: The error of `fail`.
         """
         if self._error is not None:
             raise self._error

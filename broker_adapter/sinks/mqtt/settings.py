@@ -1,4 +1,4 @@
-"""What may be set for the sink ``mqtt``."""
+"""Settings of the sink ``mqtt``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Spoken(enum.StrEnum):
 
     @property
     def version(self) -> Version:
-        """As the codec has it."""
+        """The version as a value of the codec."""
         return _VERSIONS[self]
 
 
@@ -45,22 +45,22 @@ class MqttSettings:
     """Settings of the sink ``mqtt``.
 
     Attributes:
-        address: Of the broker.
-        topic: Where a row is published; ``{column}`` stands for its value.
-        payload: Column that is the payload. Empty: all columns, as a JSON object.
+        address: Address of the broker.
+        topic: Topic of a row; ``{column}`` is replaced by its value.
+        payload: Column with the payload. Empty: all columns, as a JSON object.
         retain: Whether messages are retained.
-        version: What is spoken. MQTT 3.1.1 cannot say why it does not take a message.
-        client_id: Who the sink is to the broker; empty for ``journal-`` and the queue's id. Two must not share one.
-        user: Sent with the password, if it is given.
-        password: Of the user.
-        password_file: A file that holds it instead.
-        tls: Speak TLS.
-        ca_file: Authorities that may have signed the broker's certificate; those of the system if it is empty.
-        certificate_file: Certificate of the sink, for brokers that want one.
+        version: Protocol version. MQTT 3.1.1 cannot report why a message is refused.
+        client_id: Client identifier; empty for ``journal-`` and the queue's id. Two sinks must not share one.
+        user: User name, sent with the password, if it is given.
+        password: Password of the user.
+        password_file: File with the password, instead of ``password``.
+        tls: Use TLS.
+        ca_file: CA certificates for the broker's certificate; those of the system if it is empty.
+        certificate_file: Certificate of the sink, for brokers that require one.
         key_file: Its private key, without a passphrase.
-        keep_alive_s: Longest silence on the connection; half as often the broker must answer.
-        timeout_s: How long the broker may take to confirm a batch.
-        max_in_flight: Batches at once; order is kept among them.
+        keep_alive_s: Keep-alive interval; the broker must answer twice in this time, in seconds.
+        timeout_s: Longest time for the broker to confirm a batch, in seconds.
+        max_in_flight: Most batches at once; their order is kept.
     """
 
     address: ServerAddress
@@ -82,7 +82,7 @@ class MqttSettings:
 
 
 def check(settings: MqttSettings) -> tuple[str, ...]:
-    """Tell what is wrong with settings that are each for themselves as they should be."""
+    """Problems of settings that are valid each by itself."""
     problems = list(check_secret("password", settings.password, settings.password_file))
     if (settings.password or settings.password_file) and not settings.user:
         problems.append("password is given without a user; give user too")

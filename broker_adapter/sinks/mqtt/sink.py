@@ -1,4 +1,4 @@
-"""The sink ``mqtt``: rows become messages on one connection, which is made again by `check` when it is lost."""
+"""The sink ``mqtt``: rows become messages on one connection; `check` opens a new one when it is lost."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ async def open_mqtt_sink(settings: MqttSettings, context: SinkContext) -> AsyncI
     """Open the sink; nothing is connected yet.
 
     Raises:
-        ConfigurationError: A column is named that rows do not have, or a file of certificates cannot be used.
+        ConfigurationError: A column is named that rows do not have, or a certificate file cannot be used.
     """
     template = TopicTemplate(settings.topic)
     for name in (*template.columns, *filter(None, (settings.payload,))):
         if name not in context.columns:
             raise ConfigurationError(
-                f"the sink mqtt needs a column {name}, but rows have {', '.join(context.columns)}; name one of these, "
-                'or set payload = "" for a JSON object of all columns'
+                f"the sink mqtt needs a column {name}, but rows have the columns {', '.join(context.columns)}; name "
+                'one of these, or set payload = "" for a JSON object of all columns'
             )
     parsed = parse_address(settings.address)
-    assert parsed is not None  # the kind of the setting has seen to it
+    assert parsed is not None  # the type of the setting ensures it
     peer = Peer(settings.address, *parsed, _tls(settings) if settings.tls else None)
     async with background_tasks() as tasks:
         sink = MqttSink(settings, context, peer, template, tasks)
@@ -54,8 +54,8 @@ class MqttSink(Sink):
 
     Args:
         peer: The broker.
-        template: Of topics.
-        tasks: Where connections run.
+        template: Template of topics.
+        tasks: Nursery of connections.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class MqttSink(Sink):
         self._template = template
         self._tasks = tasks
         self._connection: BrokerConnection | None = None
-        # Whoever waits for it gets it in turn: batches keep their order.
+        # Waiting tasks get the lock in order, so batches keep their order.
         self._starting = trio.Lock()
         self._suspicion = Suspicion()
 
@@ -89,18 +89,18 @@ class MqttSink(Sink):
         delivery = self._delivery(batch)
         connection = await self._deliver(delivery)
         if connection.is_lost_over_message and delivery.failed_with(connection.lost):
-            # The message to blame was in the batch before.
+            # The message that caused the end was in the batch before.
             delivery = self._delivery(batch)
             await self._deliver(delivery)
         delivery.raise_unless_taken(self._peer.address)
 
     async def _deliver(self, delivery: Delivery) -> BrokerConnection:
-        """Send a batch and wait until it is finished, for good or not; the connection that it took."""
+        """Send a batch and wait until it is finished, successfully or not; return the connection that was used."""
         async with self._starting:
             if self._connection is not None and self._connection.is_lost_over_message:
                 await self._connect()
             if self._connection is None:
-                raise SinkUnavailableError(f"{self._peer.address} is not connected; check comes first")
+                raise SinkUnavailableError(f"{self._peer.address} is not connected; call check first")
             connection = self._connection
             connection.deliver_nowait(delivery)
         with trio.move_on_after(self._settings.timeout_s) as waiting:
@@ -110,7 +110,7 @@ class MqttSink(Sink):
                 if waiting.cancel_called:
                     connection.lose(f"the broker did not confirm within timeout_s = {self._settings.timeout_s}")
                 else:
-                    connection.lose("the connection was given up with messages under way")
+                    connection.lose("the connection was given up with messages in progress")
                 raise
         return connection
 
@@ -125,8 +125,8 @@ class MqttSink(Sink):
         password = read_secret("password", settings.password, settings.password_file)
         connect = Connect(
             self._client_id,
-            # Nothing is kept on either side: what was not confirmed is written again from the queue. The name alone
-            # stays, by which the broker ends a connection of ours that it takes for alive.
+            # Neither side keeps a session: unconfirmed messages are written again from the queue. Only the client
+            # identifier is kept, so that the broker closes an old connection that it still counts as alive.
             clean_start=True,
             keep_alive_s=settings.keep_alive_s,
             username=settings.user or None,
@@ -141,7 +141,7 @@ class MqttSink(Sink):
                 f"{self._peer.address} did not answer within timeout_s = {settings.timeout_s}"
             ) from error
         except ValueError as error:
-            # Of the codec, which shows lengths and no values.
+            # Error of the codec, whose text has lengths and no values.
             raise SinkUnavailableError(f"client_id, user or password for {self._peer.address}: {error}") from error
         self._tasks.start_soon(self._connection.run)
 
@@ -177,12 +177,12 @@ def _tls(settings: MqttSettings) -> ssl.SSLContext:
         try:
             context.load_cert_chain(settings.certificate_file, settings.key_file, password=_no_passphrase)
         except (ssl.SSLError, ValueError) as error:
-            raise ConfigurationError(f"{files} are no certificate and its key: {error}") from error
+            raise ConfigurationError(f"{files} are not a certificate and its key: {error}") from error
         except OSError as error:
             raise ConfigurationError(f"{files} cannot be read: {error.strerror}") from error
     return context
 
 
 def _no_passphrase() -> str:
-    # Without this the library would ask on the terminal.
-    raise ValueError("the key has a passphrase; write it without one, in a file that the sink alone can read")
+    # Without this the library would prompt on the terminal.
+    raise ValueError("the key has a passphrase; store it without one, in a file that only the sink can read")

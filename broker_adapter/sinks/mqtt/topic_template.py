@@ -1,4 +1,4 @@
-"""Topic names made of a row: ``plant-a/{topic}``. Pure; which names are valid says the codec."""
+"""Topic names made from a row: ``plant-a/{topic}``. Pure; the codec checks which names are valid."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class TopicTemplate:
     """Makes topic names.
 
     Args:
-        text: ``{column}`` stands for a value, ``{{`` and ``}}`` for braces.
+        text: ``{column}`` is replaced by a value, ``{{`` and ``}}`` by braces.
 
     Attributes:
-        columns: Those that it needs.
+        columns: The columns that it uses.
 
     Raises:
-        ValueError: The text is no template; the words that go behind "x = 1": "has no topic".
+        ValueError: The text is not a valid template; the message continues "x = 1": "has no topic".
     """
 
     def __init__(self, text: str) -> None:
@@ -50,14 +50,14 @@ class TopicTemplate:
                 self._parts.append((_BRACES.get(part[0], part[0]), False))
         if not self.columns:
             _checked(self._joined({}))
-        # The usual template is a column alone, whose text need not be put together.
+        # The usual template is a single column, whose text is used directly.
         self._only = self.columns[0] if len(self._parts) == 1 and self.columns else None
 
     def topic(self, row: Row) -> str:
         """The topic name for a row.
 
         Raises:
-            ValueError: It would be none; the message says why.
+            ValueError: The result is not a topic name; the message says why.
         """
         if self._only is not None and isinstance(value := row[self._only], str):
             return _checked(value)
@@ -72,10 +72,10 @@ def _text(column: str, value: Value) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise ValueError(f"column {column} is bytes that are no text, which no topic can have in it") from None
+            raise ValueError(f"column {column} is bytes that are not UTF-8, so it cannot be in a topic") from None
     write = _AS_TEXT.get(value.__class__)
     if write is None:
-        raise ValueError(f"column {column} is {'null' if value is None else 'a structure'}, which makes no topic")
+        raise ValueError(f"column {column} is {'null' if value is None else 'a structure'}, so it cannot be in a topic")
     return write(value)
 
 
@@ -89,4 +89,4 @@ def _checked(topic: str) -> str:
     try:
         return topic_name(raw)
     except MqttProtocolError as error:
-        raise ValueError(f"{shown(topic)} is no topic: {error}") from None
+        raise ValueError(f"{shown(topic)} is not a topic name: {error}") from None

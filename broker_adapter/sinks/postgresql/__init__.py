@@ -1,7 +1,7 @@
-"""The sink ``postgresql``: rows into a table by COPY, and the position of the queue with them in one transaction.
+"""The sink ``postgresql``: rows are written into a table by COPY, with the queue's position in the same transaction.
 
-`sink` is what a driver holds, `line` its connection, `table` what it asks of the database, `copy_text` how values are
-written, `address` where the server is. These need psycopg, so they are imported when a sink is opened.
+`sink` is the sink of a driver, `connection` its connection, `table` the database commands, `copy_text` the encoding of
+values, `address` the server's address. These need psycopg, so they are imported when a sink is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def open_postgresql_sink(settings: PostgresqlSettings, context: SinkContex
     """Open the sink; nothing is connected yet.
 
     Raises:
-        ConfigurationError: psycopg is not installed, or the URL is none.
+        ConfigurationError: psycopg is not installed, or the URL is not valid.
     """
     try:
         from broker_adapter.sinks.postgresql.sink import PostgresqlSink

@@ -1,4 +1,4 @@
-"""Where a PostgreSQL server is: reading the setting ``url``, showing it without its password, looking up its hosts."""
+"""Address of a PostgreSQL server: parsing of the setting ``url``, output without the password, lookup of hosts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PORT: Final = "5432"
 
 
 def read_url(url: str) -> dict[str, str]:
-    """What a URL or connection string gives, by libpq's names.
+    """The parameters in a URL or connection string, by libpq's names.
 
     Raises:
-        ConfigurationError: It is none. The message does not show it, as it may hold a password.
+        ConfigurationError: It is not valid. The message does not show it, because it may contain a password.
     """
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
@@ -28,14 +28,14 @@ def read_url(url: str) -> dict[str, str]:
         given = None
     if given is None or _is_torn(given):
         raise ConfigurationError(
-            "url is nothing that libpq can read; write it like postgresql://user@host:5432/database "
+            "url cannot be parsed by libpq; write it like postgresql://user@host:5432/database "
             "(with %XX for special characters) or host=... user=... dbname=..."
         )
     return given
 
 
 def _is_torn(given: Mapping[str, str]) -> bool:
-    """Whether parts of a URL are where they do not belong, as with a password that has ``@`` or ``/`` in it."""
+    """Whether parts of a URL are in the wrong place, as with a password that contains ``@`` or ``/``."""
     hosts, ports = given.get("host", "").split(","), given.get("port", "").split(",")
     return (
         any("@" in host[1:] for host in hosts)
@@ -45,7 +45,7 @@ def _is_torn(given: Mapping[str, str]) -> bool:
 
 
 def with_defaults(given: Mapping[str, str]) -> dict[str, str]:
-    """What libpq would use: what the environment gives (PGHOST and so on), and over that what is given."""
+    """The parameters that libpq would use: those of the environment (PGHOST and so on), replaced by those given."""
     found = {
         option.keyword.decode(): option.val.decode() for option in pq.Conninfo.get_defaults() if option.val is not None
     }
@@ -53,7 +53,7 @@ def with_defaults(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def show(parameters: Mapping[str, str]) -> str:
-    """The address for people: ``postgresql://user@host:port/database``."""
+    """The address for messages: ``postgresql://user@host:port/database``."""
     hosts = (parameters.get("host") or parameters.get("hostaddr") or "local socket").split(",")
     ports = _ports(parameters, len(hosts))
     places = ",".join(

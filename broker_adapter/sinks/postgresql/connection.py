@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL, used from a thread, that can be cut at any time. It knows nothing of what is said."""
+"""One connection to PostgreSQL, used from a thread, that can be shut down at any time. `table` has the commands."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class _Raised:
 
 
 class Line:
-    """A connection in autocommit; `connect` makes one.
+    """A connection in autocommit mode; `connect` opens one.
 
-    psycopg's own asynchronous connections need asyncio, so calls run in a thread. A thread is never left behind: when
-    its call is cancelled the socket is shut down, which ends whatever it was waiting for, and then it is waited for.
+    psycopg's own asynchronous connections need asyncio, so calls run in a thread. A thread is never abandoned: when its
+    call is cancelled the socket is shut down, which ends whatever the thread waits for, and then the thread is joined.
     """
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         pgconn.nonblocking = 1
         self._connection: Connection[tuple[Any, ...]] = Connection(pgconn)
         self._connection.autocommit = True
-        # Poolers between us and the server may know nothing of prepared statements.
+        # Connection poolers before the server may not support prepared statements.
         self._connection.prepare_threshold = None
-        # libpq closes its descriptor when a connection is lost, and then the number may be anybody's: so, one of ours.
+        # libpq closes its descriptor when a connection is lost, and the number may be reused: so keep a duplicate.
         self._socket = socket.socket(fileno=os.dup(pgconn.socket))
         self._limiter = trio.CapacityLimiter(1)
         self._is_used = False
@@ -45,11 +45,11 @@ class Line:
 
     @classmethod
     async def connect(cls, parameters: Mapping[str, str]) -> Self:
-        """Connect. Cancelling it leaves nothing behind.
+        """Connect. If it is cancelled, nothing stays open.
 
         Raises:
             OSError: No host is known.
-            psycopg.OperationalError: There is no server, or it does not let us in.
+            psycopg.OperationalError: There is no server, or it refuses the connection.
         """
         conninfo = make_conninfo(**await look_up(parameters))
         pgconn = pq.PGconn.connect_start(conninfo.encode())
@@ -61,7 +61,7 @@ class Line:
             raise
 
     async def run(self, work: Callable[[Connection[tuple[Any, ...]]], _Result]) -> _Result:
-        """Call ``work(connection)`` in a thread. After it was cancelled the line is of no more use."""
+        """Call ``work(connection)`` in a thread. After a cancellation the connection cannot be used any more."""
         outcome: list[_Result | _Raised] = []
 
         def call() -> None:
@@ -94,7 +94,7 @@ class Line:
         return result
 
     def close(self) -> None:
-        """Close the connection, waiting for nothing. A call that is under way fails, and the rest is done behind it."""
+        """Close the connection without waiting. A call in progress fails; the rest is closed after it."""
         if self._is_used:
             self._is_closing = True
             self._cut()

@@ -1,6 +1,6 @@
-r"""Rows as the text format of PostgreSQL's COPY: a line a row, fields apart by tabs, ``\N`` for NULL. Pure.
+r"""Rows in the text format of PostgreSQL's COPY: one line per row, fields separated by tabs, ``\N`` for NULL. Pure.
 
-A value is written so that the column's type reads it; `column_writer` has the rules, ``docs/sinks.md`` the table.
+A value is written so that the column's type can parse it; `column_writer` has the rules, ``docs/sinks.md`` the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker_adapter.sinks.errors import UnwritableRowError
 from broker_adapter.sinks.json_form import encode_value
 
 Writer = Callable[[Value], str]
-"""A value as a field of a line; raises `ValueError` for one that cannot be written, with words after "column x: "."""
+"""Writes a value as a field of a line; raises `ValueError` with the text after "column x: " if it cannot be written."""
 
 _NULL: Final = "\\N"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,15 +25,15 @@ _ESCAPED: Final = "\\\n\t\r"
 
 
 def column_writer(type_name: str) -> Writer:
-    """How values are written for a column of a type, by PostgreSQL's own name of it (``int8``, ``bytea``)."""
+    """The writer of values for a column of a type, given by PostgreSQL's own name of it (``int8``, ``bytea``)."""
     return _WRITERS.get(type_name, _write_plain)
 
 
 def copy_block(rows: Sequence[Row], columns: Sequence[tuple[str, Writer]]) -> bytes:
-    """Rows as COPY takes them.
+    """Encode rows for COPY.
 
     Raises:
-        UnwritableRowError: See there.
+        UnwritableRowError: A row cannot be encoded.
     """
     try:
         fields = [_write_column([row[name] for row in rows], write) for name, write in columns]
@@ -44,7 +44,7 @@ def copy_block(rows: Sequence[Row], columns: Sequence[tuple[str, Writer]]) -> by
 
 
 def _write_column(values: list[Value], write: Writer) -> Iterable[str]:
-    """A column's fields; those of one class, as nearly all columns have them, in few steps where there is a way."""
+    """Fields of a column; if all values have the same class, as usual, in few steps where that is possible."""
     classes = set(map(type, values))
     write_all = _WRITERS_OF_ALL.get((write, classes.pop())) if len(classes) == 1 else None
     return map(write, values) if write_all is None else write_all(values)
@@ -82,7 +82,7 @@ def _decoded(value: bytes) -> str:
         return _escape(value.decode())
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"bytes that are no UTF-8 (byte {error.start} is 0x{value[error.start]:02x}) need a column of type bytea"
+            f"bytes that are not UTF-8 (byte {error.start} is 0x{value[error.start]:02x}) need a column of type bytea"
         ) from None
 
 
@@ -111,7 +111,7 @@ def _write_bytes(value: Value) -> str:
 
 
 def _write_json(value: Value) -> str:
-    # Bytes are a document already, as payloads are.
+    # Bytes are a JSON document already, as payloads are.
     return _write_plain(value) if value is None or isinstance(value, bytes) else _json(value)
 
 
@@ -121,13 +121,13 @@ def _write_time(value: Value) -> str:
             seconds, microseconds = divmod(value, _MICROSECONDS)
             return f"{_second(seconds)}.{microseconds:06}+00:00"
         except OverflowError:
-            raise ValueError(f"{value} microseconds since 1970 are in no year from 1 to 9999") from None
+            raise ValueError(f"{value} microseconds since 1970 are not in a year from 1 to 9999") from None
     return _write_plain(value)
 
 
 @lru_cache(maxsize=256)
 def _second(seconds: int) -> str:
-    """A second since 1970 without its zone; records of a batch have few different ones."""
+    """A second since 1970 as text without the zone; cached, because records of a batch have few different ones."""
     return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 

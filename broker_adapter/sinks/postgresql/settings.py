@@ -1,4 +1,4 @@
-"""What may be set for the sink ``postgresql``."""
+"""Settings of the sink ``postgresql``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TABLE: Final = re.compile(rf"{_NAME}(\.{_NAME})?")
 def _parse_table(value: object) -> str:
     table = parse_text(value)
     if _TABLE.fullmatch(table) is None:
-        raise ValueError("is no table")
+        raise ValueError("is not a table name")
     return table
 
 
-# Any text, as what is wrong with a value is said with the value, and here it may hold a password; `check` knows more.
+# Any text: an error of this type would show the value, which may contain a password; `check` validates it instead.
 Url = Annotated[str, Kind(parse_text, 'a text such as "postgresql://user@host/database"')]
 Table = Annotated[str, Kind(_parse_table, '"table" or "schema.table", as PostgreSQL shows it, without quotes')]
 
@@ -32,10 +32,10 @@ class PostgresqlSettings:
     """Settings of the sink ``postgresql``.
 
     Attributes:
-        url: As libpq takes it, a URL or ``key=value`` pairs; what it leaves out comes from libpq's environment.
-        table: Where rows go. It must be there, with the columns that the bridge projects.
-        password_file: A file that holds the password.
-        timeout_s: How long the server may take for one batch, or to let us in.
+        url: URL or ``key=value`` pairs for libpq; missing parts come from libpq's environment variables.
+        table: Table for the rows. It must exist, with the columns that the bridge projects.
+        password_file: File with the password.
+        timeout_s: Longest time for the server to store one batch, or to accept a connection, in seconds.
     """
 
     url: Url = field(repr=False)
@@ -45,11 +45,11 @@ class PostgresqlSettings:
 
 
 def check(settings: PostgresqlSettings) -> tuple[str, ...]:
-    """Tell what is wrong with settings that are each for themselves as they should be."""
+    """Problems of settings that are valid each by itself."""
     try:
         from broker_adapter.sinks.postgresql.address import read_url
     except ImportError:
-        return ()  # opening it says what is missing
+        return ()  # opening the sink reports what is missing
     try:
         given = read_url(settings.url)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""A driver's sink in PostgreSQL: which calls use the connection, and what its errors mean."""
+"""A driver's sink in PostgreSQL: use of the connection, and conversion of its errors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from broker_adapter.sinks.postgresql.table import (
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
 
-# Classes of SQLSTATE that speak of the rows: data, constraints, a trigger that raises, a view's check, sizes.
+# Classes of SQLSTATE about the rows: data, constraints, a trigger that raises, a view's check, sizes.
 _REFUSALS: Final = ("22", "23", "P0", "44", "54")
 _WAYS_OUT: Final = {
-    "42501": "grant the bridge's user what it needs",
+    "42501": "grant the bridge's user the missing privileges",
     "42P01": "was the table dropped or renamed?",
     "42703": "was the column dropped or renamed?",
     "25006": "give the primary's address, or several and target_session_attrs=read-write",
@@ -46,7 +46,7 @@ _WAYS_OUT: Final = {
 
 
 class PostgresqlSink(Sink):
-    """One connection, one batch at a time."""
+    """One connection; batches are written one at a time."""
 
     keeps_position = True
 
@@ -109,7 +109,7 @@ class PostgresqlSink(Sink):
                 self._refuse_if_stale(standing)
                 raise SinkUnavailableError(
                     f"{self._shown}: {POSITIONS} has position {standing.position} and epoch {standing.epoch}, so epoch "
-                    f"{self._context.epoch} cannot write from {batch.first_offset} on; ask for the position again"
+                    f"{self._context.epoch} cannot write from {batch.first_offset} on; read the position again"
                 )
 
     async def aclose(self) -> None:
@@ -117,7 +117,7 @@ class PostgresqlSink(Sink):
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """Close the connection; a transaction that is under way is rolled back by the server."""
+        """Close the connection; the server rolls a transaction in progress back."""
         if self._line is not None:
             self._line.close()
         self._line = self._table = None
@@ -137,7 +137,7 @@ class PostgresqlSink(Sink):
 
     def _checked(self) -> tuple[Line, Table]:
         if self._line is None or self._table is None:
-            raise SinkUnavailableError(f"{self._shown}: there is no connection; it must be checked first")
+            raise SinkUnavailableError(f"{self._shown}: there is no connection; call check first")
         return self._line, self._table
 
     def _refuse_if_stale(self, standing: Standing) -> None:
@@ -149,7 +149,7 @@ class PostgresqlSink(Sink):
 
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[None]:
-        """Bounds a call, and closes the connection unless it ended well or in a refusal."""
+        """Limit the time of a call, and close the connection unless the call succeeded or was refused."""
         try:
             with trio.fail_after(self._settings.timeout_s):
                 yield
@@ -174,7 +174,7 @@ class PostgresqlSink(Sink):
 
 
 def _in_words(error: Exception) -> str:
-    """What an error says, in one line, with a way out if one is known."""
+    """The text of an error in one line, with advice if there is any."""
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     if state is None or not isinstance(error, psycopg.Error):
         return " ".join(str(error).split())

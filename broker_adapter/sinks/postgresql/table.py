@@ -1,8 +1,8 @@
-"""What a sink asks of a database, each function one exchange in a thread: the table, the positions, one batch.
+"""Database commands of a sink, each function one exchange in a thread: the table, the positions, one batch.
 
-Positions are in a table of ours beside the table that rows go to. A batch is one transaction: rows by COPY, then the
-position moved under the row's lock if the epoch is still ours. So the lock is held for the end of a batch only, and a
-driver that vanished in the middle of one keeps nobody waiting.
+Positions are in a table of their own, in the schema of the table for the rows. A batch is one transaction: rows by
+COPY, then the position is advanced under the lock of its row, if the epoch is still the driver's. So the lock is held
+only at the end of a batch, and a driver that vanished in the middle of a batch blocks no other.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from psycopg import Connection, sql
 Database = Connection[tuple[Any, ...]]
 
 POSITIONS: Final = "journal_bridge_positions"
-"""Table of positions, in the schema of the table that rows go to."""
+"""Table of positions, in the schema of the table for the rows."""
 
 _LOST_RACES: Final = ("23505", "42P07")
 _NO_RIGHT: Final = "42501"
-# What bridges project by themselves; other columns are the user's own, and text holds anything.
+# Columns that bridges project by default; other columns are the user's own, and text accepts any value.
 USUAL_TYPES: Final = {
     "qos": "smallint",
     "timestamp": "timestamptz",
@@ -34,18 +34,18 @@ USUAL_TYPES: Final = {
 
 
 class UnfitError(Exception):
-    """The database cannot take rows until somebody changes something; the message says what."""
+    """The database cannot store rows until an operator changes something; the message says what."""
 
 
 @attrs.frozen(slots=True)
 class Table:
-    """The table that rows go to, as found in the database.
+    """The table for the rows, as found in the database.
 
     Attributes:
-        schema: Where it is.
-        name: Its name there.
-        types: Names of the types of its columns, those below domains.
-        begin: How transactions on it begin.
+        schema: Schema of the table.
+        name: Its name in the schema.
+        types: Type names of its columns; for a domain, of its base type.
+        begin: Statement that begins a transaction on it.
     """
 
     schema: str
@@ -64,11 +64,11 @@ class Table:
 
 @attrs.frozen(slots=True)
 class Standing:
-    """What the table of positions says of a queue.
+    """The row of a queue in the table of positions.
 
     Attributes:
-        epoch: Of the last driver that asked for the position; None if no driver ever did.
-        position: What the sink has; None if nothing.
+        epoch: Epoch of the last driver that took over; None if no driver ever did.
+        position: Offset up to which everything is stored; None if nothing is.
     """
 
     epoch: int | None
@@ -76,10 +76,10 @@ class Standing:
 
 
 def find_table(database: Database, name: str, columns: Sequence[str], timeout_s: int) -> Table:
-    """Look at the table, and whether rows with these columns can be added.
+    """Look up the table, and check that rows with these columns can be added.
 
     Raises:
-        UnfitError: They cannot.
+        UnfitError: They cannot be added.
     """
     quoted = ".".join(f'"{part}"' for part in name.split("."))
     found = database.execute(
@@ -91,16 +91,16 @@ def find_table(database: Database, name: str, columns: Sequence[str], timeout_s:
     if found is None:
         wanted = ", ".join(f'"{column}" {USUAL_TYPES.get(column, "text")}' for column in columns)
         raise UnfitError(
-            f"there is no table {name} that this user may see; make it, perhaps so: CREATE TABLE {quoted} ({wanted})"
+            f"there is no table {name} that this user may see; create it, for example: CREATE TABLE {quoted} ({wanted})"
         )
     oid, schema, relation, may_insert, user, read_only, synchronous_commit = found
     if read_only == "on":
         raise UnfitError(
-            "the server takes no changes (it is a standby, or default_transaction_read_only is on); give the "
+            "the server accepts no changes (it is a standby, or default_transaction_read_only is on); give the "
             "primary's address, or several and target_session_attrs=read-write"
         )
     if not may_insert:
-        raise UnfitError(f'{user} may add nothing to the table {name}; let it: GRANT INSERT ON {quoted} TO "{user}"')
+        raise UnfitError(f'{user} may not insert into the table {name}: GRANT INSERT ON {quoted} TO "{user}"')
     attributes = database.execute(
         "SELECT a.attname, coalesce(b.typname, t.typname),"
         " a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> '' OR a.attidentity = 'a'"
@@ -119,7 +119,7 @@ def find_table(database: Database, name: str, columns: Sequence[str], timeout_s:
         if is_wanted and column not in columns:
             raise UnfitError(
                 f"the column {column} of the table {name} must not be NULL and has no default, but the bridge projects "
-                f"none of that name ({', '.join(columns)}); project it, or give it a default"
+                f"no such column ({', '.join(columns)}); project it, or give it a default"
             )
         if is_made and column in columns:
             raise UnfitError(
@@ -129,20 +129,20 @@ def find_table(database: Database, name: str, columns: Sequence[str], timeout_s:
 
 
 def _begin(synchronous_commit: str, timeout_s: int) -> sql.SQL:
-    # A session that fell silent between two statements must not hold the position's lock. All is local to the
-    # transaction, so that it goes through poolers.
+    # A session that stops between two statements must not hold the position's lock. All settings are local to the
+    # transaction, so that it works through connection poolers.
     statement = f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '{timeout_s}s'"
     if synchronous_commit == "off":
-        # What the server may still lose must not be confirmed.
+        # Rows that the server may still lose must not be confirmed.
         statement += "; SET LOCAL synchronous_commit = on"
     return sql.SQL(statement)
 
 
 def ensure_positions(database: Database, table: Table) -> None:
-    """Make the table of positions if there is none.
+    """Create the table of positions if it does not exist.
 
     Raises:
-        UnfitError: That is not allowed.
+        UnfitError: The user may not create it.
     """
     name = table.positions.as_string(database)
     found = database.execute("SELECT to_regclass(%s::text)", [name]).fetchone()
@@ -156,25 +156,25 @@ def ensure_positions(database: Database, table: Table) -> None:
         database.execute(statement)
     except psycopg.Error as error:
         if error.sqlstate in _LOST_RACES:
-            return  # another bridge has just made it
+            return  # another bridge has just created it
         if error.sqlstate != _NO_RIGHT:
             raise
         raise UnfitError(
-            f"the table of positions cannot be made ({error.diag.message_primary}); GRANT CREATE ON SCHEMA "
-            f"{sql.Identifier(table.schema).as_string(database)}, or make it and GRANT SELECT, INSERT, UPDATE on it: "
+            f"the table of positions cannot be created ({error.diag.message_primary}); GRANT CREATE ON SCHEMA "
+            f"{sql.Identifier(table.schema).as_string(database)}, or create it and GRANT SELECT, INSERT, UPDATE on it: "
             f"{statement.as_string(database)}"
         ) from error
 
 
 def read_standing(database: Database, table: Table, queue_id: str) -> Standing:
-    """What the table of positions says now."""
+    """Read a queue's row of the table of positions."""
     statement = sql.SQL("SELECT epoch, position FROM {} WHERE queue_id = %s").format(table.positions)
     found = database.execute(statement, [queue_id]).fetchone()
     return Standing(None, None) if found is None else Standing(*found)
 
 
 def take_over(database: Database, table: Table, queue_id: str, epoch: int, bridge: str) -> Standing:
-    """Raise the epoch to ours unless it is higher. Waits for writers that are committing."""
+    """Raise the epoch to the driver's, unless it is higher. Waits for writers that are committing."""
     statement = sql.SQL(
         "INSERT INTO {} AS p (queue_id, epoch, bridge) VALUES (%s, %s, %s) ON CONFLICT (queue_id) DO UPDATE"
         " SET epoch = excluded.epoch, bridge = excluded.bridge WHERE p.epoch <= excluded.epoch"
@@ -194,7 +194,7 @@ def write_rows(
     make_block: Callable[[], bytes],
     move: Callable[[Database, Table], bool],
 ) -> bool:
-    """Rows and position in one transaction; false, and nothing written, if the position did not move."""
+    """Write rows and position in one transaction; false, and nothing written, if the position did not move."""
     block = make_block()
     copy_statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
         table.identifier, sql.SQL(", ").join(map(sql.Identifier, columns))
@@ -211,7 +211,7 @@ def write_rows(
 def move_position(
     database: Database, table: Table, *, queue_id: str, epoch: int, first_offset: int, next_offset: int
 ) -> bool:
-    """Move a position, unless there is a later driver or the position is beyond the batch's first offset."""
+    """Advance a position, unless there is a later driver or the position is beyond the batch's first offset."""
     statement = sql.SQL(
         "UPDATE {} SET position = %s, written_at = now()"
         " WHERE queue_id = %s AND epoch = %s AND (position IS NULL OR position <= %s)"
@@ -220,14 +220,14 @@ def move_position(
 
 
 def refused_index(context: str | None, table: Table) -> int | None:
-    """Which row of a batch COPY was at, as the context of its error says: ``COPY rows, line 3, column qos``."""
-    # The words between are in the server's language.
+    """Index of the row at which COPY failed, from the context of the error: ``COPY rows, line 3, column qos``."""
+    # The words in between are in the server's language.
     found = re.search(rf"^COPY {re.escape(table.name)}, \D*(\d+)", context or "", re.MULTILINE)
     return int(found[1]) - 1 if found else None
 
 
 class _Transaction:
-    """A transaction that is rolled back unless `commit` was called and done."""
+    """A transaction that is rolled back unless `commit` succeeded."""
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
@@ -240,7 +240,7 @@ class _Transaction:
 
     def __exit__(self, *_: object) -> None:
         if not self._is_committed:
-            # Without a connection the server rolls back by itself, and the error on its way says what is wrong.
+            # Without a connection the server rolls back by itself, and the error that is being raised has the cause.
             with suppress(psycopg.OperationalError):
                 self._database.execute("ROLLBACK")
 

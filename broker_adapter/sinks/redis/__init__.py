@@ -1,6 +1,6 @@
-"""The sink ``redis``: rows into a stream, and the position of the queue with them, by one script that the server runs.
+"""The sink ``redis``: one script on the server adds rows to a stream and stores the queue's position with them.
 
-`sink` is what a driver holds, `scripts` what the server runs and how rows are handed to it.
+`sink` is the sink of a driver, `scripts` has the scripts and the encoding of rows for them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ async def open_redis_sink(settings: RedisSettings, context: SinkContext) -> Asyn
     """Open the sink; nothing is connected yet.
 
     Raises:
-        ConfigurationError: coredis is not installed, the URL is none, or the file of authorities cannot be used.
+        ConfigurationError: coredis is not installed, the URL is not valid, or the CA file cannot be used.
     """
     try:
         from broker_adapter.sinks.redis.sink import RedisSink

@@ -1,8 +1,9 @@
-"""What the server runs for us: Lua that looks at position and epoch and adds rows, in one step that none sees half of.
+"""Lua scripts that run on the server: they check position and epoch, and add rows, atomically.
 
-Beside the stream there is a hash for each queue, with the fields ``position``, ``epoch``, ``bridge`` and ``turn``. The
-last one counts how often the position was asked for. Who writes names the turn it was told, so what a connection that
-was given up had still in its buffers changes nothing any more once the position was asked for on a new one.
+In addition to the stream there is a hash for each queue, with the fields ``position``, ``epoch``, ``bridge`` and
+``turn``. ``turn`` counts how often the position was read. A writer sends the value of ``turn`` that it got with the
+position. So commands that were still buffered on an abandoned connection change nothing any more, once the position was
+read over a new one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from broker_adapter.sinks.json_form import encode_value
 
 @attrs.frozen(slots=True)
 class Script:
-    """A script and the name under which a server that has seen it runs it again."""
+    """A script, and its hash, with which a server that has run it before can run it again."""
 
     text: str
     sha: str = attrs.field(init=False)
@@ -60,35 +61,35 @@ end
 redis.call('HSET', KEYS[2], 'position', ARGV[4])
 return {1}
 """)
-"""Add rows and move the position.
+"""Add rows and advance the position.
 
-Keys: the stream, the hash. Arguments: epoch, turn, first offset, next offset, about how many entries to keep (0 for
-all), and a MessagePack array of fields and values for each row, of which there is one at least. Reply: 1; or 0 and what
-the hash has.
+Keys: the stream, the hash. Arguments: epoch, turn, first offset, next offset, approximate number of entries to keep (0
+for all), and a MessagePack array of fields and values for each row, at least one. Reply: 1; or 0 and the fields of the
+hash.
 
-A server does not undo what a script has done when a command of it is refused. So no command may be refused behind the
-first row: the hash is written before, with what it has, and rows are added by one command, which trims as well. Whether
-the user may use a command, whether there is memory and whether the server takes changes is the same for a whole script.
+A server does not roll a script back when one of its commands is refused. So no command may be refused after the first
+row: the hash is written before, with its present value, and rows are added by one command, which also trims.
+Permissions of the user, memory and read-only state of the server are the same during a whole script.
 """
 
 
 def position_key(stream: str, queue_id: str) -> str:
-    """The hash of a queue, in the same slot of a Redis Cluster as its stream."""
+    """Key of the hash of a queue, in the same slot of a Redis Cluster as its stream."""
     tag = re.search(r"\{([^{}]+)\}", stream)
     return f"journal:bridge:{{{tag[1] if tag else stream}}}:{queue_id}"
 
 
 def pack_rows(rows: Sequence[Row], columns: Sequence[str]) -> list[bytes]:
-    """Rows as `WRITE` takes them: texts and bytes as they are, what is None left out, all others as JSON.
+    """Encode rows for `WRITE`: texts and bytes unchanged, all other values as JSON; None is left out.
 
     Raises:
-        UnwritableRowError: See there.
+        UnwritableRowError: A row cannot be encoded.
     """
     packed = []
     for index, row in enumerate(rows):
         try:
             fields = [part for name in columns if (value := row[name]) is not None for part in (name, _written(value))]
-            # An entry has at least one field.
+            # An entry must have at least one field.
             packed.append(_pack(fields or [columns[0], ""]))
         except UnicodeEncodeError as error:
             raise UnwritableRowError(index, f"half a character in a text: {error.reason}") from None
@@ -107,5 +108,5 @@ def _written(value: Value) -> str | msgspec.Raw:
     if value.__class__ is int:
         return str(value)
     octets = value if isinstance(value, bytes) else encode_value(value)
-    # As a string: the server's decoder knows no others, and does not ask whether it is text.
+    # As a string: the server's decoder supports no other type, and does not check for UTF-8.
     return msgspec.Raw(_STRING_HEADER.pack(0xDB, len(octets)) + octets)

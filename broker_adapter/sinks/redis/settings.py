@@ -1,4 +1,4 @@
-"""What may be set for the sink ``redis``."""
+"""Settings of the sink ``redis``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _STREAM: Final = re.compile(r"[^{}]+|[^{}]*\{[^{}]+\}[^{}]*", re.DOTALL)
 def _parse_stream(value: object) -> str:
     stream = parse_text(value)
     if _STREAM.fullmatch(stream) is None:
-        raise ValueError("is no stream")
+        raise ValueError("is not a stream name")
     return stream
 
 
-# Any text, as what is wrong with a value is said with the value, and here it may hold a password; `check` knows more.
+# Any text: an error of this type would show the value, which may contain a password; `check` validates it instead.
 Url = Annotated[str, Kind(parse_text, 'a text such as "redis://host:6379/0" or "rediss://host"')]
 Stream = Annotated[str, Kind(_parse_stream, 'a text that is not empty, with braces only around one hash tag: "{tag}"')]
 
@@ -33,14 +33,14 @@ class RedisSettings:
     """Settings of the sink ``redis``.
 
     Attributes:
-        url: The server, ``rediss://`` for TLS, with the number of the database behind it.
+        url: Address of the server, ``rediss://`` for TLS, with the number of the database at its end.
         stream: Key of the stream that rows are added to.
-        max_length: About how many entries it keeps; 0 keeps all.
-        user: Of Redis's access control lists; the default user if it is empty.
-        password: Of the user.
-        password_file: A file that holds it instead.
-        ca_file: Authorities that may have signed the server's certificate; those of the system if it is empty.
-        timeout_s: How long the server may take for one batch, or to let us in.
+        max_length: Approximate number of entries to keep; 0 keeps all.
+        user: User of Redis's access control lists; the default user if it is empty.
+        password: Password of the user.
+        password_file: File with the password, instead of ``password``.
+        ca_file: CA certificates for the server's certificate; those of the system if it is empty.
+        timeout_s: Longest time for the server to store one batch, or to accept a connection, in seconds.
     """
 
     url: Url = field(repr=False)
@@ -55,10 +55,10 @@ class RedisSettings:
 
 @attrs.frozen(slots=True)
 class Address:
-    """Where a server is.
+    """Address of a server.
 
     Attributes:
-        database: Its number.
+        database: Number of the database.
     """
 
     host: str
@@ -72,28 +72,28 @@ class Address:
 
 
 def read_url(url: str) -> Address:
-    """Read the setting ``url``.
+    """Parse the setting ``url``.
 
     Raises:
-        ValueError: It is none. The message does not show it, as it may hold a password.
+        ValueError: It is not valid. The message does not show it, because it may contain a password.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ValueError("url is no URL, or its port is none; write it like redis://host:6379/0") from None
+        raise ValueError("url is not a URL, or its port is not valid; write it like redis://host:6379/0") from None
     if parts.username is not None or parts.password is not None:
         raise ValueError("url has credentials in it; give them as user and password_file")
     database = re.fullmatch(r"/?|/(\d{1,9})", parts.path)
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0 or database is None:
-        raise ValueError("url is no address of a Redis server; write it like redis://host:6379/0 or rediss://host")
+        raise ValueError("url is not an address of a Redis server; write it like redis://host:6379/0 or rediss://host")
     if parts.query or parts.fragment:
-        raise ValueError("url has something behind the number of the database; settings of ours stand for that")
+        raise ValueError("url has something after the number of the database; use other settings of the sink for it")
     return Address(parts.hostname, port or DEFAULT_PORT, int(database[1] or 0), parts.scheme == "rediss")
 
 
 def check(settings: RedisSettings) -> tuple[str, ...]:
-    """Tell what is wrong with settings that are each for themselves as they should be."""
+    """Problems of settings that are valid each by itself."""
     problems = [*check_secret("password", settings.password, settings.password_file)]
     if settings.user and not (settings.password or settings.password_file):
         problems.append(f"user = {settings.user!r} is given without a password; give password or password_file")

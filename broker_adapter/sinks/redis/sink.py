@@ -1,4 +1,4 @@
-"""A driver's sink in Redis: its connection, which scripts run when, and what errors mean."""
+"""A driver's sink in Redis: its connection, use of the scripts, and conversion of errors."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from broker_adapter.sinks.redis.settings import RedisSettings, read_url
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
 
-# coredis takes the code off the errors that it has classes for; of all others the text begins with it.
+# coredis removes the code from errors for which it has classes; the text of all others begins with the code.
 _WAYS_OUT: Final[dict[type[RedisError], str]] = {
     AuthenticationRequiredError: "NOAUTH: give password_file, and user if it is not the default one",
-    AuthenticationFailureError: "WRONGPASS: put the right ones into user and password_file",
-    AuthorizationError: "NOPERM: let the user run EVAL, EVALSHA, XADD, HGET, HMGET, HSET, HINCRBY and TYPE",
-    BusyLoadingError: "LOADING: it reads its data from disk, or takes no more clients",
+    AuthenticationFailureError: "WRONGPASS: correct user and password_file",
+    AuthorizationError: "NOPERM: allow the user to run EVAL, EVALSHA, XADD, HGET, HMGET, HSET, HINCRBY and TYPE",
+    BusyLoadingError: "LOADING: it reads its data from disk, or accepts no more clients",
     MovedError: "MOVED: this is one node of a Redis Cluster, and the key is on another; give that one's address",
     ReadOnlyError: "READONLY: this is a replica; give the primary's address",
-    UnknownCommandError: "it is no Redis, or older than version 6",
-    WrongTypeError: "WRONGTYPE: another kind of value is under the key; rename it or give another stream",
+    UnknownCommandError: "it is not Redis, or older than version 6",
+    WrongTypeError: "WRONGTYPE: the key has a value of another type; rename it or give another stream",
 }
 _WAYS_OUT_BY_CODE: Final = {
     "OOM": "raise maxmemory, or lower max_length",
     "MASTERDOWN": "this is a replica that lost its primary; give the primary's address",
     "MISCONF": "the server cannot write to its disk",
-    "NOREPLICAS": "too few replicas are there for min-replicas-to-write",
-    "DENIED": "the server takes no clients from outside (protected-mode)",
+    "NOREPLICAS": "too few replicas are connected for min-replicas-to-write",
+    "DENIED": "the server accepts no clients from other machines (protected-mode)",
 }
 
 
 class _Connection(TCPConnection):
-    """A connection over a stream that is open already: one that cannot be opened leaves buffers of coredis unclosed."""
+    """A connection over an open stream: if coredis opens it and that fails, buffers of coredis stay unclosed."""
 
     def __init__(self, stream: ByteStream, location: TCPLocation, **settings: Unpack[BaseConnectionParams]) -> None:
         super().__init__(location, **settings)
@@ -63,11 +63,11 @@ class _Connection(TCPConnection):
 
 
 class RedisSink(Sink):
-    """One connection, one batch at a time.
+    """One connection; batches are written one at a time.
 
     Args:
-        connections: Where connections have their tasks.
-        tls: For addresses that ask for it.
+        connections: Nursery of connections.
+        tls: TLS context for ``rediss://`` addresses.
     """
 
     keeps_position = True
@@ -126,7 +126,7 @@ class RedisSink(Sink):
                 raise SinkUnavailableError(
                     f"{self._shown}: {self._position_key} has position {_text(position)}, epoch {_text(epoch)} and "
                     f"turn {_text(their_turn)}, so turn {turn} of epoch {self._context.epoch} cannot write from "
-                    f"{batch.first_offset} on; ask for the position again"
+                    f"{batch.first_offset} on; read the position again"
                 )
 
     async def aclose(self) -> None:
@@ -160,11 +160,11 @@ class RedisSink(Sink):
     async def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[int | str | bytes]) -> list[object]:
         connection = self._connection
         if connection is None:
-            raise SinkUnavailableError(f"{self._shown}: there is no connection; it must be checked first")
+            raise SinkUnavailableError(f"{self._shown}: there is no connection; call check first")
         try:
             reply = await connection.create_request(b"EVALSHA", script.sha, len(keys), *keys, *arguments)
         except NoScriptError:
-            # A server that was started, or took over, since then; it has run nothing.
+            # The server has not run the script before: it was restarted, or replaced by a replica.
             reply = await connection.create_request(b"EVAL", script.text, len(keys), *keys, *arguments)
         assert isinstance(reply, list)
         return list(reply)
@@ -178,7 +178,7 @@ class RedisSink(Sink):
 
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[None]:
-        """Bounds a call, and drops the connection unless it ended well or the server refused us for good."""
+        """Limit the time of a call, and close the connection unless the call succeeded or was refused permanently."""
         try:
             with trio.fail_after(self._settings.timeout_s):
                 yield
@@ -197,7 +197,7 @@ class RedisSink(Sink):
             raise
 
     def _drop(self) -> None:
-        """Close the connection; what is under way on it ends."""
+        """Close the connection; calls in progress fail."""
         if self._connection is not None:
             self._connection.invalidate()
         self._connection = self._turn = None

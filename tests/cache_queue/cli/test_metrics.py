@@ -81,4 +81,4 @@ def test_the_page_can_be_scraped_until_the_program_is_told_to_stop(store: Store)
 
 
 def test_a_wrong_address_is_refused(store: Store) -> None:
-    assert "is no address" in store.queue("metrics", "--listen", "nowhere", status=2).err
+    assert "is not an address" in store.queue("metrics", "--listen", "nowhere", status=2).err

@@ -51,12 +51,12 @@ def status(holder: str = "broker-1", age_s: int = 0) -> Status:
         (state(), Rates(0, 10), 10.0, "about 10s"),
         (state(), Rates(9, 10), 100.0, "about 1m40s"),
         (state(), Rates(0, 1000), 0.1, "about 1s"),
-        (state(), Rates(10, 10), None, "never at these rates: no less comes in than leaves"),
-        (state(), Rates(11, 10), None, "never at these rates: no less comes in than leaves"),
-        (state(), Rates(0, 0), None, "never as it is: nothing leaves"),
-        (state(), None, None, "never as it is: nothing leaves"),
-        (state(lease=None), Rates(0, 10), None, "never while nobody drives it"),
-        (state(lease=Lease("", "c", 1, 0)), Rates(0, 10), None, "never while nobody drives it"),
+        (state(), Rates(10, 10), None, "never at these rates: records come in at least as fast as they leave"),
+        (state(), Rates(11, 10), None, "never at these rates: records come in at least as fast as they leave"),
+        (state(), Rates(0, 0), None, "never at the present rates: nothing leaves"),
+        (state(), None, None, "never at the present rates: nothing leaves"),
+        (state(lease=None), Rates(0, 10), None, "never while no process drives it"),
+        (state(lease=Lease("", "c", 1, 0)), Rates(0, 10), None, "never while no process drives it"),
         (state(is_paused=True), Rates(0, 10), None, "never while it is paused; `journal queue resume q`"),
         (state(next_offset=10**12), Rates(0, 10), None, "more than ten years at these rates"),
     ],
@@ -87,16 +87,16 @@ def test_rates_are_measured_between_two_looks() -> None:
         (
             state(status=status(age_s=60)),
             "not driven",
-            "nobody: broker-1 has the lease and has not been heard of for 1m",
+            "none: broker-1 has the lease and has not renewed it for 1m",
         ),
         (
             state(status=status("broker-2", age_s=60)),
             "not driven",
-            "nobody: broker-1 has the lease and has not been heard of for 1m",
+            "none: broker-1 has the lease and has not renewed it for 1m",
         ),
         (state(status=status("broker-2")), "starting", "broker-1"),
         (state(), "starting", "broker-1"),
-        (state(lease=None, status=status()), "not driven", "nobody"),
+        (state(lease=None, status=status()), "not driven", "none"),
         (state(is_paused=True, status=status()), "paused", "broker-1"),
     ],
 )
@@ -114,7 +114,7 @@ def test_bounds_in_words() -> None:
     assert dict(bounds(state(settings={"max_bytes": 0, "max_records": 0}))) == {
         "mode": "file",
         "holds at most": "anything",
-        "gives up after": "never",
+        "max age": "never",
         "when full": "reject",
     }
     hybrid = {"mode": "hybrid", "max_bytes": 1 << 30, "max_records": 5000, "max_age_s": 5400, "memory_bytes": 1 << 20}
@@ -122,7 +122,7 @@ def test_bounds_in_words() -> None:
         "mode": "hybrid",
         "in memory up to": "1 MiB",
         "holds at most": "1 GiB and 5,000 records",
-        "gives up after": "1h30m",
+        "max age": "1h30m",
         "when full": "reject",
     }
 

@@ -352,5 +352,5 @@ def test_a_message_does_not_repeat_all_that_a_peer_sent() -> None:
 
 
 def test_a_version_must_be_given_for_what_a_server_sends() -> None:
-    with pytest.raises(ValueError, match="it must be given for what a server sends"):
+    with pytest.raises(ValueError, match="it must be given for packets of a server"):
         Decoder(of="server")

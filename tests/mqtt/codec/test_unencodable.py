@@ -47,7 +47,7 @@ TOO_LONG = "a" * 65_536
         (Puback(65_536), "packet identifier is 65536"),
         (Pubrec(0, ReasonCode.QUOTA_EXCEEDED), "packet identifier is 0"),
         (Subscribe(0, (SubscriptionRequest("a"),)), "packet identifier is 0"),
-        (Subscribe(1, (), Properties(subscription_identifiers=(1, 2))), "may have one of subscription_identifiers"),
+        (Subscribe(1, (), Properties(subscription_identifiers=(1, 2))), "may have subscription_identifiers once"),
         (Suback(65_536, ()), "packet identifier is 65536"),
         (Unsubscribe(1, (TOO_LONG,)), "has 65536 bytes"),
         (Connect(keep_alive_s=65_536), "does not fit into 2 bytes"),

@@ -51,7 +51,7 @@ async def test_the_shipped_configuration_starts_a_broker_and_says_that_nobody_ge
     arguments = ("--config", str(REPOSITORY / "conf" / "broker.toml"), *ALONE)
     async with broker_process(tmp_path, *arguments) as broker, broker.client() as client:
         assert broker.ready == f"ready mqtt=127.0.0.1:{broker.ports['mqtt']}"
-        assert "nobody can connect: no users_file is named under [access]" in broker.log
+        assert "no client can connect: no users_file is named under [access]" in broker.log
         assert (await client.connect()).reason_code == ReasonCode.BAD_USER_NAME_OR_PASSWORD
         assert await broker.stop() == 0
 
@@ -142,7 +142,7 @@ async def test_what_needs_a_restart_is_told(tmp_path: Path) -> None:
     async with broker_process(tmp_path, "--config", str(config), *ALONE) as broker:
         config.write_text('[limits]\nreceive_maximum = 7\n[access]\nanonymous = true\n[log]\nlevel = "debug"\n')
         broker.process.send_signal(signal.SIGHUP)
-        await broker.said("changed settings that hold only after a restart")
+        await broker.said("changed settings that apply only after a restart")
         assert "sections=['limits', 'log', 'access']" in broker.log
         config.write_text("[limits]\nreceive_maximum = 0\n")
         broker.process.send_signal(signal.SIGHUP)

@@ -199,7 +199,7 @@ def test_what_is_wrong_with_a_configuration_is_one_line(
 
 def test_a_configuration_by_which_nobody_gets_in_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check"]) == 1
-    assert "nobody can connect: no users_file is named" in capsys.readouterr().out
+    assert "no client can connect: no users_file is named" in capsys.readouterr().out
     (tmp_path / "users").touch()
     assert run(["check", "--set", f"access.users_file={tmp_path}/users"]) == 1
     assert "has no users; add one with `journal-broker passwd`" in capsys.readouterr().out

@@ -164,7 +164,7 @@ async def test_only_administrators_may_ask_and_who_they_are_is_read_again(tmp_pa
         assert (await asker.ask("GET", auth=BERT)).status_code == 403
         put = await asker.ask("PUT", auth=BERT, json={"storage": [STORAGE]})
         assert (put.status_code, put.json()["code"]) == (403, "not_authorized")
-        assert "list it in access.administrators" in put.json()["detail"]
+        assert "add it to access.administrators" in put.json()["detail"]
         assert (await asker.ask("GET")).json()["version"] == 0
 
         settings = there.directory / "a.toml"
@@ -173,14 +173,14 @@ async def test_only_administrators_may_ask_and_who_they_are_is_read_again(tmp_pa
         await broker.said("reloaded")
         assert (await asker.ask("GET")).status_code == 403
         assert (await asker.ask("GET", auth=BERT)).status_code == 200
-        assert "hold only after a restart" not in broker.log
+        assert "apply only after a restart" not in broker.log
 
 
 @pytest.mark.usefixtures("users")
 async def test_what_is_wrong_with_a_request_is_said_and_changes_nothing(tmp_path: Path) -> None:
     async with site(tmp_path) as there, asked(there) as (_, asker):
         cases: list[tuple[dict[str, Any], int, str]] = [
-            ({"content": b"{}"}, 415, "of no type; send it as application/json or application/toml"),
+            ({"content": b"{}"}, 415, "has no content type; send it as application/json or application/toml"),
             ({"content": b"{", "headers": {"Content-Type": "application/json"}}, 400, "is not valid application/json"),
             (
                 {"content": b"\xff", "headers": {"Content-Type": "application/toml"}},
@@ -194,8 +194,8 @@ async def test_what_is_wrong_with_a_request_is_said_and_changes_nothing(tmp_path
             ({"json": {"bridge": [{**BRIDGE, "sink": {"type": "none"}}]}}, 400, "there is no kind of sink 'none'"),
             ({"json": {"bridge": [{**BRIDGE, "sink": {"type": "http", "ur": 1}}]}}, 400, "ur is unknown"),
             ({"json": {"bridge": [BRIDGE, BRIDGE]}}, 400, "[[bridge]] warehouse is there 2 times"),
-            ({"json": {}, "headers": {"If-Match": "1"}}, 400, "If-Match: '1' is no version"),
-            ({"json": {}, "headers": {"If-Match": 'W/"1"'}}, 400, "is no version"),
+            ({"json": {}, "headers": {"If-Match": "1"}}, 400, "If-Match: '1' is not a version"),
+            ({"json": {}, "headers": {"If-Match": 'W/"1"'}}, 400, "is not a version"),
             ({"json": {}, "params": {"wait": "61"}}, 400, "wait=61.0 is out of bounds; allowed: 0 to 60 seconds"),
             ({"json": {}, "params": {"wait": "nan"}}, 400, "wait"),
             ({"json": {}, "params": {"what": "1"}}, 400, "query: "),

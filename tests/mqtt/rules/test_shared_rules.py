@@ -144,7 +144,7 @@ async def test_a_broker_that_meets_other_mapping_rules_has_to_start_again(
     async with serving(store, broker_id="b") as served, trio.open_nursery() as nursery:
         bridges = Bridges(store, [], "b")
         await nursery.start(bridges.run)
-        with trio.fail_after(PATIENCE_S), pytest.raises(MappingChangedError, match="start again"):
+        with trio.fail_after(PATIENCE_S), pytest.raises(MappingChangedError, match="must restart"):
             async with background_tasks() as following:
                 await following.start(shared.follow, served.broker, bridges)
                 mapping = settings.rules(MAPPING)

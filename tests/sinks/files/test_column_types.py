@@ -155,7 +155,7 @@ def test_lines_hold_values_as_json(tmp_path: Path) -> None:
 
 
 def test_types_of_nothing() -> None:
-    with pytest.raises(ConfigurationError, match=r"types\.b is given, but rows have a"):
+    with pytest.raises(ConfigurationError, match=r"types\.b is given, but the columns of rows are a"):
         parquet_encoder(("a",), {"b": "int"})
     assert "allowed: text, json" in check(FilesSettings("/data", types={"a": "varchar"}))[0]
     assert "leave it out" in check(FilesSettings("/data", Format.NDJSON, {"a": "int"}))[0]
