@@ -75,5 +75,5 @@ def test_the_web_service_sees_rows_that_come_twice_or_not(offsets: list[int], in
 
 def test_messages_that_are_no_whole_chunks_are_refused(tmp_path: Path) -> None:
     """The last ones would never be published, and be waited for."""
-    with pytest.raises(LoadError, match=r"20,010 messages are no whole chunks of 250 over 10 connections"):
+    with pytest.raises(LoadError, match=r"20,010 messages cannot be split into chunks of 250 over 10 connections"):
         bridging.bridged_rate({}, 20_010, tmp_path)
