@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Annotated, TypeAlias
 
 from cyclopts import App, CycloptsError, Parameter
-from cyclopts.exceptions import UnknownCommandError
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
 from command_line.boundary import Explain, UsageError, run_guarded
 
@@ -62,10 +62,32 @@ def run_app(app: App, arguments: Sequence[str], *, explain: Explain = lambda _: 
         except UnknownCommandError as error:
             raise UsageError(_unknown_command(program, error)) from error
         except CycloptsError as error:
-            raise UsageError(f"{str(error).rstrip('.')}; see `{program} --help`") from error
+            raise UsageError(_wrong_usage(program, error)) from error
         return result if isinstance(result, int) else 0
 
     return run_guarded(command, program=program, explain=explain, debug=debug)
+
+
+def _wrong_usage(program: str, error: CycloptsError) -> str:
+    """What is wrong with the words behind a command, and whose help has the right ones."""
+    called = " ".join([program, *(error.command_chain or ())])
+    told = str(error).rstrip(".")
+    if isinstance(error, UnusedCliTokensError):
+        told = f"`{called}` does not take {', '.join(map(repr, error.unused_tokens or ()))}"
+    elif type(error) is MissingArgumentError and error.argument is not None:
+        # A word that has a place and a name is mostly given by its place, and called like that in `--help`.
+        options = [name for name in error.argument.names if name.startswith("-")]
+        is_option = error.argument.index is None or error.keyword is not None
+        wanted = f"a value for {error.keyword or options[0]}" if is_option else _placeholder(error.argument.name)
+        told = f"`{called}` needs {wanted}"
+        unused = [word for word in error.unused_tokens or () if word.startswith("-")]
+        if unknown := [word for word in unused if word not in error.argument.names]:
+            told += f", and does not know {', '.join(unknown)}"
+    return f"{told}{' See' if told.endswith('?') else '; see'} `{called} --help`"
+
+
+def _placeholder(name: str) -> str:
+    return name.lstrip("-").upper()
 
 
 def _unknown_command(program: str, error: UnknownCommandError) -> str:

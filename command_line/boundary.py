@@ -101,8 +101,9 @@ def describe(error: BaseException, explain: Explain = lambda _: None) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What the error says, without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """What the error says, without line breaks; what stood in lines of its own is parted by semicolons."""
+    lines = (" ".join(line.split()) for line in str(error).splitlines())
+    return "; ".join(line.rstrip(";") for line in lines if line) or type(error).__name__
 
 
 def _report(error: BaseException, program: str, explain: Explain) -> int:

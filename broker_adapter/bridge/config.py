@@ -154,7 +154,10 @@ def opener_of(sink: Mapping[str, object], source: str) -> Callable[[SinkContext]
     Raises:
         ConfigurationError: See `bridge_of`.
     """
-    kind = find_kind(str(sink["type"]))
+    try:
+        kind = find_kind(str(sink["type"]))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error}") from error
     holder: type[Any] = attrs.make_class("Holder", {"sink": attrs.field(type=kind.settings)}, frozen=True)
     schema: Schema[Any] = Schema(holder, check=lambda held: kind.check(held.sink))
     values = {name: value for name, value in sink.items() if name != "type"}

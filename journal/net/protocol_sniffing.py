@@ -36,3 +36,8 @@ def spoken_in(first: bytes) -> SniffedProtocol:
     if first.startswith(_HTTP):
         return SniffedProtocol.HTTP
     return SniffedProtocol.OTHER
+
+
+def is_binary(first: bytes) -> bool:
+    """Whether these bytes in the clear are no text, so no HTTP: a frame's greeting has zeros in its length, MQTT too."""
+    return b"\0" in first[:ENOUGH_BYTES]

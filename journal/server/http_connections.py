@@ -24,7 +24,7 @@ from hypercorn.utils import wrap_app
 
 from journal.net.listening import accept
 from journal.server.statistics import ServerStatistics
-from journal.server.tls import is_encrypted_alike, shake_hands
+from journal.server.tls import speaks_alike, shake_hands
 
 MOST_CONNECTIONS: Final = 1000
 """Few clients read health and metrics, and each connection takes a file descriptor from the other clients."""
@@ -189,7 +189,7 @@ async def _encrypted(stream: _PatientStream, encryption: Encryption) -> trio.abc
         OSError: It sent nothing in time, has disconnected, or the handshake failed.
     """
     tls, statistics = encryption.current(), encryption.statistics
-    if not await is_encrypted_alike(
+    if not await speaks_alike(
         stream.raw, "http", encrypted=tls is not None, timeout_s=encryption.handshake_timeout_s, statistics=statistics
     ):
         return None

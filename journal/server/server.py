@@ -45,7 +45,7 @@ from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
 from journal.server.stored_quotas import StoredQuotas
 from journal.server.tcp import receive
-from journal.server.tls import Listener, is_encrypted_alike, shake_hands
+from journal.server.tls import Listener, speaks_alike, shake_hands
 from journal.server.websocket import WebSocketCarrier, receive_messages
 from journal.settings.server import OnFailure
 from journal.telemetry.loop_lag import LoopLag
@@ -292,7 +292,7 @@ class Server:
             )
             await linger(sock)
             return
-        if not await self._is_encrypted_alike(sock, "tcp"):
+        if not await self._speaks_alike(sock, "tcp"):
             return
         secure = TlsSocket(sock, self.guard.tls)
         try:
@@ -307,8 +307,8 @@ class Server:
         finally:
             secure.close()
 
-    async def _is_encrypted_alike(self, sock: socket.socket, listener: Listener) -> bool:
-        return await is_encrypted_alike(
+    async def _speaks_alike(self, sock: socket.socket, listener: Listener) -> bool:
+        return await speaks_alike(
             sock,
             listener,
             encrypted=self.guard.tls is not None,
@@ -344,7 +344,7 @@ class Server:
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
         sock.setblocking(False)
-        if not await self._is_encrypted_alike(sock, "websocket"):
+        if not await self._speaks_alike(sock, "websocket"):
             return
         stream: trio.abc.Stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         certificate_name = ""

@@ -1,7 +1,7 @@
-"""Before the first frame of a connection: the check whether it uses TLS as its listener does, and the handshake.
+"""Before the first frame of a connection: the check whether it speaks what its listener does, and the TLS handshake.
 
-A peer without TLS at a TLS listener, or with TLS at another one, gets an error at once, in its own protocol.
-Certificates are in `journal.access`.
+A peer without TLS at a TLS listener, with TLS at another one, or with frames at one of HTTP, gets an error at once, in
+its own protocol where it has one. Certificates are in `journal.access`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from journal.net.listening import linger, listens_at
-from journal.net.protocol_sniffing import ENOUGH_BYTES, LEAST_BYTES, SniffedProtocol, spoken_in
+from journal.net.protocol_sniffing import ENOUGH_BYTES, LEAST_BYTES, SniffedProtocol, is_binary, spoken_in
 from journal.protocol import encode_error
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError
@@ -43,6 +43,11 @@ def speaks_no_tls(listener: Listener, place: str = "") -> str:
     )
 
 
+def speaks_http(listener: Listener, place: str = "") -> str:
+    """The error for a peer that sends frames to a listener of HTTP, where it would wait for the rest of a request."""
+    return f"the {listener} listener{place} speaks HTTP; frames over TCP go to the port of listen.tcp"
+
+
 def bad_request(text: str) -> bytes:
     """An HTTP answer that refuses the request and ends the connection."""
     body = f"{text}\n".encode()
@@ -52,10 +57,10 @@ def bad_request(text: str) -> bytes:
     )
 
 
-async def is_encrypted_alike(
+async def speaks_alike(
     sock: socket.socket, listener: Listener, *, encrypted: bool, timeout_s: float, statistics: ServerStatistics
 ) -> bool:
-    """Whether an accepted peer uses TLS exactly if its listener does.
+    """Whether an accepted peer uses TLS exactly if its listener does, and sends no frames to a listener of HTTP.
 
     If not, the error was sent, and the caller has to close the socket. The peer's first bytes stay unread.
 
@@ -70,9 +75,14 @@ async def is_encrypted_alike(
         raise TimeoutError("nothing was received") from error
     spoken, place = spoken_in(first), f" at {listens_at(sock)}"
     # A single byte of a handshake may arrive first: then the handshake itself finds out.
-    if encrypted == (spoken is SniffedProtocol.TLS) or len(first) < LEAST_BYTES:
+    if len(first) < LEAST_BYTES:
         return True
-    reason = speaks_tls(listener, place) if encrypted else speaks_no_tls(listener, place)
+    if encrypted != (spoken is SniffedProtocol.TLS):
+        reason = speaks_tls(listener, place) if encrypted else speaks_no_tls(listener, place)
+    elif not encrypted and listener != "tcp" and is_binary(first):
+        reason = speaks_http(listener, place)
+    else:
+        return True
     if listener == "tcp" and spoken is SniffedProtocol.OTHER:
         answer = encode_error(0, 0, InvalidRequestError(reason))
     else:

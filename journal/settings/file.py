@@ -291,6 +291,8 @@ def _assigned(key: str, value: object, attributes: Iterable[attrs.Attribute[Any]
 
 def _shown(value: object) -> str:
     """A value as a message shows it."""
+    if isinstance(value, bool):
+        return str(value).lower()
     try:
         return repr(value)
     except (ValueError, RecursionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,11 @@ def sql(
     if json and csv:
         raise UsageError("--json and --csv are two output formats; give one of them")
     path, text = (directory_or_query, query) if query is not None else (None, directory_or_query)
+    if path is None and os.path.exists(text):
+        raise UsageError(
+            f"{text} is a directory or file, no query: put the query behind it, like "
+            f'`journal-spark sql {text} "select count(*) from {RECORDS}"`'
+        )
     place = Place.parse(path, server)
     views = _views_in(text)
     if SEALED in views and place.path is None:

@@ -10,6 +10,10 @@ def one(*, status: int = 0) -> int:
     return status
 
 
+def named(name: str, /, *, mode: str, size: int = 0) -> None:
+    """Take a word and an option, which must be there."""
+
+
 def fail() -> None:
     """Fail."""
     raise CommandError("it failed")

@@ -8,6 +8,7 @@ from command_line.app import build_app, run_app
 
 COMMANDS = {
     "one": ("tests.command_line.sample_commands:one", "Do one thing."),
+    "many named": ("tests.command_line.sample_commands:named", "Take a word and an option."),
     "many fail": ("tests.command_line.sample_commands:fail", "Fail."),
 }
 
@@ -34,6 +35,28 @@ def test_wrong_usage_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[
     assert told.startswith("sample: ")
     assert told.endswith("see `sample --help`\n")
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "`sample many named` needs NAME; see"),
+        (["a"], "`sample many named` needs a value for --mode; see"),
+        (["a", "--mode"], "`sample many named` needs a value for --mode; see"),
+        (["a", "b", "c", "--mode", "x"], "`sample many named` does not take 'b', 'c'; see"),
+        (["a", "--mod", "x"], "`sample many named` needs a value for --mode, and does not know --mod; see"),
+        (["a", "--mode", "x", "--sze", "1"], "Unknown option: --sze. Did you mean --size? See"),
+        (["a", "--mode", "x", "--size", "big"], "Invalid value"),
+    ],
+)
+def test_wrong_words_behind_a_command_name_its_own_help(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They named the program's, spoke of `--name` for a word that has no option, and of unused tokens."""
+    assert run("many", "named", *arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"sample: {told}")
+    assert error.endswith(" `sample many named --help`\n")
 
 
 def test_an_unknown_command_is_told_all_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:

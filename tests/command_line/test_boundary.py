@@ -20,7 +20,7 @@ def raising(error: BaseException):
     [
         (UsageError("say it otherwise"), 2, "say it otherwise"),
         (CommandError("no server"), 1, "no server"),
-        (LimitExceededError("two\nlines"), 1, "two lines"),
+        (LimitExceededError("two\n lines\n"), 1, "two; lines"),
         (FileNotFoundError(2, "No such file or directory", "/x"), 1, "/x: No such file or directory"),
         (OSError("all attempts failed"), 1, "all attempts failed"),
         (ExceptionGroup("inner", [ExceptionGroup("deeper", [CommandError("told once")])]), 1, "told once"),

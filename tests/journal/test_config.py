@@ -127,7 +127,7 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ("[storage]\nreceive_buffers = 0", "[storage] receive_buffers = 0 is out of bounds; allowed: 1 to 100000"),
         (
             "[storage]\nreceive_buffers = true",
-            "[storage] receive_buffers = True is no whole number; allowed: 1 to 100000",
+            "[storage] receive_buffers = true is no whole number; allowed: 1 to 100000",
         ),
         (
             "[storage]\nreceive_buffers = 20.5",

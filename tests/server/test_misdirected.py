@@ -50,6 +50,8 @@ async def server(path: Path, *, encrypted: bool) -> AsyncIterator[Served]:
         (True, "journal+ws", "http", r"127.0.0.1:\d+ opens no WebSocket: 400 .*connect with https://"),
         (True, "journal+wss", "tcp", r"127.0.0.1:\d+ speaks no WebSocket"),
         (False, "journals", "tcp", r"127.0.0.1:\d+ speaks no TLS; write journal://"),
+        (False, "journal", "websocket", r"127.0.0.1:\d+ speaks HTTP; name the port of listen.tcp"),
+        (False, "journal", "http", r"127.0.0.1:\d+ speaks HTTP; name the port of listen.tcp"),
         (False, "journal+wss", "websocket", r"127.0.0.1:\d+ speaks no TLS; write journal\+ws://"),
         (False, "journals", "websocket", r"127.0.0.1:\d+ speaks no TLS; write journal://"),
         (False, "journals", "http", r"127.0.0.1:\d+ speaks no TLS; write journal://"),

@@ -57,6 +57,9 @@ async def _drain(server: str, name: str, timeout_s: float) -> None:
             f"{name}: {following.done(last):,} of {following.total:,} records have left within {seconds:.1f}s; "
             f"{following.why(last)}"
         )
+    if not following.total:
+        write_text(f"{name}: nothing waits in the queue")
+        return
     became = outcomes_between(start, last, following.total)
     write_text(f"{name}: {counted(following.total, 'record')} left within {seconds:.1f}s{became and f': {became}'}")
 

@@ -24,7 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "rules": (
         "broker_adapter.mqtt.cli.rules:rules",
-        "Show the rules of all brokers of a store; or how a configuration treats messages to a topic.",
+        "Show the rules of all brokers of a store; or how they treat messages to a topic.",
     ),
     "apply": (
         "broker_adapter.mqtt.cli.apply:apply",

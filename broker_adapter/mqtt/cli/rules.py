@@ -1,4 +1,4 @@
-"""`journal-broker rules`: the rules of the store; or how configured rules treat a topic, without a store."""
+"""`journal-broker rules`: the rules of the store; or how they, or those of a configuration, treat a topic."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def rules(
     settings: SetOption = (),
     json: JsonOption = False,
 ) -> None:
-    """Show the rules of all brokers of a store; or how a configuration treats messages to a topic.
+    """Show the rules of all brokers of a store; or how they treat messages to a topic.
 
     With topics it prints where their messages are stored, who may publish and subscribe, and which bridges take them:
-    by the rules of the configuration, or with --store by those of the store. Permissions are always those of the
-    configuration.
+    by the rules of the store; with --config or --set and without --store, by those of the configuration, which needs no
+    store. Permissions are always those of the configuration.
 
     Args:
         topics: Topics, as clients publish to them; none for the rules of the store.
@@ -49,7 +49,10 @@ def rules(
         return
     wanted = load(config, settings)
     plain = [_parse(topic) for topic in topics]
-    rules = RuleSet.of(wanted) if store is None else ask(store, shared_rules.rules_of, STORE_OPTION)
+    if store is None and (config is not None or settings):
+        rules = RuleSet.of(wanted)
+    else:
+        rules = ask(store or wanted.broker.store, shared_rules.rules_of, STORE_OPTION)
     told = [_tell(wanted, rules, topic, user, client) for topic in plain]
     if json:
         for each in told:

@@ -383,7 +383,7 @@ def test_a_drain_without_a_driver_says_so(store: Store, monkeypatch: pytest.Monk
 
 def test_a_drain_of_nothing_is_done_at_once(store: Store) -> None:
     store.do(filled)
-    assert store.queue("drain", NAME).out.startswith("plant: 0 records left within 0.")
+    assert store.queue("drain", NAME).out == "plant: nothing waits in the queue\n"
 
 
 @pytest.mark.parametrize(

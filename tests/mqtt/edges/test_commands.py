@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from broker_adapter.mqtt.cli.main import explain, run
+from broker_adapter.mqtt.config import load_broker_config
+from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.session.errors import BrokerReplacedError
 from command_line.boundary import describe
 from journal.access.users import read_users
@@ -159,6 +161,40 @@ def test_what_becomes_of_topics_as_a_table(config: str, capsys: pytest.CaptureFi
     ]  # fmt: skip
     assert [cell.strip() for cell in lines[-1] if cell.strip()][4:7] == ["$meters/0", "file", "gets it"]
     assert lines[-1][-1].strip() == "warehouse"
+
+
+def test_without_a_configuration_the_rules_of_the_store_tell_what_becomes_of_a_topic(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The defaults were told: no bridges, although the brokers' store had one for the topic."""
+    asked: list[str] = []
+
+    def ask(store: str, question: object, option: str) -> RuleSet:
+        asked.append(store)
+        return RuleSet.of(load_broker_config(config, {}))
+
+    monkeypatch.setattr("broker_adapter.cache_queue.cli.connection.ask", ask)
+    assert run(["rules", "meters/1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bridges"] == ["warehouse"]
+    assert asked == ["journal://127.0.0.1:7420"]
+    assert run(["rules", "meters/1", "--set", "access.anonymous=true", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bridges"] == []
+    assert len(asked) == 1
+
+
+def test_all_that_is_wrong_is_told_on_one_line_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Problems ran into each other without anything between them, and a kind of sink was wrong of no bridge."""
+    path = tmp_path / "broker.toml"
+    path.write_text('[[bridge]]\nname = "r"\ntopics = ["a/#"]\nsink = { type = "filez" }\n')
+    assert run(["check", "--config", str(path)]) == 1
+    assert f"{path}: [[bridge]] r: there is no kind of sink 'filez'; installed are " in capsys.readouterr().err
+    path.write_text("[access]\nanonymous = 1\n[limits]\nnope = 1\n")
+    assert run(["check", "--config", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert f"; allowed: true or false; {path}: [limits] nope = 1 is unknown" in told
+    assert told.count("\n") == 1
 
 
 def test_a_configuration_that_a_broker_can_start_with(

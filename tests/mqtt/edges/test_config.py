@@ -168,7 +168,7 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("[broker]\nid = 'a b'", "[broker] id = 'a b' is no id; allowed: up to 64 letters,"),
-        ("[broker]\nid = true", "[broker] id = True is no text; allowed: up to 64"),
+        ("[broker]\nid = true", "[broker] id = true is no text; allowed: up to 64"),
         ("[broker]\nstore = 'redis://x'", "[broker] store = 'redis://x' is no store; allowed: a URL that begins with"),
         ("[broker]\nstores = 'memory:'", "[broker] stores = 'memory:' is unknown; did you mean store?"),
         ("[listen]\nmqtt = ''", "[listen] names no address, so no client could connect"),
