@@ -39,5 +39,5 @@ def spoken_in(first: bytes) -> SniffedProtocol:
 
 
 def is_binary(first: bytes) -> bool:
-    """Whether these bytes in the clear are no text, so no HTTP: a frame's greeting has zeros in its length, MQTT too."""
+    """Whether these bytes in the clear are no text, so no HTTP: the length of a greeting's frame has zeros in it."""
     return b"\0" in first[:ENOUGH_BYTES]

@@ -24,7 +24,7 @@ from hypercorn.utils import wrap_app
 
 from journal.net.listening import accept
 from journal.server.statistics import ServerStatistics
-from journal.server.tls import speaks_alike, shake_hands
+from journal.server.tls import shake_hands, speaks_alike
 
 MOST_CONNECTIONS: Final = 1000
 """Few clients read health and metrics, and each connection takes a file descriptor from the other clients."""

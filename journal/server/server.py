@@ -45,7 +45,7 @@ from journal.server.shard_operations import ShardOperations
 from journal.server.statistics import ServerStatistics
 from journal.server.stored_quotas import StoredQuotas
 from journal.server.tcp import receive
-from journal.server.tls import Listener, speaks_alike, shake_hands
+from journal.server.tls import Listener, shake_hands, speaks_alike
 from journal.server.websocket import WebSocketCarrier, receive_messages
 from journal.settings.server import OnFailure
 from journal.telemetry.loop_lag import LoopLag

@@ -50,9 +50,7 @@ class Place:
         if path is None and server is None:
             server = environment.get("JOURNAL_SERVER")
         if not path and not server:
-            raise UsageError(
-                "name where the records are: a data directory, a tree of sealed segments, or a server with --server HOST:PORT"
-            )
+            raise UsageError("name a data directory, a tree of sealed segments, or a server with --server HOST:PORT")
         return cls(path or None, server or None)
 
     def require_server(self) -> None:
