@@ -91,10 +91,13 @@ def write_tables(tables: Iterable[Table]) -> None:
     """
     from rich.console import Console
 
-    try:
-        console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    # Rich would end the program, with a status of its own, when it finds the pipe closed.
+    with console.capture() as shown:
         for table in tables:
             console.print(table)
+    try:
+        sys.stdout.write(shown.get())
         sys.stdout.flush()
     except BrokenPipeError:
         raise OutputClosedError from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
@@ -42,6 +43,9 @@ def backup(
     """
     if keep < 1:
         raise UsageError(f"--keep {keep}: at least this backup has to stay; give 1 or more")
+    inside, outside = os.path.realpath(target), os.path.realpath(directory)
+    if os.path.commonpath([inside, outside]) == outside:
+        raise UsageError(f"{target} lies in {directory}, and would be lost with it; name a directory on another disk")
     made = _back_up(directory.rstrip("/") or "/", target.rstrip("/") or "/", keep, server)
     if json:
         write_json(made)

@@ -7,6 +7,7 @@ are those of the format modules; none is known here.
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,6 +48,11 @@ def dump(
         records: Print the records of each batch or row group as well, a JSON object a line.
         json: Print JSON, an object a line.
     """
+    if os.path.isdir(file):
+        raise CommandError(
+            f"{file} is a directory; name a file below it (*.log, *.jnl, *.index, *.parquet), or read a whole data "
+            "directory with `journal check`"
+        )
     with open(file, "rb") as opened:
         if opened.seek(0, 2) == 0:
             raise CommandError(f"{file} is empty")

@@ -63,21 +63,25 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
     async with connect(server) as client:
         # Without --follow the end is where the shard ended when we began, however fast others append.
         end = None if follow else (await client.describe_shard(shard)).next_offset
-        if end is not None and start.kind == "offset" and start.value > end:
-            note("journal", f"{shard}: nothing at offset {start.value}: it ends before offset {end}")
         offset = start.value if start.kind == "offset" else await client.find_offset(shard, start)
         selection = Selection(end_offset=end, count=count, from_us=start.value if start.kind == "time" else 0)
+        is_empty = True
         while not selection.finished and (end is None or offset < end):
             fetched = await client.fetch(
                 shard, offset, max_bytes=_FETCH_BYTES, max_wait_s=_LONG_POLL_S if follow else 0.0
             )
             records, damage = await read_received(client, shard, fetched.batches, offset)
-            show(shard, selection.take(records), payload_lines, as_json=as_json)
+            taken = selection.take(records)
+            is_empty = is_empty and not taken
+            show(shard, taken, payload_lines, as_json=as_json)
             if damage is not None and not selection.finished:
                 raise damage
             if fetched.next_offset == offset and not follow:
                 break
             offset = fetched.next_offset
+        if is_empty and end is not None and count != 0:
+            where = f"at offset {start.value}" if start.kind == "offset" else "from there on"
+            note("journal", f"{shard}: nothing {where}: it ends before offset {end}")
 
 
 def show(shard: str, records: Sequence[StoredRecord | Gap], text_lines: TextLines, *, as_json: bool) -> None:

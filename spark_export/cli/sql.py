@@ -60,7 +60,7 @@ def sql(
     path, text = (directory_or_query, query) if query is not None else (None, directory_or_query)
     if path is None and os.path.exists(text):
         raise UsageError(
-            f'{text} is a place and no query: put the query behind it, in quotes, like "select count(*) from records"'
+            f"{text} is a place and no query: put the query behind it, in quotes; its records are the view `{RECORDS}`"
         )
     place = Place.parse(path, server)
     views = _views_in(text)

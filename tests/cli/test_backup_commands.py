@@ -73,6 +73,7 @@ def test_a_directory_at_rest_is_backed_up_and_compacted(tmp_path: Path, capsys: 
     assert out.startswith("backup 1")
     out, _ = journal(capsys, "compact", data)
     assert out.startswith(f"{data}: gained ")
+    assert "gained -" not in out + journal(capsys, "compact", data)[0]
     out, _ = journal(capsys, "compact", data, "--json")
     assert json.loads(out)["removed_files"] == 0
     out, _ = journal(capsys, "restore", backup, tmp_path / "restored", "--json")
@@ -98,6 +99,11 @@ def test_what_cannot_be_is_one_line_with_the_way_out(tmp_path: Path, capsys: pyt
         assert errors.count("\n") == 1
     _, errors = journal(capsys, "backup", data, backup, "--keep", 0, status=2)
     assert "--keep 0" in errors
+    (tmp_path / "other name").symlink_to(data)
+    for inside in (data, data / "backups", tmp_path / "other name" / "backups"):
+        _, errors = journal(capsys, "backup", data, inside, status=2)
+        assert f"{inside} lies in {data}, and would be lost with it; name a directory on another disk" in errors
+    assert not (data / "backups").exists()
 
 
 def test_a_directory_held_by_who_serves_nobody_is_told_as_such(

@@ -17,6 +17,11 @@ from tests.journal.sealed import seal_segment
 from tests.shards.batches import NOW_US, stamped
 
 
+def test_a_directory_is_answered_with_what_to_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dump", str(tmp_path)]) == 1
+    assert f"{tmp_path} is a directory; name a file below it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [

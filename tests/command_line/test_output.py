@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from command_line.boundary import UsageError
+from command_line.boundary import OUTPUT_CLOSED, UsageError
 from command_line.output import (
     Table,
     confirmed,
@@ -50,3 +54,19 @@ def test_tables_that_are_redrawn_come_one_after_the_other_in_a_pipe(capsys: pyte
 def test_nobody_is_asked_where_there_is_no_terminal() -> None:
     with pytest.raises(UsageError, match="Delete it? There is no terminal to ask on: add --yes".replace("?", r"\?")):
         confirmed("Delete it?")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_tables_for_a_reader_that_is_gone_end_as_lines_do(count: int) -> None:
+    """Rich ended the program with a status of its own, which was told as an internal error."""
+    program = (
+        "import sys; from command_line.boundary import run_guarded; from command_line.output import Table, write_tables;"
+        f"sys.exit(run_guarded(lambda: write_tables([Table(('a',), [('1',)])] * {count}) or 0, program='p'))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (OUTPUT_CLOSED, b"")
