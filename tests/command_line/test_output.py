@@ -60,7 +60,8 @@ def test_nobody_is_asked_where_there_is_no_terminal() -> None:
 def test_tables_for_a_reader_that_is_gone_end_as_lines_do(count: int) -> None:
     """Rich ended the program with a status of its own, which was told as an internal error."""
     program = (
-        "import sys; from command_line.boundary import run_guarded; from command_line.output import Table, write_tables;"
+        "import sys; from command_line.boundary import run_guarded;"
+        "from command_line.output import Table, write_tables;"
         f"sys.exit(run_guarded(lambda: write_tables([Table(('a',), [('1',)])] * {count}) or 0, program='p'))"
     )
     reading, writing = os.pipe()
