@@ -30,6 +30,6 @@ def compact(directory: str, /, *, config: str | None = None, json: JsonOption = 
         return
     write_text(
         f"{compacted.directory}: gained {format_size(max(compacted.gained_bytes, 0))}; "
-        f"{compacted.removed_files:,} files of {format_size(compacted.removed_bytes)} removed, views from {format_size(compacted.views_before_bytes)} to "
-        f"{format_size(compacted.views_after_bytes)}"
+        f"{compacted.removed_files:,} files of {format_size(compacted.removed_bytes)} removed, "
+        f"views from {format_size(compacted.views_before_bytes)} to {format_size(compacted.views_after_bytes)}"
     )
