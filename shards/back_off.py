@@ -11,6 +11,10 @@ _MOST_DOUBLINGS: Final = 64
 """So that an attempt that has failed for years gives a number."""
 
 
+# Not the global one, so that a program which seeds that one gets its own numbers.
+_SOURCE: Final = random.Random()
+
+
 @attrs.frozen(slots=True)
 class BackOff:
     """Delays between attempts: they double from the first to the longest.
@@ -31,10 +35,10 @@ class BackOff:
 
         Args:
             attempt: How many attempts failed in a row before this one, from 0.
-            source: Of the random share; the module's own by default.
+            source: Of the random share; one of the process by default.
         """
-        uniform = random.uniform if source is None else source.uniform
-        return self.longest_delay_s(attempt) * uniform(1.0 - self.jitter, 1.0)
+        longest_s = self.longest_delay_s(attempt)
+        return longest_s * (source or _SOURCE).uniform(1.0 - self.jitter, 1.0) if self.jitter else longest_s
 
     def longest_delay_s(self, attempt: int) -> float:
         """Most seconds that `delay_s` gives."""
