@@ -1,4 +1,4 @@
-"""Where the files lie that belong to an installation and are no modules: configuration files, units, documents.
+"""Where the files of an installation are that are no modules (configuration, units, documents), and printing one.
 
 A wheel puts them below ``share/journal-engine`` of the environment; a checkout has them at its top.
 """
@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
-from command_line.boundary import CommandError
+from command_line.boundary import CommandError, UsageError
+from command_line.output import write_lines
 
 DIRECTORIES: Final = ("conf", "docs")
 
@@ -47,3 +48,20 @@ def _installed() -> Path | None:
         if file.as_posix().endswith(f"share/{_DISTRIBUTION}/{_MARK}"):
             return Path(str(file.locate())).resolve().parents[1]
     return None
+
+
+def print_default_file(name: str, *, program: str, default: bool) -> None:
+    """Print a shipped configuration file.
+
+    Args:
+        name: Of the file, as ``conf/journal.toml``.
+        program: Whose settings these are, for the message.
+        default: Whether ``--default`` was given.
+
+    Raises:
+        UsageError: It was not given.
+        CommandError: The installation lacks the file.
+    """
+    if not default:
+        raise UsageError(f"say what to print: `{program} config --default` prints every setting with its default")
+    write_lines(shipped_path(name).read_bytes().splitlines())

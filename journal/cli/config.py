@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from command_line.default_file import print_default_file
+from command_line.shipped_files import print_default_file
 
 
 def config(*, default: Annotated[bool, Parameter(negative="")] = False) -> None:

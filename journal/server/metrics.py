@@ -22,8 +22,7 @@ from journal.protocol.errors import ERROR_NUMBERS
 from journal.server.inventory import Inventory, InventoryTaker
 from journal.server.statistics import CLOSING_REASONS, ServerStatistics
 from journal.telemetry.histogram import Histogram
-from journal.telemetry.loop_lag import LoopLag
-from journal.telemetry.loop_monitor import LoopMonitor
+from journal.telemetry.loop_monitor import LoopLag, LoopMonitor
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from journal.engine import Engine
-from journal.telemetry.loop_lag import LoopLag
+from journal.telemetry.loop_monitor import LoopLag
 
 PATIENCE_S: Final = 5.0
 """Appends that are held back for a moment are the normal back-pressure; for longer, the disk is too slow."""

@@ -48,8 +48,7 @@ from journal.server.tcp import receive
 from journal.server.tls import Listener, shake_hands, speaks_alike
 from journal.server.websocket import WebSocketCarrier, receive_messages
 from journal.settings.server import OnFailure
-from journal.telemetry.loop_lag import LoopLag
-from journal.telemetry.loop_monitor import LoopMonitor
+from journal.telemetry.loop_monitor import LoopLag, LoopMonitor
 
 _GOODBYE_S = 2.0
 _GOODBYE_AFTER_FAILURE_S = 5.0

@@ -17,7 +17,7 @@ from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, verify
 from shards.format.checksum import Buffer
 from shards.format.columns import Column
 from shards.format.compression import decompress
-from shards.parquet.ragged import Ints, padded, ranges, starts_of
+from shards.parquet.arrow_buffers import Ints, padded, ranges, starts_of
 from shards.parquet.schema import HEADER, HEADERS, SCHEMA, TAGS, TIME
 
 _MAX_DATA_BYTES = 2**31 - 1

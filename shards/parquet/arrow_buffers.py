@@ -1,4 +1,4 @@
-"""Looking into the buffers of Arrow columns with numpy, without a copy."""
+"""Buffers of Arrow columns with numpy, without a copy, and index arithmetic for ranges of different lengths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shards.parquet.ragged import Ints
+Ints = npt.NDArray[np.int64]
+
+
+def starts_of(counts: Ints) -> Ints:
+    """Return where each of the ranges begins when ranges of these lengths lie back to back."""
+    return np.cumsum(counts) - counts
+
+
+def ranges(starts: Ints, counts: Ints) -> Ints:
+    """Return the numbers from each start on, as many as its count says, one range after the other."""
+    return np.repeat(starts - starts_of(counts), counts) + np.arange(counts.sum())
+
+
+def padded(sizes: Ints) -> Ints:
+    """Return the sizes rounded up to multiples of 8."""
+    return sizes + 7 & -8
 
 
 def column_numbers(column: Any) -> Ints:

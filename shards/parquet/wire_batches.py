@@ -16,8 +16,7 @@ from shards.format.batch import HEADER_SIZE, stamp
 from shards.format.batch_header import BODY_CRC_AT, CHECKED, CHECKED_FROM
 from shards.format.checksum import crc32c
 from shards.format.columns import Column
-from shards.parquet.arrow_buffers import column_numbers, column_offsets
-from shards.parquet.ragged import Ints, padded, ranges, starts_of
+from shards.parquet.arrow_buffers import Ints, column_numbers, column_offsets, padded, ranges, starts_of
 
 _CRC = struct.Struct("<I")
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from journal.telemetry.loop_lag import LoopLag
+from journal.telemetry.loop_monitor import LoopLag
 from tests.patience import PATIENCE_S
 
 

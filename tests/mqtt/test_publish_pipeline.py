@@ -12,8 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from broker_adapter import StorageAdapter
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.engines.local_appends import LocalAppend
-from broker_adapter.mqtt.model.delayed import DelayedPublish
-from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placements, StorageRules
 from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, PublishPipeline, Received
 from broker_adapter.mqtt.publish.store_changes import Publisher, until_reached

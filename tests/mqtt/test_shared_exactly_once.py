@@ -13,7 +13,7 @@ import trio
 from broker_adapter import Delivery, StorageAdapter, Subscription, open_adapter
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.session import SessionSettings, keys
 from broker_adapter.mqtt.session.claims import Claim
 from broker_adapter.mqtt_codec.packets import Puback, Publish

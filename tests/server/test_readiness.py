@@ -21,7 +21,7 @@ from journal.server.http import Front
 from journal.server.process import run_server
 from journal.server.readiness import PATIENCE_S, why_not_ready
 from journal.settings.server import ListenConfig, OnFailure, ServerConfig
-from journal.telemetry.loop_lag import LoopLag
+from journal.telemetry.loop_monitor import LoopLag
 from shards.errors import DiskFullError
 from tests import patience
 from tests.server.serving import Served, serving, small_config

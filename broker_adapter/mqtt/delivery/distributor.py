@@ -30,10 +30,9 @@ from broker_adapter.mqtt.delivery.shared_tails import SharedTails
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.delivery.tail import Tail
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
-from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from broker_adapter.mqtt.model.topics import is_system
 from broker_adapter.subscription import Delivery
 from broker_adapter.topic_mapping import TopicMapping

@@ -8,8 +8,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
-from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 
 ARRIVAL_BYTES: Final = 256
 """Bytes that an arrival counts in addition to its payload."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker_adapter.mqtt.delivery.outgoing_message import ARRIVAL_BYTES, Arrival, Shape, shape_of
 from broker_adapter.mqtt.model.message import Message, message_of
-from broker_adapter.mqtt.model.origin import Origin
-from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from shards.format.record import Gap, StoredRecord
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from broker_adapter.mqtt.delivery.dedup_watermark import DedupWatermark
 from broker_adapter.mqtt.delivery.inbox import Inbox
 from broker_adapter.mqtt.delivery.private_feed import PrivateFeed
 from broker_adapter.mqtt.delivery.record_group import Match, runs_of
-from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
-from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from broker_adapter.subscription import Delivery, Subscription
 from shards.position import Start
 from shards.topics.topic_filters import matches

@@ -21,9 +21,9 @@ from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.redelivery import fetch_messages
 from broker_adapter.mqtt.delivery.share_claims import ShareClaims
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
+from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.session import Retained, Session
 from broker_adapter.mqtt.session.claims import Claim

@@ -18,8 +18,7 @@ import trio
 from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
 from broker_adapter.errors import OverloadedError, ShardNotFoundError, StorageError, VersionConflictError
-from broker_adapter.mqtt.model.delayed import DelayedPublish
-from broker_adapter.mqtt.model.message import Message, digest_of, record_of
+from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of, record_of
 from broker_adapter.mqtt.publish.joined_append import JoinedAppend, parts_of
 from broker_adapter.mqtt.publish.store_changes import Publisher, reason_code_of
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode

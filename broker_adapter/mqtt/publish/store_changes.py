@@ -25,9 +25,8 @@ from broker_adapter.errors import (
     ShuttingDownError,
     StorageError,
 )
-from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
-from broker_adapter.mqtt.model.message import Message, record_of
+from broker_adapter.mqtt.model.message import DelayedPublish, Message, record_of
 from broker_adapter.mqtt.model.storage_rules import Placement, Placements
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend

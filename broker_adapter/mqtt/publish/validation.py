@@ -11,10 +11,9 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.access.permissions import Access, Principal
-from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.errors import ConversationError
 from broker_adapter.mqtt.model.limits import Limits
-from broker_adapter.mqtt.model.message import Message, digest_of
+from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
 from broker_adapter.mqtt.model.topic_aliases import InboundAliases
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic

@@ -13,8 +13,8 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import BEGINNING, ReachedLsn
+from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.session.acked_ranges import AckedRanges
 
 MAX_PACKET_ID: Final = 65_535

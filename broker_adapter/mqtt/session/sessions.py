@@ -13,8 +13,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError
-from broker_adapter.mqtt.model.delayed import DelayedPublish
-from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.session import transitions
 from broker_adapter.mqtt.session.claims import Claim, Claims, changes_of

@@ -16,8 +16,7 @@ import trio
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
-from broker_adapter.mqtt.model.delayed import DelayedPublish
-from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.commits import Commits
 from broker_adapter.mqtt.session.settings import SessionSettings

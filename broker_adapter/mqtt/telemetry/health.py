@@ -13,7 +13,7 @@ from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.rules.follower import Followed
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import Listeners
-from journal.telemetry.loop_lag import LoopLag
+from journal.telemetry.loop_monitor import LoopLag
 
 STOPPING: Final = "the broker is stopping"
 NOT_OPEN: Final = "its listeners are not open yet: it is starting its bridges and sessions"

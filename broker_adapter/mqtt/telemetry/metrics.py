@@ -20,7 +20,7 @@ from broker_adapter.mqtt.telemetry.health import Health, Serving
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import Listeners
 from journal.telemetry.exposition import Family, counter, counters, gauge, gauges, histogram
-from journal.telemetry.loop_lag import LoopLag
+from journal.telemetry.loop_monitor import LoopLag
 from journal.telemetry.process_figures import process_figures
 
 Key = TypeVar("Key", bound=str)

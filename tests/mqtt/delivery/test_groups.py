@@ -8,9 +8,8 @@ import trio
 from broker_adapter import MappingRule, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import Arrival, DeliveryLimits
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import BEGINNING, Position
-from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from shards.errors import InvalidNameError
 from tests.mqtt.delivery.delivering import SMALL, Brittle, Delivering, Session, delivering, until
 from tests.patience import PATIENCE_S

@@ -8,9 +8,8 @@ import trio
 from broker_adapter import MappingRule, TopicMapping, open_adapter
 from broker_adapter.mqtt.delivery import DeliveryLimits
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
 from broker_adapter.mqtt.model.position import Position
-from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from shards.errors import InvalidNameError, OverloadedError
 from shards.position import Start
 from tests.mqtt.delivery.delivering import SMALL, Brittle, delivering, until

@@ -6,8 +6,7 @@ import pytest
 
 from broker_adapter import MappingRule, TopicMapping, open_adapter
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
-from broker_adapter.mqtt.model.subscription import SubscriptionOptions
+from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from shards.errors import InvalidRequestError, OffsetOutOfRangeError
 from shards.position import Start
 from tests.mqtt.delivery.delivering import SMALL, Brittle, Delivering, Session, delivering, until

@@ -13,8 +13,7 @@ import trio
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes
 from broker_adapter.engines.journal import JournalAdapter
-from broker_adapter.mqtt.model.delayed import DelayedPublish
-from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import Session, SessionSettings, SessionTakenOverError, StoreUnavailableError

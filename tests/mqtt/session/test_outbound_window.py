@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.origin import Origin
+from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.session.outbound_window import MAX_PACKET_ID, InFlight, OutboundWindow
 from broker_adapter.mqtt.session.progress import progress_of, window_of
 from broker_adapter.mqtt.session.stored import ProgressRecord

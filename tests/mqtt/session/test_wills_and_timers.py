@@ -7,8 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from broker_adapter.changes import Changes
-from broker_adapter.mqtt.model.delayed import DelayedPublish
-from broker_adapter.mqtt.model.message import Message, message_of
+from broker_adapter.mqtt.model.message import DelayedPublish, Message, message_of
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.keys import TimerKey
 from broker_adapter.mqtt_codec.properties import Properties
