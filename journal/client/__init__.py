@@ -1,8 +1,9 @@
 """The trio client of the journal service. Needs no more than the base install."""
 
 from journal.client.append_future import AppendFuture
-from journal.client.client import Client, open_client, unique_name
+from journal.client.client import Client
 from journal.client.feed import Feed
+from journal.client.opening import open_client, unique_name
 from journal.client.receiver import Delivery
 from journal.client.reconnection import Reconnection
 from journal.client.restored import ServerRestored

@@ -8,28 +8,23 @@ its way, it raises `ConnectionLostError` and its outcome is unknown.
 from __future__ import annotations
 
 import logging
-import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import trio
 
-from journal.client.address import Address
 from journal.client.append_future import AppendFuture
 from journal.client.appends import Appends
-from journal.client.batching import BatchEncoder, pending_of, pending_of_batch
-from journal.client.connection import HEARTBEAT_S, Connection
+from journal.client.batching import pending_of, pending_of_batch
+from journal.client.connection import Connection
 from journal.client.failed_shards import FailedShards
 from journal.client.feed import Feed
 from journal.client.operations import Operations
 from journal.client.receiver import Receiver
 from journal.client.reconnection import Reconnection
 from journal.client.restored import ServerRestored, lost_history
-from journal.client.session_keeper import keep_session
 from journal.client.subscription import Subscription
-from journal.client.transport import Transport, open_transport
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode, frames
 from journal.protocol.errors import (
     ConnectionLostError,
@@ -48,146 +43,14 @@ from journal.protocol.messages import (
 )
 from shards.back_off import BackOff
 from shards.errors import InvalidRequestError, StorageError, afresh
-from shards.format.compression import Codec
 from shards.format.record import Record
 from shards.history import HistoryGap
 from shards.model import AckLevel, Appended, ShardConfig, ShardInfo
 from shards.position import Start
 
-FIRST_WITHIN_S: Final = 10.0
-"""So long a client tries to reach a server for the first time, unless told otherwise."""
-
 _LATEST: Final = Start.latest()
 
 _log = logging.getLogger(__name__)
-
-
-@asynccontextmanager
-async def open_client(
-    address: str,
-    *,
-    name: str | None = None,
-    producer_name: str | None = None,
-    credentials: dict[str, str] | None = None,
-    window_bytes: int = 32 << 20,
-    join_appends: bool = True,
-    max_batch_bytes: int = 128 << 10,
-    max_batch_records: int = 8192,
-    max_batches_in_flight: int = 1024,
-    codec: Codec = Codec.NONE,
-    backoff_min_s: float = 0.05,
-    backoff_max_s: float = 2.0,
-    connect_timeout_s: float = 10.0,
-    give_up_after_s: float | None = None,
-    first_within_s: float | None = None,
-    ping_interval_s: float = 15.0,
-    heartbeat_s: float = HEARTBEAT_S,
-    flush_timeout_s: float = 5.0,
-    ends_at_restore: bool = False,
-    on_restored: Callable[[ServerRestored], None] | None = None,
-    connect: Callable[[trio.Nursery], Awaitable[Transport]] | None = None,
-) -> AsyncIterator[Client]:
-    """Open a client for the length of the block; it stands connected when the block begins.
-
-    Args:
-        address: ``host:port`` or a URL, which may say who is asking, too: see `journal.client.address`.
-        name: For the server's logs and statistics.
-        producer_name: Name under which appends are made exactly once; a unique one unless given. Giving a name fences
-            whoever used it before.
-        credentials: What to show to the server, in place of what the address and the environment say.
-        window_bytes: Bound on unacknowledged payload bytes of appends.
-        join_appends: Let small appends to one shard share batches.
-        max_batch_bytes: Bound on the payload of a joined batch.
-        max_batch_records: Bound on the records of a joined batch.
-        max_batches_in_flight: Bound on the batches, over all shards, that are sent and not answered, besides those
-            whose callers wait. Beyond it appends of each shard collect and join, which serves both sides better than
-            ever more small batches. A lower bound joins more, a higher one hides a slower server.
-        codec: Compression of batches encoded here.
-        backoff_min_s: First delay before connecting or sending again; it doubles up to ``backoff_max_s``.
-        backoff_max_s: Longest delay.
-        connect_timeout_s: Bound on one attempt to connect.
-        give_up_after_s: Seconds without a connection after which everything fails; None tries for ever.
-        first_within_s: The same for the time before the first connection, `math.inf` tries for ever; None takes
-            ``give_up_after_s``, or 10 s where that is None.
-        ping_interval_s: Silence after which the server must answer.
-        heartbeat_s: How often something is sent at least. The server ends a connection over which nothing came for
-            three times as long, and hands the shares in groups of such a client to others.
-        flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
-        ends_at_restore: End with `ServerRestoredError` when the server's data was restored from a backup since the last
-            connection, or another server answers at the address, before anything is sent to it. For programs that hold
-            more of the server's state than subscriptions. Otherwise subscriptions go back to the first records that may
-            be others now.
-        on_restored: Called when that has happened, before anything is sent or received over the new connection. What
-            was received before may still be waiting to be read. Must not block or raise.
-        connect: Makes the transport, instead of connecting to ``address``.
-
-    Raises:
-        ConnectionLostError: ``first_within_s`` or ``give_up_after_s`` passed without a connection.
-        InvalidRequestError: What answers at the address is not what the address asks for, TLS for example.
-        AuthenticationError, FormatVersionError: The server refuses this client.
-    """
-    place = Address.parse(address)
-    identity = name or unique_name("client")
-    backoff = BackOff(backoff_min_s, backoff_max_s)
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        scope = nursery.cancel_scope
-
-        def after(delay_s: float, call: Callable[[], None]) -> None:
-            nursery.start_soon(_call_after, delay_s, call)
-
-        appends = Appends(
-            producer_name or f"{identity}-{uuid.uuid4().hex}",
-            after=after,
-            encoder=BatchEncoder(_now_us, codec),
-            window_bytes=window_bytes,
-            max_batch_bytes=max_batch_bytes,
-            max_batch_records=max_batch_records,
-            max_in_flight=max_batches_in_flight,
-            backoff=backoff,
-        )
-        client = Client(
-            identity,
-            appends,
-            after=after,
-            backoff=backoff,
-            join_appends=join_appends,
-            ends_at_restore=ends_at_restore,
-            on_restored=on_restored,
-        )
-
-        async def keep() -> None:
-            await keep_session(
-                client,
-                connect or (lambda inner: open_transport(place, inner)),
-                name=identity,
-                credentials=place.credentials if credentials is None else lambda: credentials,
-                backoff=backoff,
-                connect_timeout_s=connect_timeout_s,
-                give_up_after_s=give_up_after_s,
-                first_within_s=FIRST_WITHIN_S if first_within_s is None and give_up_after_s is None else first_within_s,
-                ping_interval_s=ping_interval_s,
-                heartbeat_s=heartbeat_s,
-            )
-
-        nursery.start_soon(keep)
-        try:
-            await client.wait_connected()
-            yield client
-            with trio.move_on_after(flush_timeout_s):
-                await client.flush()
-        except Exception as error:  # noqa: BLE001 raised below: the nursery would wrap it in a group
-            failure = error
-        finally:
-            client.session_refused(ConnectionLostError("the client is closed"))
-            scope.cancel()
-    if failure is not None:
-        raise failure
-
-
-def unique_name(prefix: str) -> str:
-    """A name for a client that no other one has: END_CLIENT ends all that have one name."""
-    return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
 class Client(Operations):
@@ -574,14 +437,5 @@ class Client(Operations):
                 return connection, reply
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
 def _ignore(error: StorageError | None, body: bytes | memoryview) -> None:
     """Nobody waits for this reply."""
-
-
-async def _call_after(delay_s: float, call: Callable[[], None]) -> None:
-    await trio.sleep(delay_s)
-    call()

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from journal.client import AppendFuture
-from journal.client.client import open_client
+from journal.client.opening import open_client
 from journal.client.reconnection import Reconnection
 from journal.protocol import Op
 from journal.protocol.errors import ConnectionLostError
