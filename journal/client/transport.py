@@ -28,6 +28,9 @@ _MAX_MESSAGE_BYTES: Final = 256 << 20
 # What the library calls bytes that are no TLS. Versions of it differ.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG")
 
+_BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""What a connection raises that has ended, by whatever way."""
+
 
 class Transport(Protocol):
     """One connection's bytes. One task receives, one task sends; closing from a third is allowed."""
@@ -66,7 +69,7 @@ class TcpTransport:
                 if self._address is not None:
                     self._look_at(self._address, buffer[:received])
                 return received
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        except _BROKEN as error:
             if self._address is not None:
                 raise closed_unheard(self._address) from None
             raise ConnectionLostError(f"connection lost while receiving: {error}") from error
@@ -78,7 +81,7 @@ class TcpTransport:
     async def send(self, data: bytes) -> None:
         try:
             await self._stream.send_all(data)
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        except _BROKEN as error:
             raise ConnectionLostError(f"connection lost while sending: {error}") from error
 
     def send_nowait(self, data: bytes) -> int:
@@ -163,7 +166,7 @@ class WebSocketTransport:
         while not self._rest:
             try:
                 message = await self._websocket.get_message()
-            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            except _BROKEN as error:
                 raise ConnectionLostError(f"WebSocket lost while receiving: {error!r}") from error
             except Exception as error:
                 raise _mapped(error) from error
@@ -178,7 +181,7 @@ class WebSocketTransport:
     async def send(self, data: bytes) -> None:
         try:
             await self._websocket.send_message(data)
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        except _BROKEN as error:
             raise ConnectionLostError(f"WebSocket lost while sending: {error!r}") from error
         except Exception as error:
             raise _mapped(error) from error

@@ -12,8 +12,6 @@ The prefix bytes are part of the stored format and never change their meaning.
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -33,9 +31,9 @@ from rocksdict import (
     WriteOptions,
 )
 
-from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
-from shards.seams.errno_advice import way_out
+from shards.errors import CorruptionError, DiskFullError, StorageFailedError
 from shards.seams.file_system import OsFileSystem, make_durable_directory
+from shards.seams.rocks_opening import raise_opening_error, refuse_lost_directory
 from shards.seams.store import Family, Mutations, prefix_end
 from shards.seams.write_queue import Batch, WriteQueue
 
@@ -53,8 +51,6 @@ _SKIPPED_TOO_MANY = "Result incomplete: Too many internal keys skipped"
 _STALLED = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left on device"
 _LOOK_AGAIN_S = 0.01
-# Refusals of the operating system while the store is opened, that may be mended and tried again.
-_TOLD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 _FIRST_CHUNK_KEYS = 32
 _CHUNK_KEYS = 512
@@ -114,12 +110,12 @@ class RocksStore:
         self._queue_bytes = queue_bytes
         self._flushing = threading.Lock()
         self._failure: str | None = None
-        _refuse_lost_directory(path)
+        refuse_lost_directory(path)
         try:
             make_durable_directory(OsFileSystem(), path)
             self._db: Rdict | None = Rdict(path, _options(write_buffer_bytes, cache_bytes, open_files))
         except Exception as error:
-            _raise_opening_error(path, error)
+            raise_opening_error(path, error)
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         db = self._open_db()
@@ -492,58 +488,3 @@ def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Opti
     options.set_max_log_file_size(1 << 20)
     options.set_stats_dump_period_sec(0)
     return options
-
-
-def _refuse_lost_directory(path: str) -> None:
-    """Refuse a directory that holds tables but not the file CURRENT: RocksDB would begin anew and delete them."""
-    if not os.path.isdir(path) or os.path.exists(os.path.join(path, "CURRENT")):
-        return
-    tables = sorted(name for name in os.listdir(path) if name.endswith((".sst", ".log")))
-    if tables:
-        raise CorruptionError(
-            os.path.join(path, "CURRENT"),
-            0,
-            f"the file is missing, but {len(tables)} data files such as {tables[0]} exist",
-        )
-
-
-def _raise_opening_error(path: str, error: Exception) -> NoReturn:
-    text = str(error)
-    lowered = text.lower()
-    if "lock" in lowered and ("hold by" in lowered or "temporarily unavailable" in lowered):
-        raise DataDirectoryError(
-            f"the store in {path} is in use by {_lock_holder(path)}; stop that process or choose another directory"
-        ) from error
-    if "corrupt" in lowered or "no such file" in lowered:
-        raise CorruptionError(path, 0, f"RocksDB reports: {text}") from error
-    if isinstance(error, OSError) or _number_in(lowered):
-        raise DataDirectoryError(
-            f"the store in {path} cannot be opened: {text}; {_way_out(error)}, or choose another directory"
-        ) from error
-    raise StorageFailedError(f"the store in {path} cannot be opened: {text}") from error
-
-
-def _number_in(text: str) -> int:
-    """The errno whose message RocksDB passes on, out of those with a way out of their own; 0 if there is none."""
-    return next((number for number in _TOLD if os.strerror(number).lower() in text), 0)
-
-
-def _way_out(error: Exception) -> str:
-    return way_out(error if isinstance(error, OSError) else OSError(_number_in(str(error).lower()), str(error)))
-
-
-def _lock_holder(path: str) -> str:
-    """Name the process that holds RocksDB's LOCK file.
-
-    Asked of /proc/locks, not by opening the file: closing any descriptor of it would drop this process's own lock.
-    """
-    try:
-        inode = os.stat(os.path.join(path, "LOCK")).st_ino
-        with open("/proc/locks", encoding="ascii") as locks:
-            for line in locks:
-                fields = line.split()
-                if len(fields) >= 6 and fields[5].endswith(f":{inode}"):
-                    return "this process" if int(fields[4]) == os.getpid() else f"the process with pid {fields[4]}"
-    except (OSError, ValueError):
-        return "another process"
-    return "another process"
