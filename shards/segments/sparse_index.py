@@ -24,8 +24,9 @@ STORED_SIZE = _STORED.size
 class SparseIndex:
     """Four parallel columns, each never going backwards.
 
-    Invariant: ``times[i]`` is the newest record timestamp of everything *before* ``positions[i]``, so that everything
-    before an entry whose time is below t is older than t, even when producers' clocks jump.
+    Invariant: no record *before* ``positions[i]`` has a later timestamp than ``times[i]``, so that everything before an
+    entry whose time is below t is older than t, even when producers' clocks jump. A recovery may give entries a time that
+    is higher than that of any record before them: the views tell of a segment's records before they are in its file.
     """
 
     __slots__ = ("lsns", "offsets", "positions", "times")

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from journal.check import check_directory
 from journal.engine import Engine
+from shards.format.batch import encode_values
 from shards.model import Mode, ShardConfig
+from shards.position import Start
 from shards.segments.sparse_index import INTERVAL_BYTES
 from tests.journal.engines import (
     DATA,
@@ -22,7 +24,7 @@ from tests.journal.engines import (
     stop_without_checkpoint,
     values_of,
 )
-from tests.simulation.file_system import Choose, SimulatedFileSystem
+from tests.simulation.file_system import Choose, SimulatedFileSystem, everything_lost
 from tests.simulation.store import SimulatedStore
 
 FILE_BYTES = 128 * 1024
@@ -118,3 +120,37 @@ async def crash_twice(first: list[Step], second: list[Step], choose: Choose) -> 
     assert damages(files) == []
     async with open_simulated(files, config(journal_file_bytes=FILE_BYTES)) as engine:
         assert await values_in_files(engine) == before
+
+
+async def test_an_index_entry_that_a_recovery_made_counts_records_behind_it_and_is_no_damage() -> None:
+    """A check took it for damage, and compaction refused the directory: seen after kills of a server under load.
+
+    The views record the newest timestamp of a segment with what is not in its file yet. A recovery that reads that from
+    the journal again gives an entry in between a time that is too high, which makes a search by time begin too early.
+    """
+    files = SimulatedFileSystem()
+    settings = config(journal_file_bytes=8 * INTERVAL_BYTES)
+
+    async def append_at(engine: Engine, timestamp_us: int) -> None:
+        batch = encode_values([b"x" * INTERVAL_BYTES], timestamp_us=timestamp_us)
+        await engine.append(engine.parts.table.by_name("s"), batch)
+
+    async with open_simulated(files, settings) as engine:
+        await engine.create_shard("s", ShardConfig())
+        await append_at(engine, 1)
+        flush = engine.parts.checkpointer.flush
+
+        async def flush_and_let_more_come() -> bool:
+            flushed = await flush()
+            for timestamp_us in (2, 3):
+                await append_at(engine, timestamp_us)
+            return flushed
+
+        engine.parts.checkpointer.flush = flush_and_let_more_come  # type: ignore[method-assign, assignment]
+        await engine.parts.checkpointer.checkpoint()
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_lost)
+    async with open_simulated(files, settings) as engine:
+        shard = engine.parts.table.by_name("s")
+        assert [await engine.parts.reader.find_offset(shard, Start.time(at)) for at in (1, 2, 3, 4)] == [0, 1, 2, 3]
+    assert damages(files) == []
