@@ -153,6 +153,7 @@ class JournalWriter:
 
     Attributes:
         sync_s: Seconds that the fdatasync of each group took.
+        used_bytes: Bytes of all files that contain entries since the last checkpoint.
     """
 
     def __init__(
@@ -170,6 +171,8 @@ class JournalWriter:
         self._file_bytes = file_bytes
         self._new_salt = new_salt
         self._used = used
+        self.used_bytes = 0
+        self._count_used()
         found = [(int(match[1]), match[0]) for name in files.listdir(directory) if (match := _FREE.fullmatch(name))]
         self._free = [
             path for number, name in found if self._is_usable(path := f"{directory}/{name}", is_whole=number <= spares)
@@ -218,10 +221,9 @@ class JournalWriter:
         """Number of the file that is being written."""
         return self._used[-1].header.number
 
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of all files that contain entries since the last checkpoint."""
-        return sum(file.header.size_bytes for file in self._used)
+    def _count_used(self) -> None:
+        # Counted when it changes: every chunk that is received asks for it.
+        self.used_bytes = sum(file.header.size_bytes for file in self._used)
 
     @property
     def used_count(self) -> int:
@@ -274,6 +276,7 @@ class JournalWriter:
             for file in replaced:
                 self._files.remove(file.path)
                 self._used.remove(file)
+            self._count_used()
 
     def write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
         """Make the entries durable.
@@ -388,6 +391,7 @@ class JournalWriter:
         self._next_number += 1
         self._next_lsn = next_lsn
         self._used.append(UsedFile(path, header, next_lsn - 1, made_here=True))
+        self._count_used()
 
     def _zeroed(self, needed_bytes: int) -> tuple[str, int]:
         """Take a zeroed file that is large enough; (path, size)."""
@@ -440,6 +444,7 @@ class JournalWriter:
         spares: list[str] = []
         while len(self._used) > 1 and self._used[1].header.first_lsn <= lsn + 1:
             file = self._used.pop(0)
+            self._count_used()
             if file.keep:
                 self._files.rename(file.path, f"{self._directory}/damaged-{file.header.number:016}.jnl")
             elif (
