@@ -287,7 +287,7 @@ class Server:
                 "tcp",
                 TcpCarrier(sock),
                 partial(self._connection, peer, "", partial(self._let_in, sock)),
-                lambda connection: receive(connection, sock, self._pool, timeout),
+                lambda connection: receive(connection, sock, self._pool, timeout, is_plain=True),
             )
             await linger(sock)
             return

@@ -27,7 +27,13 @@ class Receivable(Protocol):
 
 
 async def receive(
-    connection: Connection, sock: Receivable, pool: BufferPool, hello_timeout_s: float, *, holds_some: bool = False
+    connection: Connection,
+    sock: Receivable,
+    pool: BufferPool,
+    hello_timeout_s: float,
+    *,
+    holds_some: bool = False,
+    is_plain: bool = False,
 ) -> None:
     """Receive frames until the peer closes, breaks the rules, or the task is cancelled.
 
@@ -37,6 +43,7 @@ async def receive(
         pool: Buffers for the frames.
         hello_timeout_s: The first frame must arrive within this time.
         holds_some: Bytes were received already, for which the socket does not become readable.
+        is_plain: After a read that did not fill its buffer, the socket becomes readable as soon as more arrives.
 
     Raises:
         RemoteProtocolError: The peer broke the rules.
@@ -45,7 +52,7 @@ async def receive(
     with trio.move_on_after(hello_timeout_s) as greeting:
         if not holds_some:
             await trio.lowlevel.wait_readable(sock)
-        receiver = _Receiver(connection, sock, pool, greeting)
+        receiver = _Receiver(connection, sock, pool, greeting, is_plain=is_plain)
         await receiver.run()
     if greeting.cancelled_caught:
         raise RemoteProtocolError(f"no HELLO within {hello_timeout_s:.0f} s")
@@ -54,11 +61,20 @@ async def receive(
 class _Receiver:
     """The state of receiving: a buffer, its received bytes, and the incomplete frame at their end."""
 
-    def __init__(self, connection: Connection, sock: Receivable, pool: BufferPool, greeting: trio.CancelScope) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        sock: Receivable,
+        pool: BufferPool,
+        greeting: trio.CancelScope,
+        *,
+        is_plain: bool,
+    ) -> None:
         self._connection = connection
         self._socket = sock
         self._pool = pool
-        self._greeting = greeting
+        self._greeting: trio.CancelScope | None = greeting
+        self._is_plain = is_plain
         self._buffer: ReceiveBuffer | None = None
         self._start = 0
         self._end = 0
@@ -81,27 +97,33 @@ class _Receiver:
                     self._take_frames(buffer)
                     await trio.lowlevel.checkpoint()
                     continue
+                room = buffer.size_bytes - self._end
                 try:
                     received = self._socket.recv_into(buffer.view[self._end : buffer.size_bytes])
                 except BlockingIOError:
-                    if self._start == self._end:
-                        # An idle connection holds no buffer.
-                        buffer.release()
+                    is_drained = True
+                else:
+                    if not received:
+                        return
+                    self._end += received
+                    self._take_frames(buffer)
+                    # A client that waits for each reply has sent nothing more: another read would find nothing.
+                    is_drained = self._is_plain and received < room and self._start == self._end
+                if not is_drained:
+                    await trio.lowlevel.checkpoint()
+                elif self._start != self._end:
+                    await self._wait_for_rest(buffer)
+                else:
+                    # An idle connection holds no buffer.
+                    if self._buffer is not None:
+                        self._buffer.release()
                         self._buffer = None
-                        # Like `_wait_for_more`, but without another call: every request of a client that waits for each
-                        # reply passes here.
-                        silence = connection.silence
-                        silence.since_s = trio.current_time()
-                        await trio.lowlevel.wait_readable(self._socket)
-                        silence.since_s = None
-                    else:
-                        await self._wait_for_rest(buffer)
-                    continue
-                if not received:
-                    return
-                self._end += received
-                self._take_frames(buffer)
-                await trio.lowlevel.checkpoint()
+                    # Like `_wait_for_more`, but without another call: every request of a client that waits for each
+                    # reply passes here.
+                    silence = connection.silence
+                    silence.since_s = trio.current_time()
+                    await trio.lowlevel.wait_readable(self._socket)
+                    silence.since_s = None
         finally:
             if self._buffer is not None:
                 self._buffer.release()
@@ -113,8 +135,10 @@ class _Receiver:
         self._start = connection.take_frames(buffer, start, self._end)
         if self._start != start:
             self._patience_s = None
-        if connection.greeted or connection.is_greeting:
+        if self._greeting is not None and (connection.greeted or connection.is_greeting):
+            # Only once: setting a deadline costs eight calls in trio, for every request.
             self._greeting.deadline = float("inf")
+            self._greeting = None
         if not connection.is_paused:
             self._make_room(buffer)
 
