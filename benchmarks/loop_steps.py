@@ -403,10 +403,10 @@ def main() -> None:
     ):
         for operation in chosen:
             told = _longest(server, arguments.shards, operation)
-            ms = {name: f"{told[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "collecting")}
+            ms = {name: f"{told[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "queued", "collecting")}
             print(
                 f"loop.{operation.key:16} {ms['held']:>10} (took {ms['wall']}, processor {ms['cpu']}, "
-                f"waited {told['waits']}, preempted {told['preempted']}; collecting {ms['collecting']}) "
+                f"without a processor {ms['queued']}, waited {told['waits']}; collecting {ms['collecting']}) "
                 f"in {told['took_s']:.1f} s: {told['task']}"
             )
             sys.stdout.flush()
