@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.seams.errno_advice import way_out
 
 # Refusals of the operating system while the store is opened, that may be mended and tried again.
+_PUT_BACK: Final = (
+    "If a file of it was removed, put it back and start again; if it is lost or damaged, restore a backup"
+)
 _TOLD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
@@ -25,7 +28,7 @@ def refuse_lost_directory(path: str) -> None:
         raise CorruptionError(
             os.path.join(path, "CURRENT"),
             0,
-            f"the file is missing, but {len(tables)} data files such as {tables[0]} exist",
+            f"the file is missing, but {len(tables)} data files such as {tables[0]} exist. {_PUT_BACK}",
         )
 
 
@@ -44,7 +47,7 @@ def raise_opening_error(path: str, error: Exception) -> NoReturn:
             f"the store in {path} is in use by {_lock_holder(path)}; stop that process or choose another directory"
         ) from error
     if "corrupt" in lowered or "no such file" in lowered:
-        raise CorruptionError(path, 0, f"RocksDB reports: {text}") from error
+        raise CorruptionError(path, 0, f"RocksDB reports: {text.rstrip('. ')}. {_PUT_BACK}") from error
     if isinstance(error, OSError) or _number_in(lowered):
         raise DataDirectoryError(
             f"the store in {path} cannot be opened: {text}; {_way_out(error)}, or choose another directory"

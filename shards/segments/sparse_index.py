@@ -25,8 +25,9 @@ class SparseIndex:
     """Four parallel columns, each never going backwards.
 
     Invariant: no record *before* ``positions[i]`` has a later timestamp than ``times[i]``, so that everything before an
-    entry whose time is below t is older than t, even when producers' clocks jump. A recovery may give entries a time that
-    is higher than that of any record before them: the views tell of a segment's records before they are in its file.
+    entry whose time is below t is older than t, even when producers' clocks jump. After a recovery an entry may have a
+    time that is higher than that of any record before it: the views record the newest timestamp of a segment before all
+    of its records are in its file.
     """
 
     __slots__ = ("lsns", "offsets", "positions", "times")
