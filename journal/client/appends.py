@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
+import attrs
 import trio
 
 from journal.client.append_future import NOT_JOINED, AppendFuture
@@ -31,6 +32,25 @@ _HEAD_BYTES = APPEND_HEAD.size
 _pack_head = APPEND_HEAD.pack
 
 
+@attrs.frozen(slots=True)
+class AppendLimits:
+    """Bounds of a client's appends.
+
+    Attributes:
+        window_bytes: Bound on unacknowledged payload bytes.
+        max_batch_bytes: A joined batch is sent once it has this many payload bytes...
+        max_batch_records: ...or this many records, even while another is in flight.
+        max_in_flight: Batches sent and not answered, over all shards, besides those that a caller waits for. While that
+            many are, more appends of each shard collect and share the next batch, which serves both sides better than
+            ever more small ones.
+    """
+
+    window_bytes: int
+    max_batch_bytes: int
+    max_batch_records: int
+    max_in_flight: int
+
+
 class Appends:
     """All unacknowledged appends of a client, over any number of shards and across connections.
 
@@ -39,12 +59,7 @@ class Appends:
         after: Calls a function after some seconds, unless the client is closed first.
         encoder: Makes batches of records.
         backoff: Delays before sending again what was refused for the moment.
-        window_bytes: Bound on unacknowledged payload bytes.
-        max_batch_bytes: A joined batch is sent once it has this many payload bytes...
-        max_batch_records: ...or this many records, even while another is in flight.
-        max_in_flight: Batches sent and not answered, over all shards, besides those that a caller waits for. While that
-            many are, more appends of each shard collect and share the next batch, which serves both sides better than
-            ever more small ones.
+        limits: Of what is under way, and of batches.
     """
 
     def __init__(
@@ -54,20 +69,17 @@ class Appends:
         after: Callable[[float, Callable[[], None]], None],
         encoder: BatchEncoder,
         backoff: BackOff,
-        window_bytes: int = 32 << 20,
-        max_batch_bytes: int = 128 << 10,
-        max_batch_records: int = 8192,
-        max_in_flight: int = 1024,
+        limits: AppendLimits,
     ) -> None:
         self.identity: ProducerIdentity | None = None
         self.unacknowledged_bytes = 0
         self._producer_name = producer_name
         self._after = after
         self._encoder = encoder
-        self._window_bytes = window_bytes
-        self._max_batch_bytes = max_batch_bytes
-        self._max_batch_records = max_batch_records
-        self._max_in_flight = max_in_flight
+        self._window_bytes = limits.window_bytes
+        self._max_batch_bytes = limits.max_batch_bytes
+        self._max_batch_records = limits.max_batch_records
+        self._max_in_flight = limits.max_in_flight
         self._backoff = backoff
         self._shards: dict[str, ShardAppends] = {}
         self._ready: deque[ShardAppends] = deque()

@@ -11,12 +11,12 @@ from typing import Final
 import trio
 
 from journal.client.address import Address
-from journal.client.appends import Appends
+from journal.client.appends import AppendLimits, Appends
 from journal.client.batching import BatchEncoder
 from journal.client.client import Client
 from journal.client.connection import HEARTBEAT_S
 from journal.client.restored import ServerRestored
-from journal.client.session_keeper import keep_session
+from journal.client.session_keeper import SessionTimes, keep_session
 from journal.client.transport import Transport, open_transport
 from journal.protocol.errors import (
     ConnectionLostError,
@@ -95,6 +95,13 @@ async def open_client(
     place = Address.parse(address)
     identity = name or unique_name("client")
     backoff = BackOff(backoff_min_s, backoff_max_s)
+    times = SessionTimes(
+        connect_timeout_s=connect_timeout_s,
+        give_up_after_s=give_up_after_s,
+        first_within_s=FIRST_WITHIN_S if first_within_s is None and give_up_after_s is None else first_within_s,
+        ping_interval_s=ping_interval_s,
+        heartbeat_s=heartbeat_s,
+    )
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         scope = nursery.cancel_scope
@@ -106,10 +113,7 @@ async def open_client(
             producer_name or f"{identity}-{uuid.uuid4().hex}",
             after=after,
             encoder=BatchEncoder(_now_us, codec),
-            window_bytes=window_bytes,
-            max_batch_bytes=max_batch_bytes,
-            max_batch_records=max_batch_records,
-            max_in_flight=max_batches_in_flight,
+            limits=AppendLimits(window_bytes, max_batch_bytes, max_batch_records, max_batches_in_flight),
             backoff=backoff,
         )
         client = Client(
@@ -129,11 +133,7 @@ async def open_client(
                 name=identity,
                 credentials=place.credentials if credentials is None else lambda: credentials,
                 backoff=backoff,
-                connect_timeout_s=connect_timeout_s,
-                give_up_after_s=give_up_after_s,
-                first_within_s=FIRST_WITHIN_S if first_within_s is None and give_up_after_s is None else first_within_s,
-                ping_interval_s=ping_interval_s,
-                heartbeat_s=heartbeat_s,
+                times=times,
             )
 
         nursery.start_soon(keep)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+import attrs
 import trio
 
 from journal.client.connection import HEARTBEAT_S, Connection, Listener
@@ -20,6 +21,25 @@ from shards.errors import FormatVersionError, InvalidRequestError, StorageError
 
 # Trying again does not change the answer.
 _FINAL_ERRORS: Final = (AuthenticationError, FormatVersionError, InvalidRequestError, ServerRestoredError)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class SessionTimes:
+    """How long a client waits for its server.
+
+    Attributes:
+        connect_timeout_s: Bound on connecting and HELLO together.
+        give_up_after_s: Seconds without a session after which to stop trying; None never stops.
+        first_within_s: The same for the time before the first session; None takes ``give_up_after_s``.
+        ping_interval_s: Silence after which the server must answer a PING.
+        heartbeat_s: How often something is sent at least.
+    """
+
+    connect_timeout_s: float = 10.0
+    give_up_after_s: float | None = None
+    first_within_s: float | None = None
+    ping_interval_s: float = 15.0
+    heartbeat_s: float = HEARTBEAT_S
 
 
 class Owner(Listener, Protocol):
@@ -51,11 +71,7 @@ async def keep_session(
     name: str,
     credentials: Callable[[], dict[str, str] | None] = lambda: None,
     backoff: BackOff,
-    connect_timeout_s: float = 10.0,
-    give_up_after_s: float | None = None,
-    first_within_s: float | None = None,
-    ping_interval_s: float = 15.0,
-    heartbeat_s: float = HEARTBEAT_S,
+    times: SessionTimes = SessionTimes(),
 ) -> None:
     """Hold a session, one after another, until cancelled or until there is no hope.
 
@@ -70,29 +86,25 @@ async def keep_session(
         name: For the server's logs.
         credentials: Gives them for HELLO, for every session anew.
         backoff: Delays between attempts.
-        connect_timeout_s: Bound on connecting and HELLO together.
-        give_up_after_s: Seconds without a session after which to stop trying; None never stops.
-        first_within_s: The same for the time before the first session; None takes ``give_up_after_s``.
-        ping_interval_s: Silence after which the server must answer a PING.
-        heartbeat_s: How often something is sent at least.
+        times: How long the server may take.
     """
     attempt = short_count = 0
-    patience_s = give_up_after_s if first_within_s is None else first_within_s
+    patience_s = times.give_up_after_s if times.first_within_s is None else times.first_within_s
     last_seen = trio.current_time()
     while True:
         began = False
-        reason: StorageError = ConnectionLostError(f"no reply to HELLO within {connect_timeout_s:g} s")
+        reason: StorageError = ConnectionLostError(f"no reply to HELLO within {times.connect_timeout_s:g} s")
         connection: Connection | None = None
         async with trio.open_nursery() as nursery:
             try:
                 ended = trio.Event()
-                with trio.move_on_after(connect_timeout_s):
+                with trio.move_on_after(times.connect_timeout_s):
                     connection = Connection(await connect(nursery), owner)
-                    nursery.start_soon(_run, connection, ping_interval_s, heartbeat_s, ended)
-                    hello = await connection.hello(name, credentials(), heartbeat_s=heartbeat_s)
+                    nursery.start_soon(_run, connection, times, ended)
+                    hello = await connection.hello(name, credentials(), heartbeat_s=times.heartbeat_s)
                     began = True
                 if began and connection is not None:
-                    patience_s = give_up_after_s
+                    patience_s = times.give_up_after_s
                     began_at = trio.current_time()
                     await owner.prepare_session(connection, hello)
                     owner.session_began(connection)
@@ -119,8 +131,8 @@ async def keep_session(
         attempt += 1
 
 
-async def _run(connection: Connection, ping_interval_s: float, heartbeat_s: float, ended: trio.Event) -> None:
+async def _run(connection: Connection, times: SessionTimes, ended: trio.Event) -> None:
     try:
-        await connection.run(ping_interval_s=ping_interval_s, heartbeat_s=heartbeat_s)
+        await connection.run(ping_interval_s=times.ping_interval_s, heartbeat_s=times.heartbeat_s)
     finally:
         ended.set()

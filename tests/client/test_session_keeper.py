@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from journal.client.connection import Connection
-from journal.client.session_keeper import keep_session
+from journal.client.session_keeper import SessionTimes, keep_session
 from journal.protocol import Frame, FrameParser, Op, encode, frames, messages
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import HelloReply
@@ -18,6 +18,7 @@ from shards.back_off import BackOff
 from shards.errors import StorageError
 
 BACK_OFF = BackOff(0.05, 2.0)
+TIMES = SessionTimes(ping_interval_s=1000.0)
 DOWN = -1.0
 
 
@@ -112,7 +113,7 @@ async def delays_of(script: Sequence[float]) -> list[float]:
         return ScriptedTransport(lasts_s)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: keep_session(owner, connect, name="c", backoff=BACK_OFF, ping_interval_s=1000.0))
+        nursery.start_soon(lambda: keep_session(owner, connect, name="c", backoff=BACK_OFF, times=TIMES))
         await is_over.wait()
         nursery.cancel_scope.cancel()
     ends = sorted([*failed_s, *owner.ended_s])
