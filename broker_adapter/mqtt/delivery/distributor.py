@@ -7,8 +7,7 @@ every inbox is bounded, a slow session delays no other, and stored messages are 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 import trio
@@ -18,29 +17,22 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.mqtt.delivery.catchup import Catchup
 from broker_adapter.mqtt.delivery.current_position import CurrentPosition
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
-from broker_adapter.mqtt.delivery.latency import Latencies
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits, DeliveryStatistics
+from broker_adapter.mqtt.delivery.live_delivery import LiveDelivery, UnstoredAudience, put_now, tell
 from broker_adapter.mqtt.delivery.members import GroupMember
-from broker_adapter.mqtt.delivery.opening import EarlyRuns, Opening
-from broker_adapter.mqtt.delivery.outgoing_message import Arrival
+from broker_adapter.mqtt.delivery.opening import EarlyRuns
 from broker_adapter.mqtt.delivery.private_feed import PrivateFeed
-from broker_adapter.mqtt.delivery.record_group import Run, runs_of
 from broker_adapter.mqtt.delivery.replays import Replay
 from broker_adapter.mqtt.delivery.shared_tails import SharedTails
-from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
-from broker_adapter.mqtt.delivery.tail import Tail
+from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
-from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
+from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.model.topics import is_system
-from broker_adapter.subscription import Delivery
 from broker_adapter.topic_mapping import TopicMapping
-from shards.format.record import Gap
 from shards.position import Start
 from shards.seams.clock import Clock, SystemClock
-
-_log = logging.getLogger(__name__)
 
 
 class Distributor:
@@ -68,23 +60,23 @@ class Distributor:
         self._keeps_offline = keeps_offline
         self._limits = limits or DeliveryLimits()
         self._clock = clock or SystemClock()
-        self._subscribers = Subscribers()
-        self._replaying = Subscribers()
-        self._opening = Opening(self._limits.max_queued_count)
+        self._delivery = LiveDelivery(self._limits.max_queued_count, self._clock, self._wake_waiting)
+        self._subscribers, self._replaying = self._delivery.subscribers, self._delivery.replaying
         self._subscribed: dict[Inbox, Subscribed] = {}
         self._members: dict[tuple[Inbox, str, str], GroupMember] = {}
         self._replays: dict[tuple[Inbox, str], tuple[Subscriber, list[PrivateFeed]]] = {}
         self._dropped_before = 0
-        self._gap_count = 0
         self._progress = trio.lowlevel.ParkingLot()
-        self.delays = Latencies(self._clock)
+        self.delays = self._delivery.delays
         self._parts: _Parts | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled; `task_status` is notified when subscriptions may be made."""
         async with background_tasks() as tasks:
             limits = self._limits
-            tails = SharedTails(self._adapter, self, tasks, max_count=limits.max_tails, linger_s=limits.linger_s)
+            tails = SharedTails(
+                self._adapter, self._delivery, tasks, max_count=limits.max_tails, linger_s=limits.linger_s
+            )
             catching_up = Catchup(
                 self._adapter,
                 tails,
@@ -92,11 +84,18 @@ class Distributor:
                 tasks,
                 keeps_offline=self._keeps_offline,
                 limits=limits,
-                on_gap=self._note_gap,
+                on_gap=self._delivery.note_gap,
                 ask_position=self.current_position,
                 on_progress=self._wake_waiting,
             )
-            live = SharedTails(self._adapter, _Live(self), tasks, max_count=1, linger_s=limits.linger_s, resumes=False)
+            live = SharedTails(
+                self._adapter,
+                UnstoredAudience(self._delivery),
+                tasks,
+                max_count=1,
+                linger_s=limits.linger_s,
+                resumes=False,
+            )
             self._parts = _Parts(tasks, tails, live, CurrentPosition(self._adapter, LIVE_TARGET, tasks), catching_up)
             tasks.start_soon(tails.run)
             tasks.start_soon(live.run)
@@ -136,7 +135,7 @@ class Distributor:
             catching_up=parts.catching_up.reading_count,
             members=len(self._members),
             replays=len(self._replays),
-            gaps=self._gap_count,
+            gaps=self._delivery.gap_count,
         )
 
     # Inboxes
@@ -208,7 +207,7 @@ class Distributor:
         subscriber = Subscriber(inbox, topic_filter, options)
         await self._bring(subscriber)
         try:
-            with self._opening.keep(topic_filter) as early:
+            with self._delivery.opening.keep(topic_filter) as early:
                 await self.current_position()
                 while early.has_overflowed:
                     early.restart()
@@ -237,10 +236,10 @@ class Distributor:
             subscriber, self._subscribed[inbox].by_filter.values()
         ):
             if not run.is_kept:
-                self._put_now(inbox, arrivals, touched)
+                put_now(inbox, arrivals, touched)
             elif inbox.wants_live(run.records[0].lsn) and inbox.put_live(run.shard, arrivals, arrivals_bytes):
                 touched[inbox] = None
-        _tell(touched)
+        tell(touched)
 
     async def restore(self, inbox: Inbox, subscriptions: Mapping[str, SubscriptionOptions]) -> None:
         """Restore the subscriptions of a session: it gets what it missed since its position, then new messages.
@@ -332,75 +331,9 @@ class Distributor:
             parts.live.release(subscriber.live_need)
             subscriber.live_need = None
 
-    # Called by the tails
-
-    def began(self, tail: Tail, start: Position) -> None:
-        """A tail begins; see `Audience`."""
-        self._wake_waiting()
-
-    def progressed(self, tail: Tail, reached: Position) -> None:
-        """A tail has handed out everything up to here; nothing to do, because callers read `Tail.reached_lsn`."""
-        self._wake_waiting()
-
-    def delivered(self, _tail: Tail, delivery: Delivery) -> None:
-        """Deliver stored records to the sessions whose subscriptions match."""
-        touched: dict[Inbox, None] = {}
-        is_opening = bool(self._opening)
-        for run in runs_of(delivery.shard, delivery.records, on_gap=self._note_gap):
-            shard, records = run.shard, run.records
-            if is_opening:
-                self._opening.note(run)
-            for match in self._subscribers.match(run.topic):
-                inbox = match.inbox
-                watermark = inbox.live_watermark
-                if watermark is None or (start := watermark.first_new(shard, records)) == len(records):
-                    continue
-                arrivals, arrivals_bytes = run.arrivals(match, start)
-                if arrivals and inbox.put_live(shard, arrivals, arrivals_bytes):
-                    touched[inbox] = None
-        self._tell(touched, delivery)
-
-    def delivered_live(self, delivery: Delivery) -> None:
-        """Deliver records that are not kept to the sessions that match and have room now."""
-        touched: dict[Inbox, None] = {}
-        is_opening = bool(self._opening)
-        for run in runs_of(delivery.shard, delivery.records, on_gap=self._note_gap, is_kept=False):
-            if is_opening:
-                self._opening.note(run)
-            self._hand_out_now(self._subscribers, run, touched)
-            if len(self._replaying):
-                again = Run(run.shard, run.topic, run.records, origin=Origin.REPLAY, is_kept=False)
-                self._hand_out_now(self._replaying, again, touched)
-        self._tell(touched, delivery)
-
-    def _tell(self, touched: dict[Inbox, None], delivery: Delivery) -> None:
-        if touched:
-            self.delays.note(delivery.records)
-        _tell(touched)
-
-    def _hand_out_now(self, subscribers: Subscribers, run: Run, touched: dict[Inbox, None]) -> None:
-        for match in subscribers.match(run.topic):
-            self._put_now(match.inbox, run.arrivals(match)[0], touched)
-
-    def _put_now(self, inbox: Inbox, arrivals: Iterable[Arrival], touched: dict[Inbox, None]) -> None:
-        for arrival in arrivals:
-            if inbox.put_unless_full(arrival):
-                touched[inbox] = None
-
     def deliver_local(self, message: Message) -> None:
         """Deliver a message that is in no shard to the sessions of this broker that are subscribed to it."""
-        touched: dict[Inbox, None] = {}
-        for match in self._subscribers.match(message.topic):
-            shape = match.shape_for(message, match.since_lsn + 1)
-            if shape is not None:
-                self._put_now(match.inbox, (shape.arrival(message),), touched)
-        _tell(touched)
-
-    def _note_gap(self, gap: Gap) -> None:
-        self._gap_count += 1
-        _log.warning(
-            "records were gone before they could be delivered: offsets %d to %d", gap.first_offset, gap.next_offset - 1
-        )
+        self._delivery.deliver_local(message)
 
     # Shared subscriptions and replay
 
@@ -507,25 +440,3 @@ class _Parts:
     live: SharedTails
     current_position: CurrentPosition
     catching_up: Catchup
-
-
-class _Live:
-    """Audience of the tail of messages that are not kept."""
-
-    def __init__(self, distributor: Distributor) -> None:
-        self._distributor = distributor
-
-    def began(self, tail: Tail, start: Position) -> None:
-        """Nothing to do."""
-
-    def progressed(self, tail: Tail, reached: Position) -> None:
-        """Nothing to do."""
-
-    def delivered(self, _tail: Tail, delivery: Delivery) -> None:
-        """Deliver the records."""
-        self._distributor.delivered_live(delivery)
-
-
-def _tell(inboxes: Iterable[Inbox]) -> None:
-    for inbox in inboxes:
-        inbox.ready()

@@ -1,0 +1,144 @@
+"""Delivers what the tails bring, and messages of this broker alone, to the inboxes of the sessions that match.
+
+Nothing here waits or reads the store: an inbox without room is left for `catchup`, or loses a message that is not kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from broker_adapter.mqtt.delivery.inbox import Inbox
+from broker_adapter.mqtt.delivery.latency import Latencies
+from broker_adapter.mqtt.delivery.opening import Opening
+from broker_adapter.mqtt.delivery.outgoing_message import Arrival
+from broker_adapter.mqtt.delivery.record_group import Run, runs_of
+from broker_adapter.mqtt.delivery.subscribers import Subscribers
+from broker_adapter.mqtt.delivery.tail import Tail
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.subscription import Origin
+from broker_adapter.subscription import Delivery
+from shards.format.record import Gap
+from shards.seams.clock import Clock
+
+_log = logging.getLogger("broker_adapter.mqtt.delivery.distributor")
+
+
+class LiveDelivery:
+    """The audience of the tails of stored messages; that of the others is `UnstoredAudience`.
+
+    Args:
+        max_queued_count: Records that are kept for a subscription while it is being opened.
+        clock: For the latencies.
+        wake_waiting: Called when a tail has come further.
+
+    Attributes:
+        subscribers: The subscriptions of sessions that are connected here.
+        replaying: Those of sessions that replay, which get messages that are not kept as well.
+        opening: Subscriptions that are being opened.
+        delays: How long messages were on their way.
+        gap_count: Ranges of records that were gone before they could be delivered.
+    """
+
+    def __init__(self, max_queued_count: int, clock: Clock, wake_waiting: Callable[[], None]) -> None:
+        self._wake_waiting = wake_waiting
+        self.subscribers = Subscribers()
+        self.replaying = Subscribers()
+        self.opening = Opening(max_queued_count)
+        self.delays = Latencies(clock)
+        self.gap_count = 0
+
+    def began(self, tail: Tail, start: Position) -> None:
+        """A tail begins; see `Audience`."""
+        self._wake_waiting()
+
+    def progressed(self, tail: Tail, reached: Position) -> None:
+        """A tail has handed out everything up to here; nothing to do, because callers read `Tail.reached_lsn`."""
+        self._wake_waiting()
+
+    def delivered(self, _tail: Tail, delivery: Delivery) -> None:
+        """Deliver stored records to the sessions whose subscriptions match."""
+        touched: dict[Inbox, None] = {}
+        is_opening = bool(self.opening)
+        for run in runs_of(delivery.shard, delivery.records, on_gap=self.note_gap):
+            shard, records = run.shard, run.records
+            if is_opening:
+                self.opening.note(run)
+            for match in self.subscribers.match(run.topic):
+                inbox = match.inbox
+                watermark = inbox.live_watermark
+                if watermark is None or (start := watermark.first_new(shard, records)) == len(records):
+                    continue
+                arrivals, arrivals_bytes = run.arrivals(match, start)
+                if arrivals and inbox.put_live(shard, arrivals, arrivals_bytes):
+                    touched[inbox] = None
+        self._tell(touched, delivery)
+
+    def deliver_unstored(self, delivery: Delivery) -> None:
+        """Deliver records that are not kept to the sessions that match and have room now."""
+        touched: dict[Inbox, None] = {}
+        is_opening = bool(self.opening)
+        for run in runs_of(delivery.shard, delivery.records, on_gap=self.note_gap, is_kept=False):
+            if is_opening:
+                self.opening.note(run)
+            self._hand_out_now(self.subscribers, run, touched)
+            if len(self.replaying):
+                again = Run(run.shard, run.topic, run.records, origin=Origin.REPLAY, is_kept=False)
+                self._hand_out_now(self.replaying, again, touched)
+        self._tell(touched, delivery)
+
+    def _tell(self, touched: dict[Inbox, None], delivery: Delivery) -> None:
+        if touched:
+            self.delays.note(delivery.records)
+        tell(touched)
+
+    def _hand_out_now(self, subscribers: Subscribers, run: Run, touched: dict[Inbox, None]) -> None:
+        for match in subscribers.match(run.topic):
+            put_now(match.inbox, run.arrivals(match)[0], touched)
+
+    def deliver_local(self, message: Message) -> None:
+        """Deliver a message that is in no shard to the sessions of this broker that are subscribed to it."""
+        touched: dict[Inbox, None] = {}
+        for match in self.subscribers.match(message.topic):
+            shape = match.shape_for(message, match.since_lsn + 1)
+            if shape is not None:
+                put_now(match.inbox, (shape.arrival(message),), touched)
+        tell(touched)
+
+    def note_gap(self, gap: Gap) -> None:
+        """Count records that were gone before they could be delivered."""
+        self.gap_count += 1
+        _log.warning(
+            "records were gone before they could be delivered: offsets %d to %d", gap.first_offset, gap.next_offset - 1
+        )
+
+
+class UnstoredAudience:
+    """Audience of the tail of messages that are not kept."""
+
+    def __init__(self, delivery: LiveDelivery) -> None:
+        self._delivery = delivery
+
+    def began(self, tail: Tail, start: Position) -> None:
+        """Nothing to do."""
+
+    def progressed(self, tail: Tail, reached: Position) -> None:
+        """Nothing to do."""
+
+    def delivered(self, _tail: Tail, delivery: Delivery) -> None:
+        """Deliver the records."""
+        self._delivery.deliver_unstored(delivery)
+
+
+def put_now(inbox: Inbox, arrivals: Iterable[Arrival], touched: dict[Inbox, None]) -> None:
+    """Put messages that are not kept into an inbox as long as it has room; it is added to those touched."""
+    for arrival in arrivals:
+        if inbox.put_unless_full(arrival):
+            touched[inbox] = None
+
+
+def tell(inboxes: Iterable[Inbox]) -> None:
+    """Tell sessions that their inboxes have something for them."""
+    for inbox in inboxes:
+        inbox.ready()
