@@ -1,4 +1,4 @@
-"""Files and modules that pages name are there."""
+"""Files, modules and messages that pages name are there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ import pytest
 from tests.documents.pages import REPOSITORY
 from tests.documents.test_links import LINKING, prose
 
+_MESSAGE = re.compile(r"[a-z]+(?: [a-z/().]+){2,}")
+_COMMANDS = ("journal ", "make ", "mosquitto ", "pip ", "systemctl ")
+PACKAGES = ("shards", "journal", "broker_adapter", "command_line", "spark_export")
+MESSAGES = re.sub(
+    r'"\s*\n\s*f?"',
+    "",
+    "\n".join(file.read_text() for package in PACKAGES for file in sorted((REPOSITORY / package).rglob("*.py"))),
+)
+"""The source of all packages, with strings that are divided over lines joined."""
 FORMATS = REPOSITORY / "docs" / "formats.md"
 _CODE = re.compile(r"`([^`\n]+)`")
 _FILE = re.compile(r"(?:[\w-]+/)+(?:[\w.-]+\.(?:py|toml|md|json|yml|conf|service|lock|csv))?")
@@ -59,6 +68,17 @@ def missing_modules(text: str) -> list[str]:
     ]
 
 
+def missing_messages(text: str) -> list[str]:
+    """Quoted messages, of three words and more, that no program has; ``...`` is for what a message fills in."""
+    return [
+        quoted
+        for quoted in _CODE.findall(text)
+        if _MESSAGE.fullmatch(quoted)
+        and not quoted.startswith(_COMMANDS)
+        and not all(part.strip() in MESSAGES for part in quoted.split("..."))
+    ]
+
+
 def is_importable(name: str) -> bool:
     module, _, attribute = name.rpartition(".")
     try:
@@ -82,9 +102,16 @@ def test_files_and_modules_that_a_page_names_are_there(page: Path) -> None:
     assert missing_modules(text) == []
 
 
+def test_messages_that_the_run_books_quote_are_those_of_the_programs() -> None:
+    assert missing_messages(prose(REPOSITORY / "docs" / "operations.md")) == []
+
+
 def test_names_that_are_not_there_are_found() -> None:
     text = (
         "`shards/format/batch.py`, `none.py`, `shards/none.py`, `shards.none`, `journal.engine.None`, `shards.format`"
     )
     assert missing_files(text) == ["none.py", "shards/none.py"]
     assert missing_modules(text) == ["shards.none", "journal.engine.None"]
+    assert missing_messages("`the disk is made of ... cheese`, `appends are refused`") == [
+        "the disk is made of ... cheese"
+    ]
