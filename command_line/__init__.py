@@ -1,3 +1,3 @@
-"""What the project's commands have in common: errors end as one line, data goes to stdout, quantities read alike."""
+"""Common parts of the project's commands: errors in one line, data on stdout, and the same form of quantities."""
 
 __all__: list[str] = []

@@ -13,11 +13,11 @@ from shards.extras import install_command
 
 @attrs.frozen
 class AddedCommands:
-    """The commands that follow one word, which is the name of their entry point.
+    """The commands that begin with one word, which is the name of their entry point.
 
     Attributes:
-        help_line: What they are for, in one line.
-        commands: By their second word: where the function lies, and the first line of its docstring; see
+        help_line: Their purpose, in one line.
+        commands: By their second word: the path of the function, and the first line of its docstring; see
             `command_line.app.build_app`.
     """
 
@@ -29,7 +29,7 @@ def load_commands(program: str, entry_point: EntryPoint) -> AddedCommands:
     """Import the table that an entry point names.
 
     Raises:
-        CommandError: Something that it needs is not installed, or it is no such table.
+        CommandError: A package that it needs is not installed, or it is not such a table.
     """
     try:
         loaded = entry_point.load()
@@ -46,12 +46,12 @@ def load_commands(program: str, entry_point: EntryPoint) -> AddedCommands:
 
 
 def named(word: str, entry_points: Iterable[EntryPoint]) -> EntryPoint | None:
-    """The entry point of that name, if there is one."""
+    """The entry point with this name, if there is one."""
     return next((each for each in entry_points if each.name == word), None)
 
 
 def _no_table(program: str, entry_point: EntryPoint) -> CommandError:
     return CommandError(
-        f"`{program} {entry_point.name}`: {entry_point.value} is no table of commands; install a version of its "
-        "package that fits to this one"
+        f"`{program} {entry_point.name}`: {entry_point.value} is not a table of commands; install a version of its "
+        "package that matches this one"
     )

@@ -1,6 +1,6 @@
-"""A program of several commands: from a table of them and the arguments to an exit status.
+"""A program with several commands: from a table of them and the arguments to an exit status.
 
-The commands live in modules of their own, which are imported when they are called.
+The commands are in modules of their own, which are imported when they are called.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ JsonOption: TypeAlias = Annotated[bool, Parameter(name="--json", negative="", he
 def build_app(
     program: str, purpose: str, commands: Mapping[str, tuple[str, str]], groups: Mapping[str, str] | None = None
 ) -> App:
-    """A program with all its commands, none of them imported yet.
+    """Create a program with all its commands; none of them is imported yet.
 
     Args:
-        program: What it is called.
-        purpose: What it is for, in one line.
-        commands: By their words (`shard list`): where the function lies (`package.module:function`), and the first line
-            of its docstring, which is told without importing it.
+        program: Name of the program.
+        purpose: Its purpose, in one line.
+        commands: By their words (`shard list`): the path of the function (`package.module:function`), and the first
+            line of its docstring, which is shown without importing it.
         groups: Help of the first words of commands that have two.
     """
     app = App(
         name=program,
         help=purpose,
-        # Markdown would cost a quarter of the time that `--help` takes.
+        # Markdown would take a quarter of the time of `--help`.
         help_format="plaintext",
         help_epilogue="--debug with any command prints the traceback of an error.",
         version=_version,
@@ -91,7 +91,7 @@ def _placeholder(name: str) -> str:
 
 
 def _unknown_command(program: str, error: UnknownCommandError) -> str:
-    """Which commands there are, all of them: cyclopts tells eight."""
+    """The message with all commands; that of cyclopts has only eight."""
     assert error.app is not None
     assert error.unused_tokens
     word = error.unused_tokens[0]

@@ -1,8 +1,8 @@
-"""Where errors end: every failure of a command becomes one line on stderr and an exit status, never a traceback.
+"""Error handling of commands: every failure becomes one line on stderr and an exit status, never a traceback.
 
-Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM, 141 the reader of our output went
-away. A program that serves has two more, for its supervisor: 74 its storage failed and it wants to be started again, 78
-its settings are wrong and starting it again will not help (EX_IOERR and EX_CONFIG of sysexits.h).
+Exit statuses: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 ended by SIGTERM, 141 the reader of stdout has
+closed it. A server has two more, for its supervisor: 74 its storage failed and it is to be started again, 78 its
+settings are wrong and starting it again will not help (EX_IOERR and EX_CONFIG of sysexits.h).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ OUTPUT_CLOSED: Final = 141
 STORAGE_FAILED: Final = 74
 WRONG_SETTINGS: Final = 78
 
-# Which extra of the installation a program needs. Its own modules are never missing.
+# The extra of the installation that a program needs. Its own modules are never missing.
 _EXTRAS: Final = {"journal": "server", "journal-broker": "broker", "journal-spark": "spark"}
 _OWN_PACKAGES: Final = ("shards", "command_line", "journal", "broker_adapter", "spark_export")
 
 Explain: TypeAlias = Callable[[BaseException], str | None]
-"""What an error of the program's own kinds means, in one line; None for an error that it does not know."""
+"""Explains an error of the program's own kinds in one line; returns None for any other error."""
 
 
 class UsageError(Exception):
-    """The command line says something impossible; the message says what would be possible."""
+    """The command line is wrong; the message says what is possible."""
 
 
 class CommandError(Exception):
-    """A command cannot go on, for a reason outside the store; the message names it and the way out.
+    """A command cannot continue, for a reason outside the store; the message says why and what can be done.
 
     Attributes:
         status: The exit status.
@@ -48,10 +48,10 @@ class CommandError(Exception):
 
 
 class StoppedError(Exception):
-    """A signal asked a command to end that goes on until then.
+    """A signal stopped a command that runs until then.
 
     Attributes:
-        status: The exit status that shells give to such an end.
+        status: The exit status that shells use for such an end.
     """
 
     def __init__(self, number: int) -> None:
@@ -60,18 +60,18 @@ class StoppedError(Exception):
 
 
 class OutputClosedError(Exception):
-    """Whoever read our standard output is gone, as in `journal read ... | head`."""
+    """The reader of our standard output has closed it, as in `journal read ... | head`."""
 
 
 def run_guarded(
     command: Callable[[], int], *, program: str, explain: Explain = lambda _: None, debug: bool = False
 ) -> int:
-    """Run a command and turn whatever it raises into one line on stderr.
+    """Run a command and convert any error to one line on stderr.
 
     Args:
-        command: Gives the exit status when all went well.
-        program: Name that the line begins with.
-        explain: Asked first about an error.
+        command: Returns the exit status if there was no error.
+        program: Name at the beginning of the line.
+        explain: Called first with an error.
         debug: Print the traceback as well.
 
     Returns:
@@ -81,7 +81,7 @@ def run_guarded(
         status = command()
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else FAILED if error.code else 0
-    except BaseException as error:  # noqa: BLE001 - this is the place where every error ends
+    except BaseException as error:  # noqa: BLE001 - every error is handled here
         if debug:
             traceback.print_exc()
         return _report(error, program, explain)
@@ -89,7 +89,7 @@ def run_guarded(
 
 
 def describe(error: BaseException, explain: Explain = lambda _: None) -> str:
-    """One line that says what went wrong and, where there is one, the way out."""
+    """One line that describes the error and, if possible, what can be done."""
     if told := explain(error):
         return told
     if isinstance(error, OSError) and error.strerror:
@@ -114,11 +114,11 @@ def _report(error: BaseException, program: str, explain: Explain) -> int:
         if isinstance(leaf, StoppedError):
             return leaf.status
     if any(isinstance(leaf, OutputClosedError) for leaf in leaves):
-        # Python would try to flush what is left at exit and complain: let it go nowhere.
+        # Python would try to flush the rest at exit and report an error: discard it.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 1)
         return OUTPUT_CLOSED
-    # Of errors that happened together, the one that was raised on purpose explains best.
+    # Of errors that happened together, the one that was raised on purpose explains most.
     leaf = min(
         leaves, key=lambda each: not (isinstance(each, StorageError | UsageError | CommandError) or explain(each))
     )
@@ -129,13 +129,13 @@ def _report(error: BaseException, program: str, explain: Explain) -> int:
 
 
 def _missing_package(error: BaseException, program: str) -> str | None:
-    """What a package says that a program needs and that is not installed; None for any other error."""
+    """The message about a missing package that a program needs; None for any other error."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if not package or package in _OWN_PACKAGES or program not in _EXTRAS:
         return None
     return (
-        f"the Python package {package!r} is not installed; `{install_command(_EXTRAS[program])}` installs what "
-        f"`{program}` needs"
+        f"the Python package {package!r} is not installed; `{install_command(_EXTRAS[program])}` installs the packages "
+        f"that `{program}` needs"
     )
 
 

@@ -1,4 +1,4 @@
-"""Asking before something is done that cannot be taken back."""
+"""Confirmation before an operation that cannot be undone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ YesOption: TypeAlias = Annotated[bool, Parameter(negative="", help="Do not ask f
 
 
 async def require_yes(question: str, yes: bool) -> None:
-    """Go on only if the operator wants that.
+    """Continue only if the operator confirms it.
 
     Raises:
         CommandError: The answer was no.

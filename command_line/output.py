@@ -1,6 +1,6 @@
 """Standard output and error of the commands: raw lines, JSON lines, tables, progress, questions.
 
-Data goes to stdout and everything said about it to stderr, so that a pipe carries data alone.
+Data is written to stdout and all messages to stderr, so that a pipe contains data only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def write_lines(lines: Iterable[bytes]) -> None:
     """Write lines (without their newlines) to stdout at once and flush.
 
     Raises:
-        OutputClosedError: The reader of stdout is gone.
+        OutputClosedError: The reader of stdout has closed it.
     """
     try:
         sys.stdout.buffer.write(b"".join(line + b"\n" for line in lines))
@@ -46,19 +46,19 @@ def write_json(value: object) -> None:
 
 
 def note(program: str, text: str) -> None:
-    """Say something on stderr, as the program of that name."""
+    """Write a message of the program to stderr."""
     sys.stderr.write(f"{program}: {text}\n")
     sys.stderr.flush()
 
 
 @attrs.frozen
 class Table:
-    """A table to be shown.
+    """A table for display.
 
     Attributes:
         columns: Headings.
-        rows: Cells, taken literally.
-        numeric: Headings of the columns to align to the right.
+        rows: Cells, shown literally.
+        numeric: Headings of the columns that are aligned to the right.
     """
 
     columns: Sequence[str]
@@ -79,7 +79,7 @@ class Table:
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[str] = ()) -> None:
-    """Write a table to stdout; in a pipe it is as wide as it needs to be. See `Table` for the arguments."""
+    """Write a table to stdout; in a pipe it is as wide as necessary. See `Table` for the arguments."""
     write_tables([Table(columns, rows, numeric)])
 
 
@@ -87,7 +87,7 @@ def write_tables(tables: Iterable[Table]) -> None:
     """Write tables to stdout, one below the other.
 
     Raises:
-        OutputClosedError: The reader of stdout is gone.
+        OutputClosedError: The reader of stdout has closed it.
     """
     from rich.console import Console
 
@@ -105,10 +105,10 @@ def write_tables(tables: Iterable[Table]) -> None:
 
 @contextmanager
 def redrawing() -> Iterator[Callable[[Sequence[Table]], None]]:
-    """Show tables again and again while the block runs: in place on a terminal, else one after the other.
+    """Show tables repeatedly while the block runs: in place on a terminal, otherwise one after the other.
 
     Yields:
-        A function to call with the tables to be shown now.
+        A function to call with the tables to show now.
     """
     if not sys.stdout.isatty():
         yield write_tables
@@ -121,26 +121,26 @@ def redrawing() -> Iterator[Callable[[Sequence[Table]], None]]:
 
 
 def confirmed(question: str) -> bool:
-    """Ask something on the terminal that cannot be undone; anything but yes is no.
+    """Ask on the terminal for the confirmation of an operation that cannot be undone; anything but yes means no.
 
     Raises:
-        UsageError: There is nobody to ask.
+        UsageError: There is no terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{question} There is no terminal to ask on: add --yes if that is what you want")
+        raise UsageError(f"{question} There is no terminal for a confirmation: add --yes to do it without one")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def is_terminal() -> bool:
-    """Whether somebody watches what is said on stderr."""
+    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Say on stderr what is waited for while the block runs, if stderr is a terminal."""
+    """Show on stderr what is awaited while the block runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -156,7 +156,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 
     Args:
         what: What is counted.
-        total: How many there will be, if known.
+        total: The final count, if it is known.
 
     Yields:
         A function to call with the count reached so far.

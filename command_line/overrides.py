@@ -1,4 +1,4 @@
-"""Single settings on the command line: `--set SECTION.KEY=VALUE`, which wins over the configuration file."""
+"""Single settings on the command line: `--set SECTION.KEY=VALUE`, which override the configuration file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from command_line.boundary import UsageError
 
 
 def overrides_of(settings: Sequence[str], *, listed_by: str) -> dict[str, object]:
-    """Settings by dotted name, out of ``SECTION.KEY=VALUE`` texts.
+    """Parse ``SECTION.KEY=VALUE`` texts to settings by dotted name.
 
     Args:
-        settings: What was given.
+        settings: The given texts.
         listed_by: Command that prints all settings, for the messages.
 
     Raises:
@@ -23,7 +23,7 @@ def overrides_of(settings: Sequence[str], *, listed_by: str) -> dict[str, object
         section, dot, key = name.partition(".")
         if not (equals and section and dot and key):
             raise UsageError(
-                f"--set {setting!r} is no setting; write it as SECTION.KEY=VALUE, for example "
+                f"--set {setting!r} is not a setting; write it as SECTION.KEY=VALUE, for example "
                 f"--set log.level=debug (`{listed_by}` lists all settings)"
             )
         if name in overrides:
@@ -33,7 +33,7 @@ def overrides_of(settings: Sequence[str], *, listed_by: str) -> dict[str, object
 
 
 def _value(text: str) -> object:
-    """What a configuration file would have: no setting is a text that reads like a number or like true and false."""
+    """The value as in a configuration file: no setting is a text that looks like a number or like true and false."""
     if text in ("true", "false"):
         return text == "true"
     return int(text) if text.removeprefix("-").isdecimal() else text

@@ -1,4 +1,4 @@
-"""Durations and sizes as people type and read them: `15m`, `7d`, `64MiB`. Pure; no clocks, no output."""
+"""Durations and sizes in input and output of people: `15m`, `7d`, `64MiB`. Pure; no clocks, no output."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def parse_duration_us(text: str) -> int:
 
 
 def parse_timeout_s(text: str) -> float:
-    """Seconds of a timeout as commands take it; infinite for an empty text.
+    """Seconds of a timeout option; infinite for an empty text.
 
     Raises:
-        UsageError: Not a duration, or none at all.
+        UsageError: Not a duration, or zero.
     """
     if not text:
         return float("inf")
     duration_us = parse_duration_us(text)
     if not duration_us:
-        raise UsageError(f"--timeout {text}: a timeout is longer than nothing; leave it out to wait for ever")
+        raise UsageError(f"--timeout {text}: a timeout must be greater than zero; leave it out to wait without a limit")
     return duration_us / 1e6
 
 

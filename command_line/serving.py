@@ -1,4 +1,4 @@
-"""How a program that serves ends: with an exit status that tells its supervisor whether to start it again."""
+"""Exit statuses of servers, which tell the supervisor whether to start them again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from shards.errors import StorageFailedError
 
 @contextmanager
 def exit_status_for_supervisor(wrong_settings: type[Exception]) -> Iterator[None]:
-    """Give the errors of a service exit statuses of their own.
+    """Convert errors of a server to errors with their exit statuses.
 
     Args:
-        wrong_settings: What is raised for settings that cannot be used.
+        wrong_settings: The error for settings that cannot be used.
 
     Raises:
-        CommandError: The storage failed, or the settings are wrong; it carries the status.
+        CommandError: The storage failed, or the settings are wrong; it has the exit status.
     """
     try:
         yield
@@ -30,7 +30,7 @@ def exit_status_for_supervisor(wrong_settings: type[Exception]) -> Iterator[None
 
 
 def _first(error: BaseException, kind: type[Exception]) -> Exception | None:
-    """The first error of a kind, alone or in a group."""
+    """The first error of a type, alone or in a group."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for each in error.exceptions if (found := _first(each, kind)) is not None), None)
     return error if isinstance(error, kind) else None

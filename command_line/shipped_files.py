@@ -1,6 +1,6 @@
 """Where the files of an installation are that are no modules (configuration, units, documents), and printing one.
 
-A wheel puts them below ``share/journal-engine`` of the environment; a checkout has them at its top.
+A wheel installs them below ``share/journal-engine`` of the environment; a checkout has them at its top.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def shipped_path(name: str) -> Path:
         if root is not None and (found := root / name).exists():
             return found
     raise CommandError(
-        f"this installation has no {name}: the wheel puts it into share/{_DISTRIBUTION} of its environment; install "
-        "the wheel with pip into an environment, in place of copying modules"
+        f"this installation has no {name}: the wheel installs it into share/{_DISTRIBUTION} of its environment; "
+        f"install the wheel with pip into an environment instead of copying modules"
     )
 
 
@@ -39,7 +39,7 @@ def _checkout() -> Path | None:
 
 
 def _installed() -> Path | None:
-    """By the installation's own record, since environments differ in where they put shared files."""
+    """Found by the installation's own record, since environments have different directories for shared files."""
     try:
         files = distribution(_DISTRIBUTION).files or ()
     except PackageNotFoundError:
@@ -54,13 +54,13 @@ def print_default_file(name: str, *, program: str, default: bool) -> None:
     """Print a shipped configuration file.
 
     Args:
-        name: Of the file, as ``conf/journal.toml``.
-        program: Whose settings these are, for the message.
+        name: Path of the file, such as ``conf/journal.toml``.
+        program: The program of these settings, for the message.
         default: Whether ``--default`` was given.
 
     Raises:
-        UsageError: It was not given.
-        CommandError: The installation lacks the file.
+        UsageError: ``--default`` was not given.
+        CommandError: The file is missing in the installation.
     """
     if not default:
         raise UsageError(f"say what to print: `{program} config --default` prints every setting with its default")

@@ -1,4 +1,4 @@
-"""What commands say when they do not reach a server: none answers, or something else does."""
+"""Error messages of commands that cannot connect to a server: none answers, or another program does."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import ssl
 from command_line.boundary import CommandError, one_line
 
 FIRST_WITHIN_S = 0.3
-"""So long a command tries to reach a server that does not answer at once."""
+"""How long a command tries to reach a server that does not answer at once."""
 
 
 def unreached(server: str, error: BaseException, option: str = "--server HOST:PORT") -> CommandError:
-    """The error of a command for an error of a client that never had a connection.
+    """The error of a command for the error of a client that was never connected.
 
     Args:
-        server: As the command was told.
-        error: It comes from what the last attempt ended with, and that from what the system said, if it did.
-        option: How a command is told another server.
+        server: The given address.
+        error: Its cause is the error of the last attempt, and the cause of that may be an error of the system.
+        option: The option that names another server.
     """
     last = error.__cause__ or error
     if isinstance(last.__cause__, OSError) and not isinstance(last.__cause__, ssl.SSLError):
@@ -27,6 +27,6 @@ def unreached(server: str, error: BaseException, option: str = "--server HOST:PO
     if last.__cause__ is not None or server in said:
         return CommandError(said)
     return CommandError(
-        f"the server at {server} does not answer: {said}. Its process is suspended or overloaded, or what is sent to "
-        f"it is dropped on the way: look at the server and its log, or name another with {option}"
+        f"the server at {server} does not answer: {said}. Its process is suspended or overloaded, or packets to it "
+        f"are dropped on the way: check the server and its log, or name another with {option}"
     )

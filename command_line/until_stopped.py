@@ -1,6 +1,6 @@
-"""Commands that go on until they are stopped: by Ctrl-C, by SIGTERM, or by the end of whoever reads their output.
+"""Commands that run until they are stopped: by Ctrl-C, by SIGTERM, or when the reader of their output closes it.
 
-They set handlers of their own: a shell starts background jobs with SIGINT ignored, and Python leaves it ignored.
+They install signal handlers: a shell starts background jobs with SIGINT ignored, and Python keeps it ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def run_until_stopped(work: Callable[[], Awaitable[None]]) -> None:
 
     Raises:
         StoppedError: By a signal; in a group.
-        OutputClosedError: The pipe behind stdout has no reader any more; in a group.
+        OutputClosedError: The pipe at stdout has no reader any more; in a group.
     """
     async with trio.open_nursery() as nursery:
         await nursery.start(_wait_for_signal)
@@ -45,6 +45,6 @@ async def _wait_for_closed_output() -> None:
         return
     if not stat.S_ISFIFO(os.fstat(output).st_mode):
         return
-    # The end of a pipe that is written to never becomes readable; what is told of it is that the other end is closed.
+    # A pipe for writing never becomes readable; this only returns when its other end was closed.
     await trio.lowlevel.wait_readable(output)
     raise OutputClosedError

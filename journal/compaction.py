@@ -1,6 +1,6 @@
-"""Compacting a data directory that nobody uses: what no record needs any more goes, what is sealed is not rewritten.
+"""Compacting a data directory that is not in use: unneeded data is removed, Parquet segments are not rewritten.
 
-A directory that is damaged anywhere is left as it is: what looks left over in it may be all that is left of something.
+A damaged directory is not changed: what looks like a leftover may be all that remains of some data.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _OPENED_AT_ONCE = 500
 
 @attrs.frozen(slots=True)
 class Compacted:
-    """What a compaction came to.
+    """The result of a compaction.
 
     Attributes:
         directory: The data directory.
-        removed_files: Files of trimmed, replaced or deleted segments, and of none.
-        removed_bytes: Of those.
+        removed_files: Number of removed files: of trimmed, replaced or deleted segments, and of no segment.
+        removed_bytes: Size of these.
         views_before_bytes: Size of the views' tables before.
-        views_after_bytes: And after.
+        views_after_bytes: Their size after.
     """
 
     directory: str
@@ -47,20 +47,20 @@ class Compacted:
 
     @property
     def gained_bytes(self) -> int:
-        """What the directory is smaller by."""
+        """Number of bytes by which the directory became smaller."""
         return self.removed_bytes + self.views_before_bytes - self.views_after_bytes
 
 
 async def compact(directory: str, config: ServerConfig, progress: Progress | None = None) -> Compacted:
-    """Bring a directory in order: recover it, remove what no record knows, and rewrite the views without what is gone.
+    """Recover a directory, remove files without a record, and rewrite the views without deleted entries.
 
     Args:
         directory: The data directory.
-        config: The server's configuration; nothing is sealed.
+        config: The server's configuration; no segment is converted.
         progress: Called with the bytes checked so far.
 
     Raises:
-        DataDirectoryError: A server uses the directory, or it is none.
+        DataDirectoryError: A server uses the directory, or it is not a data directory.
         CorruptionError: The directory is damaged; nothing was changed.
         StorageFailedError: The disk failed.
     """
@@ -72,13 +72,13 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
             first.path,
             first.position,
             f"{first.problem}. {len(report.damages)} damages in all ('journal check' lists them): nothing was changed, "
-            f"since what looks left over here may be all that is left of something",
+            f"since what looks like a leftover may be all that remains of some data",
         )
     before = await trio.to_thread.run_sync(_segment_files, files, directory)
     views_before = await trio.to_thread.run_sync(_tables_bytes, files, f"{directory}/state")
     resting = attrs.evolve(config, sealing=attrs.evolve(config.sealing, enabled=False))
     async with open_engine(directory, resting) as engine:
-        # After a checkpoint a crash brings back nothing that refers to what goes now.
+        # After a checkpoint a recovery reads nothing that refers to the files that are removed now.
         await engine.checkpoint()
         known = await _known(engine)
         await trio.to_thread.run_sync(_remove_unknown, files, directory, known)
@@ -90,7 +90,7 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
 
 
 async def _known(engine: Engine) -> set[str]:
-    """Paths of the files that segments lie in."""
+    """Paths of the files of all segments."""
     known: set[str] = set()
     for number, shard_id in enumerate(engine.shard_ids()):
         shard = engine.peek(shard_id)
@@ -105,7 +105,7 @@ async def _known(engine: Engine) -> set[str]:
 
 
 def _segment_files(files: FileSystem, directory: str) -> dict[str, int]:
-    """Sizes of the files that are named as segments are, by path; others are nobody's business here."""
+    """Sizes of the files with names of segments, by path; other files are ignored."""
     return {path: _size(files, path) for path in _named_as_segments(files, directory)}
 
 

@@ -1,6 +1,6 @@
-"""Signals that reach a program before it is ready to act on them: noted here, acted on as soon as it is.
+"""Signals that arrive before a program is ready to handle them: recorded, and handled as soon as it is.
 
-Without this SIGTERM ends a server by the signal while Python still imports its modules, and SIGHUP does, too.
+Otherwise SIGTERM and SIGHUP would kill a server while Python is still importing its modules.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class EarlySignals:
-    """A signal handler that only takes note.
+    """A signal handler that only records signals.
 
     Attributes:
-        stop: SIGTERM or SIGINT, if one came.
-        reload: SIGHUP came.
+        stop: SIGTERM or SIGINT, if one arrived.
+        reload: Whether SIGHUP arrived.
     """
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class EarlySignals:
 
 
 def note_signals() -> None:
-    """Only note SIGTERM, SIGINT and SIGHUP from now on. Call it first, in the main thread."""
+    """Only record SIGTERM, SIGINT and SIGHUP from now on. Call it first, in the main thread."""
     early = EarlySignals()
     for number in (*_STOPS, signal.SIGHUP):
         signal.signal(number, early)
 
 
 def early_signals() -> EarlySignals:
-    """What was noted since `note_signals`; nothing if that was not called, or other handlers were installed since."""
+    """The signals since `note_signals`; none if it was not called, or other handlers were installed since."""
     handler = signal.getsignal(signal.SIGTERM)
     return handler if isinstance(handler, EarlySignals) else EarlySignals()

@@ -1,8 +1,8 @@
-"""The one error tree of the storage formats and views.
+"""The error classes of the storage formats and views, in one tree.
 
-Every message names the thing, the value found, the value allowed and, where there is one, the way out. What a peer may
-be told over the wire carries a ``code``; `journal.protocol.errors` maps codes to wire numbers and back, so an error
-raised in the engine reaches a client as the same class.
+Every message names the object, the value found, the values allowed and, if there is one, what can be done. Errors that
+may be sent to a client have a ``code``; `journal.protocol.errors` maps codes to wire numbers and back, so an error that
+is raised in the engine reaches a client as the same class.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar, TypeVar
 
 
 class StorageError(Exception):
-    """Root of all errors this package raises on purpose.
+    """Base class of all errors that this package raises on purpose.
 
     Attributes:
         code: Stable snake_case name, the same in logs, on the wire and in the documentation.
@@ -26,16 +26,16 @@ _Error = TypeVar("_Error", bound=StorageError)
 
 
 def afresh(error: _Error) -> _Error:
-    """An error that is kept and raised time after time, as if it had not been raised before.
+    """Return an error that is kept and raised repeatedly without the traceback of earlier raises.
 
-    An exception collects the frames, and all that they hold, of every time that it is raised: one that tells thousands
-    of callers of the same failure would fill the memory.
+    Otherwise an exception collects the frames, and all objects in them, of every raise: an error that is raised for
+    thousands of callers would fill the memory.
     """
     return error.with_traceback(None)
 
 
 class BatchError(StorageError):
-    """Bytes that should be a record batch are not one: too short, wrong magic, wrong checksum, impossible column."""
+    """Bytes are not a valid record batch: too short, wrong magic, wrong checksum, impossible column."""
 
     code = "bad_batch"
 
@@ -59,7 +59,7 @@ class CorruptionError(StorageError):
 
 
 class FormatVersionError(StorageError):
-    """A file, directory or peer speaks a newer version of a format than this program knows."""
+    """A file, directory or peer uses a newer version of a format than this program supports."""
 
     code = "format_version"
 
@@ -71,25 +71,25 @@ class InvalidNameError(StorageError):
 
 
 class InvalidRequestError(StorageError):
-    """A request is well-formed but asks for something impossible."""
+    """A request is well-formed but impossible to carry out."""
 
     code = "invalid_request"
 
 
 class ShardNotFoundError(StorageError):
-    """No shard has that name."""
+    """No shard has this name."""
 
     code = "shard_not_found"
 
 
 class ShardExistsError(StorageError):
-    """A shard of that name exists already."""
+    """A shard with this name exists already."""
 
     code = "shard_exists"
 
 
 class ShardDamagedError(StorageError):
-    """The shard is stopped because stored data of it is damaged; other shards go on."""
+    """The shard is stopped because its stored data is damaged; other shards go on."""
 
     code = "shard_damaged"
 
@@ -98,7 +98,7 @@ class OffsetOutOfRangeError(StorageError):
     """The offset was trimmed or does not exist yet.
 
     Attributes:
-        start_offset: First offset that is still there.
+        start_offset: First offset that was not trimmed.
         next_offset: Offset that the next record will get.
     """
 
@@ -116,14 +116,14 @@ class OffsetOutOfRangeError(StorageError):
 
 
 class OffsetConflictError(StorageError):
-    """A conditional append expected another next offset than the shard has."""
+    """A conditional append expected another next offset than the shard's."""
 
     code = "offset_conflict"
 
     def __init__(self, shard: str, expected_offset: int, next_offset: int) -> None:
         super().__init__(
             f"append to shard {shard!r} expected next offset {expected_offset}, but it is {next_offset}; "
-            f"read what came between and decide again"
+            f"read the records in between and decide again"
         )
         self.shard = shard
         self.expected_offset = expected_offset
@@ -145,13 +145,13 @@ class VersionConflictError(StorageError):
 
 
 class CursorConflictError(StorageError):
-    """A commit was made on the condition that a cursor lies at most at an offset, and it lies beyond."""
+    """A commit required that a cursor is at most at an offset, but it is after it."""
 
     code = "cursor_conflict"
 
     def __init__(self, shard: str, name: str, max_offset: int, found_offset: int) -> None:
         super().__init__(
-            f"cursor {name!r} of shard {shard!r} lies at offset {found_offset}, beyond {max_offset}; read it and "
+            f"cursor {name!r} of shard {shard!r} is at offset {found_offset}, after {max_offset}; read it and "
             f"decide again"
         )
         self.shard = shard
@@ -161,7 +161,7 @@ class CursorConflictError(StorageError):
 
 
 class StaleEpochError(StorageError):
-    """A producer, broker or session owner with a newer epoch has taken over; this one is fenced for ever."""
+    """A producer, broker or session owner with a newer epoch has taken over; this one is permanently fenced."""
 
     code = "stale_epoch"
 
@@ -176,7 +176,7 @@ class SequenceGapError(StorageError):
     """A producer's batch does not follow its last accepted one: an earlier batch is missing or was refused.
 
     Attributes:
-        expected_sequence: The sequence that the store would accept next, where it says so.
+        expected_sequence: The sequence that the store would accept next, if it is known.
     """
 
     code = "sequence_gap"
@@ -190,11 +190,11 @@ class SequenceGapError(StorageError):
 class SequenceLostError(StorageError):
     """A producer's batch cannot be stored under its sequence any more, and is not acknowledged.
 
-    It was lost with the memory while later batches of its producer are kept, or the server has forgotten the producer
-    and cannot tell whether the batch is stored. Appending its records as new ones puts them behind the later ones.
+    It was lost with the memory while later batches of its producer are kept, or the server has no state of the producer
+    any more and does not know whether the batch is stored. Appended as new, its records come after the later ones.
 
     Attributes:
-        expected_sequence: The sequence that the store would accept next, where it says so.
+        expected_sequence: The sequence that the store would accept next, if it is known.
     """
 
     code = "sequence_lost"
@@ -211,39 +211,39 @@ class IndexMissingError(StorageError):
 
 
 class LimitExceededError(StorageError):
-    """A configured limit would be passed; the message names the limit, the value and the setting."""
+    """A configured limit would be exceeded; the message names the limit, the value and the setting."""
 
     code = "limit_exceeded"
 
 
 class OverloadedError(StorageError):
-    """A bounded resource is full for the moment; the request was not carried out and may be sent again."""
+    """A bounded resource is full at present; the request was not carried out and may be sent again."""
 
     code = "overloaded"
     retriable = True
 
 
 class DiskFullError(StorageError):
-    """The disk is nearly full: appends are refused before it really is, reads go on."""
+    """The disk is nearly full: appends are refused before it is completely full, reads go on."""
 
     code = "disk_full"
     retriable = True
 
 
 class DurabilityUnavailableError(StorageError):
-    """A durable acknowledgement was asked of a shard in memory mode."""
+    """A durable acknowledgement was requested for a shard in memory mode."""
 
     code = "durability_unavailable"
 
 
 class StorageFailedError(StorageError):
-    """A write or fsync failed; nothing more is acknowledged until the data directory is opened anew."""
+    """A write or fsync failed; nothing more is acknowledged until the data directory is opened again."""
 
     code = "storage_failed"
 
 
 class SealFailedError(StorageError):
-    """A closed segment could not be made a Parquet file. It stays a log, which loses nothing, and is tried again."""
+    """A closed segment could not be converted to Parquet. It stays a log file, no record is lost, and it is retried."""
 
     code = "seal_failed"
     retriable = True

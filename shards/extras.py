@@ -1,6 +1,6 @@
-"""What an optional part of the installation needs: the line that installs it, for messages about what is missing.
+"""The install command of optional packages, for messages about missing ones.
 
-The project is installed from a checkout or from a wheel, whose place a running program does not know. So the line names
+The project is installed from a checkout or a wheel whose location a running program does not know. So the command names
 the missing packages themselves, as the installed distribution declares them for its extra.
 """
 
@@ -15,11 +15,11 @@ _EXTRA: Final = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 
 def install_command(extra: str) -> str:
-    """The command that installs what is missing of an extra; all of the extra if nothing is.
+    """The command that installs the missing packages of an extra; all packages of the extra if none is missing.
 
-    Outside an installation, where nothing declares what the extra needs, it is the line for a checkout.
+    Without an installed distribution, which declares the packages, it is the command for a checkout.
     """
-    # Imported late: it takes as long as the rest of a short command, and only messages about what is missing need it.
+    # Imported late: it takes as long as the rest of a short command, and only these messages need it.
     from importlib.metadata import PackageNotFoundError, requires
 
     try:

@@ -1,8 +1,8 @@
-"""Which lsns belong to the history of a store, and up to where two histories are the same. Pure values.
+"""The history of a store as its gaps in the lsns, and up to which lsn two histories are the same. Pure values.
 
-A restore from a backup ends one history and begins another: what was given out behind the backup is gone, and lsns go
-on far above it (docs/adr/0023). So a history is known by its gaps, and two of them are the same up to the first gap
-that only one of them has.
+A restore from a backup ends one history and begins another: data after the backup is lost, and lsns continue far above
+it (docs/adr/0023). So a history is identified by its gaps, and two histories are the same up to the first gap that only
+one of them has.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class HistoryGap:
     """One restore from a backup.
 
     Attributes:
-        lsn_before: The newest lsn that the backup holds.
-        lsn_after: The first lsn that was given out after the restore; no other restore has the same one.
+        lsn_before: The newest lsn in the backup.
+        lsn_after: The first lsn that was assigned after the restore; different for every restore.
     """
 
     lsn_before: int
@@ -29,7 +29,7 @@ def common_lsn(known: Collection[HistoryGap], found: Collection[HistoryGap]) -> 
     """The lsn up to which two histories are the same; None if they do not differ.
 
     Args:
-        known: The gaps of the history that somebody read.
+        known: The gaps of the history that was read before.
         found: The gaps of the history that the store has now.
     """
     if known == found:

@@ -1,6 +1,6 @@
-"""Plain values that describe shards, cursors and state: shared by the views, the protocol and the adapter.
+"""Plain values that describe shards, cursors and state: used by the views, the protocol and the adapter.
 
-They travel as MessagePack (field names are part of protocol version 1) and are stored the same way in the views.
+They are encoded as MessagePack (field names are part of protocol version 1), on the wire and in the views.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import attrs
 
 
 class Mode(enum.StrEnum):
-    """Where the next segment of a shard lies."""
+    """The kind of a shard's next segment."""
 
     MEMORY = "memory"
     FILE = "file"
 
 
 class AckLevel(enum.IntEnum):
-    """What an acknowledgement promises.
+    """The promise of an acknowledgement.
 
-    ``DEFAULT`` in a request means: durable in file mode, memory in memory mode. A reply always names the level reached.
+    ``DEFAULT`` in a request means durable in file mode, and memory in memory mode. A reply always has the reached
+    level.
     """
 
     DEFAULT = 0
@@ -28,7 +29,7 @@ class AckLevel(enum.IntEnum):
     DURABLE = 2
 
     def __str__(self) -> str:
-        """The name, for people: `durable`."""
+        """The name of the level: `durable`."""
         return self.name.lower()
 
     def __format__(self, spec: str) -> str:
@@ -36,7 +37,7 @@ class AckLevel(enum.IntEnum):
 
 
 class SegmentKind(enum.StrEnum):
-    """What a segment is made of."""
+    """The kind of a segment."""
 
     MEMORY = "memory"
     LOG = "log"
@@ -45,7 +46,7 @@ class SegmentKind(enum.StrEnum):
 
 @attrs.frozen(slots=True)
 class Retention:
-    """What a shard keeps; whole segments go, oldest first, when any bound is passed. 0 means no bound."""
+    """Retention of a shard: whole segments are dropped, oldest first, when a bound is exceeded. 0 means no bound."""
 
     max_age_s: int = 0
     max_bytes: int = 0
@@ -54,14 +55,14 @@ class Retention:
 
 @attrs.frozen(slots=True)
 class ShardConfig:
-    """How a shard is kept.
+    """Configuration of a shard.
 
     Attributes:
-        mode: Where its next segment lies.
+        mode: Kind of its next segment.
         retention: Bounds by age, bytes and count.
-        segment_bytes: A segment is closed at this size; 0 takes the server's default.
-        index_keys: Keep an index for reads by key.
-        index_tags: Keep an index for reads by tag.
+        segment_bytes: A segment is closed at this size; 0 means the server's default.
+        index_keys: Whether it has an index for reads by key.
+        index_tags: Whether it has an index for reads by tag.
     """
 
     mode: Mode = Mode.FILE
@@ -73,7 +74,7 @@ class ShardConfig:
 
 @attrs.frozen(slots=True)
 class SegmentInfo:
-    """One segment of a shard, as `describe` shows it."""
+    """One segment of a shard, as in its description."""
 
     kind: SegmentKind
     base_offset: int
@@ -88,14 +89,14 @@ class ShardInfo:
     """A shard as a client sees it.
 
     Attributes:
-        shard_id: Number of the shard on its node; never used again after a delete.
-        start_offset: First offset that is still there (lower ones were trimmed).
-        next_offset: Offset the next record will get; all offsets below it are committed.
+        shard_id: Id of the shard on its node; never assigned again after a deletion.
+        start_offset: First offset that was not trimmed.
+        next_offset: Offset of the next record; all records below it are committed.
         last_lsn: lsn of the newest batch, 0 if there is none.
         size_bytes: Bytes of all segments.
-        restored_offset: Where the shard ended when its node was restored from a backup the last time; None if that
-            never happened. From here on other records may have had these offsets before the restore.
-        record_count: Records that are there. Offsets that were lost with the memory have none, so it may be less than
+        restored_offset: The shard's next offset when its node was last restored from a backup; None without a restore.
+            From here on, other records may have had these offsets before the restore.
+        record_count: Number of records. Offsets that were lost with the memory have none, so it may be less than
             ``next_offset - start_offset``.
     """
 
@@ -117,8 +118,8 @@ class Cursor:
     """A named durable offset in a shard.
 
     Attributes:
-        offset: Next offset its owner wants to read.
-        version: lsn of the commit that set it; 0 stands for "not there" in a compare-and-set.
+        offset: Next offset that its owner will read.
+        version: lsn of the commit that set it; in a compare-and-set, 0 means that it does not exist.
     """
 
     name: str
@@ -131,8 +132,8 @@ class StateValue:
     """A value of the state store.
 
     Attributes:
-        version: lsn of the put; 0 stands for "not there" in a compare-and-set.
-        expires_at_us: Time from which the key is gone; 0 means never.
+        version: lsn of the put; in a compare-and-set, 0 means that it does not exist.
+        expires_at_us: Time in microseconds since the epoch at which the key expires; 0 means never.
     """
 
     key: bytes
@@ -143,12 +144,12 @@ class StateValue:
 
 @attrs.frozen(slots=True)
 class Appended:
-    """What the store says of an append.
+    """Result of an append.
 
     Attributes:
-        base_offset: Offset of the batch's first record; -1 when a repeated batch was recognised but its offset is no
-            longer remembered (it is stored exactly once all the same).
-        level: What is promised now.
+        base_offset: Offset of the batch's first record; -1 if a repeated batch was recognised but its offset is not
+            known any more (it is nevertheless stored exactly once).
+        level: The reached level.
         duplicate: The producer had sent this batch before; it was not stored again.
     """
 
@@ -159,7 +160,7 @@ class Appended:
 
 @attrs.frozen(slots=True)
 class ProducerIdentity:
-    """A registered producer. Opening its name again raises the epoch, which fences every older holder."""
+    """A registered producer. Opening its name again raises the epoch, which fences all clients with an older one."""
 
     producer_id: int
     epoch: int

@@ -1,4 +1,4 @@
-"""Where a reader starts in a shard or in a set of shards. Resolving a start to an offset is the store's work."""
+"""Start positions in a shard or in a set of shards. The store resolves them to offsets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ StartKind = Literal["earliest", "latest", "offset", "time", "lsn"]
 
 @attrs.frozen(slots=True)
 class Start:
-    """A position to read from, as a client names it.
+    """A position at which a client begins to read.
 
     Attributes:
-        kind: What ``value`` counts.
+        kind: The kind of ``value``.
         value: The offset, the time in microseconds since the epoch, or the lsn; 0 for ``earliest`` and ``latest``.
     """
 
@@ -23,17 +23,17 @@ class Start:
 
     @classmethod
     def earliest(cls) -> Self:
-        """The first record that is still there."""
+        """The first record that was not trimmed."""
         return cls("earliest")
 
     @classmethod
     def latest(cls) -> Self:
-        """Behind the newest committed record: only what is appended from now on."""
+        """After the newest committed record: only later records."""
         return cls("latest")
 
     @classmethod
     def offset(cls, offset: int) -> Self:
-        """The record with this offset in its shard. Means nothing for a topic filter."""
+        """The record with this offset in its shard. Not valid for a topic filter."""
         return cls("offset", offset)
 
     @classmethod

@@ -1,6 +1,6 @@
-"""Who a peer is and what it may do: users, tokens, certificates, rules, quotas, and the record of administrative acts.
+"""Authentication and authorization: users, tokens, certificates, rules, quotas, and the log of administrative acts.
 
-The server and the MQTT broker share what is here. What a rule's answer means for an operation is theirs to say.
+The server and the MQTT broker share this package. They decide which right an operation needs.
 """
 
 __all__: list[str] = []

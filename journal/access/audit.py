@@ -1,6 +1,6 @@
-"""The record of administrative acts and refused logins: a file to which a line is added for each, a JSON object a line.
+"""The audit log of administrative acts and refused logins: a file with one line for each, a JSON object a line.
 
-What counts as such an act is said by who writes here. A secret has no place in any of the fields.
+The callers decide what is such an act. None of the fields may contain a secret.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 class AuditLog:
-    """An open file.
+    """An open audit log.
 
     Args:
-        path: Where it is; made if it is not there. Empty keeps no record.
+        path: The file; created if it does not exist. Empty disables the log.
         time_ns: Nanoseconds since 1970.
 
     Raises:
@@ -43,19 +43,19 @@ class AuditLog:
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a record at all."""
+        """Whether the log is enabled."""
         return self._descriptor is not None
 
     def write(self, *, principal: str, peer: str, act: str, target: str, outcome: str, left_out: int = 0) -> None:
-        """Add a line. Blocks no longer than the page cache does; what cannot be written is told in the server's log.
+        """Add a line. Blocks only for the page cache. A write error is reported in the server's log, and not raised.
 
         Args:
-            principal: Who did it; empty for one without a name.
-            peer: From where, ``HOST:PORT``.
-            act: What, in one word.
-            target: The shard it was done to.
+            principal: The principal; empty for one without a name.
+            peer: Its address, ``HOST:PORT``.
+            act: The act, in one word.
+            target: The shard that was affected.
             outcome: ``ok``, or the code of the error.
-            left_out: It stands for so many that have no line of their own.
+            left_out: Number of lines that were left out and that this line stands for.
         """
         if self._descriptor is None:
             return
@@ -74,17 +74,17 @@ class AuditLog:
             os.write(self._descriptor, line + b"\n")
         except OSError as error:
             if not self._is_failing:
-                # Once, until it goes again: the act itself was done and is not undone by this.
+                # Reported once, until writing works again: the act itself was done and is not undone by this.
                 log.error("an act is missing from the audit log", path=self._path, reason=error.strerror)  # noqa: TRY400
             self._is_failing = True
         else:
             self._is_failing = False
 
     def reopen(self) -> None:
-        """Go on in the file that has the name now, after another program moved the old one away.
+        """Continue in the file that has the name now, after another program renamed the old one.
 
         Raises:
-            ConfigurationError: It cannot be opened; the old one is gone on with.
+            ConfigurationError: It cannot be opened; the old one stays in use.
         """
         if self._descriptor is not None:
             old, self._descriptor = self._descriptor, self._open()

@@ -1,6 +1,6 @@
-"""Whether a client is who it says: by password, off the event loop, a few at a time, and slowly for who guesses.
+"""Checking user names and passwords: off the event loop, a few at a time, and with delays after failures.
 
-What the passwords are checked against is `users`.
+The stored passwords are in `users`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from journal.access.failed_attempts import FailedAttempts
 from journal.access.users import Users
 
 _AT_ONCE: Final = 2
-"""Checks that run at the same time: each takes a core for its time, and 16 MiB."""
+"""Number of concurrent checks: each uses a processor core, and 16 MiB."""
 
 _REMEMBERED: Final = 20_000
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen(slots=True)
 class _Who:
-    """A user name, or what stands for it, and where it was given."""
+    """A user name, or a digest of it, and the host from which it was sent."""
 
     name: bytes
     network: str
@@ -39,11 +39,11 @@ class Authentication:
     """Checks user names and passwords.
 
     Args:
-        users: Who there is; None if no password file is configured.
+        users: The stored passwords; None if no password file is configured.
         clock: Seconds, never going backwards.
 
     Attributes:
-        refused_early: Tries that were refused unseen because their turn had not come yet.
+        refused_early: Attempts that were refused without a check because they came too early after failures.
     """
 
     def __init__(self, users: Users | None, clock: Callable[[], float] = trio.current_time) -> None:
@@ -51,19 +51,19 @@ class Authentication:
         self._clock = clock
         self._turns = trio.CapacityLimiter(_AT_ONCE)
         self._threads = trio.CapacityLimiter(_AT_ONCE)
-        # Of one user from one host, and of a host whatever names it tries: nobody can lock out a user from elsewhere.
+        # For one user from one host, and for a host with any user names: a user cannot be locked out from elsewhere.
         self._by_user = FailedAttempts(free_failures=3, first_s=1, longest_s=60)
         self._by_host = FailedAttempts(free_failures=30, first_s=1, longest_s=60)
         self._proofs: OrderedDict[bytes, None] = OrderedDict()
-        # Who got in from where, the latest ones. What others try from there is nothing to them: one device with an old
-        # password would otherwise lock out everybody behind the same gateway.
+        # The latest successful logins by user and host. They are exempt from the host's delay: otherwise one device
+        # with an old password would lock out all users behind the same gateway.
         self._came_from: OrderedDict[_Who, None] = OrderedDict()
         self._key = secrets.token_bytes(32)
         self.refused_early = 0
 
     @property
     def users(self) -> Users | None:
-        """Who there is."""
+        """The stored passwords."""
         return self._users
 
     @users.setter
@@ -74,9 +74,9 @@ class Authentication:
         """Whether it is the user's password.
 
         Args:
-            name: As the client gave it.
-            password: As the client gave it.
-            host: Where the client is; empty if that is not known.
+            name: As the client sent it.
+            password: As the client sent it.
+            host: Address of the client; empty if it is not known.
         """
         users = self._users
         if users is None:
@@ -94,7 +94,7 @@ class Authentication:
             return True
         async with self._turns:
             if self._must_wait(who):
-                # Others like this one failed while it waited for its turn.
+                # Other attempts of this user failed while it waited.
                 return False
             is_right = await trio.to_thread.run_sync(users.check, name, password, limiter=self._threads)
         now = self._clock()
@@ -108,7 +108,7 @@ class Authentication:
         return is_right
 
     def _who(self, name: str, host: str) -> _Who:
-        # Names that strangers make up may be long, and are remembered: what stands for them is not.
+        # User names from unauthenticated clients may be long and are kept: their digests have a fixed size.
         digest = hmac.digest(self._key, name.encode(errors="surrogatepass"), hashlib.sha256)
         return _Who(digest, network_of(host))
 
@@ -125,11 +125,11 @@ class Authentication:
         _remember(self._came_from, who)
 
     def _proof(self, users: Users, name: str, password: bytes) -> bytes | None:
-        """What is remembered of a password that was right.
+        """The remembered proof of a right password.
 
-        Ten thousand clients that come back after a broken network would otherwise take minutes. It is a hash that is
-        quick, but under a key that this process alone has, and bound to the line of the file, so that it is worth
-        nothing once the password was changed.
+        Without it, ten thousand clients that reconnect after a network failure would take minutes. It is a fast hash,
+        but with a key of this process, and bound to the line of the file, so that it is not valid after the password
+        was changed.
         """
         kept = users.hash_of(name)
         if kept is None:
@@ -139,7 +139,7 @@ class Authentication:
 
 
 def _remember(kept: OrderedDict[_T, None], one: _T) -> None:
-    """Keep the latest ones, in the order in which they came last."""
+    """Keep the latest entries, in the order in which they came last."""
     kept[one] = None
     kept.move_to_end(one)
     if len(kept) > _REMEMBERED:
@@ -147,7 +147,7 @@ def _remember(kept: OrderedDict[_T, None], one: _T) -> None:
 
 
 def network_of(host: str) -> str:
-    """Whose failures count together with those of a host: whoever has one address of IPv6 has a network of them."""
+    """The network whose failures count together with those of a host: an IPv6 client usually has a whole network."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

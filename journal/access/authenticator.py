@@ -1,6 +1,6 @@
-"""Behind the door of `principal`: passwords, tokens and client certificates of a server, and rules for whose they are.
+"""Implementation of `authorization`: passwords, tokens and client certificates of a server, and access rules.
 
-Where connections come from, and what their operations need, is the server's business.
+The server accepts the connections, and decides which rights an operation needs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PASSWORD: Final = "password"  # noqa: S105 the name of a field
 
 @attrs.frozen(slots=True)
 class Known:
-    """Everything that says who there is and what they may do; it is exchanged as a whole.
+    """All credentials and rules; replaced as a whole.
 
     Attributes:
         users: None without a password file.
         tokens: None without a file of tokens.
-        certificates: Whether TLS checks client certificates, whose common names are users then.
-        anonymous: Whether a peer without any credentials gets in where others have some.
+        certificates: Whether TLS verifies client certificates, whose common names are user names then.
+        anonymous: Whether peers without credentials are accepted although credentials are configured.
     """
 
     rules: AccessRules
@@ -45,19 +45,19 @@ class Known:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether anybody can show who they are."""
+        """Whether any kind of credentials is configured."""
         return self.users is not None or self.tokens is not None or self.certificates
 
 
 @attrs.frozen(slots=True, eq=False)
 class Admitted:
-    """A principal that was let in.
+    """An authenticated principal.
 
     Attributes:
-        name: The user; empty for an anonymous one.
-        proof: What it was let in for, which a reload may take away: what is kept of its password or token, ``None``
-            for a certificate, and nothing of this where `name` is empty.
-        expires_at_s: Seconds since 1970 until which it is let in; None for no end.
+        name: The user name; empty for an anonymous peer.
+        proof: The credential that was used, which a reload may revoke: the stored part of its password or token, None
+            for a certificate. Without meaning where `name` is empty.
+        expires_at_s: Seconds since 1970 at which its token expires; None for no expiry.
     """
 
     name: str
@@ -66,16 +66,16 @@ class Admitted:
     expires_at_s: float | None = None
 
     def may(self, action: Action, target: str) -> bool:
-        """Whether it may do something with a shard, or with all that match a filter."""
+        """Whether it may do an action with a shard, or with all that match a filter."""
         return self.permissions.may(action, target)
 
     def may_somewhere(self, action: Action) -> bool:
-        """Whether there is any shard that it may do something with."""
+        """Whether there may be any shard with which it may do the action."""
         return self.permissions.may_somewhere(action)
 
 
 class Authenticator:
-    """Decides who a peer is.
+    """Authenticates peers.
 
     Args:
         known: See the attribute.
@@ -83,7 +83,7 @@ class Authenticator:
         time_s: Seconds since 1970.
 
     Attributes:
-        known: It may be exchanged; the next peer is looked up in the new one.
+        known: The credentials and rules. It may be replaced; later logins use the new ones.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Authenticator:
         self._clock = clock
         self._time_s = time_s
         self._passwords = Authentication(known.users, clock)
-        # Nobody guesses one of 2^256 tokens, so a right one is let in whatever was tried before it. Who goes on trying
-        # is told to stop.
+        # A token of 2^256 cannot be guessed, so a right one is accepted whatever was tried before. Clients that
+        # continue with wrong ones get another error.
         self._by_network = FailedAttempts(free_failures=30, first_s=1, longest_s=60)
 
     @property
     def known(self) -> Known:
-        """Who there is and what they may do."""
+        """The credentials and rules."""
         return self._known
 
     @known.setter
@@ -110,11 +110,11 @@ class Authenticator:
     async def authenticate(
         self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
     ) -> Admitted:
-        """Find out who a peer is; see `principal.Access`."""
+        """Authenticate a peer; see `authorization.Access`."""
         known = self._known
         given = credentials or {}
         if not known.has_credentials:
-            # What is given cannot be checked, so it counts for nothing.
+            # Nothing is configured to check the credentials against, so they are ignored.
             await trio.lowlevel.checkpoint()
             return self._admitted("")
         host = peer.rpartition(":")[0]
@@ -127,13 +127,13 @@ class Authenticator:
         if known.certificates and certificate_name:
             if given.get(_USER, certificate_name) != certificate_name:
                 raise AuthenticationError(
-                    f"the client certificate is of {certificate_name!a}, not of the user that was named; "
-                    "name that one or none"
+                    f"the client certificate is of {certificate_name!a}, not of the user that was given; "
+                    "give that user or none"
                 )
             try:
                 check_name(certificate_name)
             except ValueError as error:
-                raise AuthenticationError(f"the client certificate {error}; have another one issued") from error
+                raise AuthenticationError(f"the client certificate {error}; use another one") from error
             return self._admitted(certificate_name)
         if known.anonymous and not given:
             return self._admitted("")
@@ -146,26 +146,26 @@ class Authenticator:
             if self._by_network.must_wait(network, now):
                 raise AuthenticationError("too many wrong tokens from there; wait a minute")
             self._by_network.failed(network, now)
-            raise AuthenticationError("the token is none that this server knows; `journal token FILE USER` makes one")
+            raise AuthenticationError("the token is not known to this server; `journal token FILE USER` creates one")
         if kept.expires_at_s is not None and kept.expires_at_s <= self._time_s():
             raise AuthenticationError(
                 f"the token of {kept.name!a} expired at {_moment(kept.expires_at_s)}; `journal token FILE USER` "
-                "makes a new one"
+                "creates a new one"
             )
         return self._admitted(kept.name, kept, kept.expires_at_s)
 
     async def _by_password(self, name: str, password: str, host: str) -> Admitted:
         users = self._known.users
-        # Whatever a peer sends can be checked, also what is no text.
+        # Anything that a peer sends can be checked, even if it is not text.
         secret = password.encode(errors="surrogatepass")
         if not await self._passwords.check(name, secret, host):
             raise AuthenticationError(
-                "wrong user name or password, or too many wrong ones from there of late: then wait a minute"
+                "wrong user name or password, or too many wrong ones from this address recently: then wait a minute"
             )
-        # A reload may have come between, which this principal outlives only if its password does.
+        # After a reload in the meantime, the principal is valid only if its password is unchanged.
         admitted = self._admitted(name, users.hash_of(name) if users is not None else None)
         if not self.is_still_known(admitted):
-            raise AuthenticationError("the password was changed at this moment; connect again")
+            raise AuthenticationError("the password was changed during the login; connect again")
         return admitted
 
     def _admitted(
@@ -174,7 +174,7 @@ class Authenticator:
         return Admitted(name, self._known.rules.permissions_of(User(name)), proof, expires_at_s)
 
     def is_still_known(self, admitted: Admitted) -> bool:
-        """Whether who was let in would still be, for the same reason."""
+        """Whether an authenticated principal would still be accepted with the same credential."""
         known, proof = self._known, admitted.proof
         if isinstance(proof, PasswordHash):
             return known.users is not None and known.users.hash_of(admitted.name) == proof
@@ -185,7 +185,7 @@ class Authenticator:
         return known.anonymous or not known.has_credentials
 
     def renewed(self, admitted: Admitted) -> Admitted | None:
-        """The same principal by what is known now; None if it would not be let in any more."""
+        """The same principal with the present rights; None if it would not be accepted any more."""
         if not self.is_still_known(admitted):
             return None
         return self._admitted(admitted.name, admitted.proof, admitted.expires_at_s)
@@ -201,7 +201,7 @@ def _way_out(known: Known) -> str:
         )
         if is_open
     ]
-    return f"this server asks for {' or '.join(ways)}"
+    return f"this server requires {' or '.join(ways)}"
 
 
 def _moment(time_s: float) -> str:

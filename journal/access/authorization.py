@@ -1,6 +1,6 @@
-"""The door to access control: who a peer is, and what it may do. Every way into a server asks here and nowhere else.
+"""The interface of access control: authenticating a peer, and its rights. All protocols of a server use it.
 
-What stands behind it, passwords, tokens, certificates and rules, is `journal.access.authenticator`.
+`journal.access.authenticator` implements it with passwords, tokens, certificates and rules.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ class Action(enum.StrEnum):
 
 
 class Principal(Protocol):
-    """Who a peer turned out to be.
+    """An authenticated peer.
 
     Attributes:
-        name: The user; empty for a peer that gave no name where none is asked for.
+        name: The user name; empty for a peer without one, where authentication is not required.
     """
 
     @property
     def name(self) -> str: ...
 
     def may(self, action: Action, target: str) -> bool:
-        """Whether it may do something.
+        """Whether it may do an action.
 
         Args:
-            action: What.
-            target: Name of a shard. Of a topic filter the answer is whether it may with all that matches it.
+            action: The action.
+            target: Name of a shard, or a topic filter; for a filter, whether it may for all that matches it.
         """
 
     def may_somewhere(self, action: Action) -> bool:
-        """Whether there is any shard that it may do something with."""
+        """Whether there may be any shard with which it may do the action."""
 
 
 class Access(Protocol):
-    """Decides who a peer is."""
+    """Authenticates peers."""
 
     async def authenticate(
         self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
     ) -> Principal:
-        """Find out who a peer is.
+        """Authenticate a peer.
 
         Args:
-            credentials: What it gave: ``{"token": ...}``, or ``{"user": ..., "password": ...}``, or nothing.
-            peer: Where it is, ``HOST:PORT``: who guesses is slowed down.
-            certificate_name: Common name of the client certificate that the peer showed, if it did; TLS has checked
-                it. Never what the peer says of itself.
+            credentials: The sent credentials: ``{"token": ...}``, or ``{"user": ..., "password": ...}``, or None.
+            peer: Address of the peer, ``HOST:PORT``; repeated failures from there are delayed.
+            certificate_name: Common name of the peer's client certificate, if it has one; verified by TLS, never taken
+                from what the peer sent.
 
         Raises:
-            AuthenticationError: It is nobody.
+            AuthenticationError: The credentials are missing or not valid.
         """
 
 
 class _Everybody:
-    """A peer of a server that asks nobody who they are."""
+    """A peer of a server without authentication."""
 
     name = ""
 
@@ -81,25 +81,25 @@ EVERYBODY: Principal = _Everybody()
 
 @attrs.frozen(slots=True)
 class SentAway:
-    """A principal whose credentials or rights were taken away, until its connection has ended.
+    """A principal whose credentials or rights were revoked, until its connection has ended.
 
     Attributes:
-        name: Who it was.
+        name: The former name.
     """
 
     name: str
 
     def may(self, action: Action, target: str) -> bool:
-        """Nothing."""
+        """Return False."""
         return False
 
     def may_somewhere(self, action: Action) -> bool:
-        """Nothing."""
+        """Return False."""
         return False
 
 
 def require(principal: Principal, target: str, *actions: Action) -> None:
-    """Refuse what a principal may not do; any one of the actions is enough.
+    """Raise an error unless a principal may do at least one of the actions.
 
     Raises:
         NotAuthorizedError: It may do none of them.
@@ -107,16 +107,16 @@ def require(principal: Principal, target: str, *actions: Action) -> None:
     if not any(principal.may(action, target) for action in actions):
         who = f"principal {principal.name!a}" if principal.name else "a principal without a name"
         raise NotAuthorizedError(
-            f"{who} may not {' or '.join(actions)} {target!a}; have it allowed in the server's access rules"
+            f"{who} may not {' or '.join(actions)} {target!a}; allow it in the server's access rules"
         )
 
 
 def require_somewhere(principal: Principal, action: Action) -> None:
-    """Refuse what is of use only to a principal that may do something with some shard.
+    """Raise an error unless a principal may do the action with some shard.
 
     Raises:
-        NotAuthorizedError: It may with none.
+        NotAuthorizedError: It may not with any.
     """
     if not principal.may_somewhere(action):
         who = f"principal {principal.name!a}" if principal.name else "a principal without a name"
-        raise NotAuthorizedError(f"{who} may not {action} to any topic; have it allowed in the server's access rules")
+        raise NotAuthorizedError(f"{who} may not {action} to any topic; allow it in the server's access rules")

@@ -1,4 +1,4 @@
-"""Files of users and tokens: read line by line, and replaced as a whole. What a line holds is not known here."""
+"""Files of users and tokens: read line by line, and replaced as a whole. The format of lines is defined elsewhere."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ _OWNER_ALONE: Final = 0o600
 
 
 def read_lines(path: str, written_by: str) -> list[str]:
-    """The lines of a file, without their ends.
+    """Read the lines of a file, without their ends.
 
     Args:
         path: The file.
         written_by: The command that writes such files, for messages.
 
     Raises:
-        ConfigurationError: It cannot be read, or holds no text.
+        ConfigurationError: It cannot be read, or is not text.
     """
     try:
         with open(path, encoding="utf-8") as file:
             return [line.rstrip("\n") for line in file]
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be read: {error.strerror}; `{written_by} {path} USER` makes it"
+            f"{path} cannot be read: {error.strerror}; `{written_by} {path} USER` creates it"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} cannot be read, as `{written_by}` writes no such bytes: {error}") from error
+        raise ConfigurationError(f"{path} is not text as `{written_by}` writes it: {error}") from error
 
 
 def replace_file(target: str, content: bytes, owner: os.stat_result | None) -> None:
-    """Put a file in the place of another at once, durably, and readable for its owner alone.
+    """Replace a file atomically and durably; the new one is readable only for its owner.
 
     Args:
         target: The path, without links in it.
-        content: What is in it from now on.
-        owner: Whose the old file was; None if there was none.
+        content: The new content.
+        owner: Owner of the old file; None if there was none.
 
     Raises:
-        OSError: It cannot be written; the old file is as it was.
+        OSError: It cannot be written; the old file is unchanged.
     """
     directory = os.path.dirname(target)
     beside = os.path.join(directory, f".{os.path.basename(target)}.{secrets.token_hex(8)}")
@@ -50,7 +50,7 @@ def replace_file(target: str, content: bytes, owner: os.stat_result | None) -> N
     try:
         with open(descriptor, "wb") as file:
             if owner is not None and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
-                # The server must still be able to read it when somebody else changed a password.
+                # The server must still be able to read it after another user has changed a password.
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
             file.write(content)

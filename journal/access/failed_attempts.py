@@ -1,4 +1,4 @@
-"""How long somebody who failed has to wait before the next try counts. Pure: the clock is the caller's."""
+"""Delays after failed logins. Pure: the caller provides the time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class _Failures:
 
 
 class FailedAttempts:
-    """Remembers who failed, the most recent ones.
+    """Remembers the most recent failures.
 
     Args:
-        free_failures: So many cost no time.
-        first_s: The wait after the next one; it doubles with each that follows.
-        longest_s: It grows no further. Who has not failed for so long after a wait begins anew.
-        max_entries: Of so many who failed is anything known; then the one who failed longest ago is forgotten.
+        free_failures: Number of failures without a delay.
+        first_s: The delay after the next one, in seconds; it doubles with each later one.
+        longest_s: The longest delay. Without a failure for this time after a delay, the count begins again.
+        max_entries: Number of remembered subjects; beyond it the one with the oldest failure is forgotten.
     """
 
     def __init__(self, *, free_failures: int, first_s: float, longest_s: float, max_entries: int = 10_000) -> None:
@@ -36,12 +36,12 @@ class FailedAttempts:
         return len(self._entries)
 
     def must_wait(self, who: Hashable, now: float) -> bool:
-        """Whether it is too early for another try."""
+        """Whether it is too early for another attempt."""
         failures = self._entries.get(who)
         return failures is not None and now < failures.until
 
     def failed(self, who: Hashable, now: float) -> None:
-        """Take note of a failure."""
+        """Record a failure."""
         failures = self._entries.pop(who, None)
         if failures is None or now > failures.until + self._delays.longest_s:
             failures = _Failures()
@@ -53,5 +53,5 @@ class FailedAttempts:
             self._entries.popitem(last=False)
 
     def succeeded(self, who: Hashable) -> None:
-        """Forget what failures there were."""
+        """Forget the failures."""
         self._entries.pop(who, None)

@@ -1,8 +1,8 @@
-"""Quotas: how much one principal, and all of them together, may have of the server. What they do have, is counted here.
+"""Quotas: how much of the server one principal, or all of them together, may use, and counting their present use.
 
-Rates delay: who has overspent is not read from until the debt is paid, so a client that sends ahead is slowed down and
-one that waits for answers notices longer answers. Connections are refused. Shards and stored bytes are refused by who
-measures them, by the limits that are kept here.
+Rates delay: a connection that has exceeded its rate is not read until the excess is compensated, so a client that sends
+ahead is slowed down, and one that waits for answers gets them later. Connections are refused. Shards and stored bytes
+are measured, and refused, by other modules, with the limits of this one.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from shards.topics.topic_filters import matches
 
 ALL_TOGETHER: Final = "*"
 _LONGEST_WAIT_S: Final = 5.0
-"""A connection is read from at least this often, so that a peer that asks whether the server lives gets its answer."""
+"""A connection is read at least this often, so that a peer's PING is answered."""
 
 
 @attrs.frozen(slots=True)
 class Quota:
-    """Bounds; 0 is none.
+    """Limits of a principal; 0 means no limit.
 
     Attributes:
-        principal: Whose; empty for each that has no quota of its own, ``*`` for all together.
-        topics: Which shards count for `stored_bytes` and `shards`; ``%u`` stands for the principal's name.
-        connections: At the same time.
-        requests_per_s: Requests and record batches.
-        bytes_per_s: Received, fetched and pushed.
-        stored_bytes: In the shards.
-        shards: How many.
-        producers: Names of producers, of which those that are not used for long go by themselves.
+        principal: Name of the principal; empty for each without a quota of its own, ``*`` for all together.
+        topics: The shards that `stored_bytes` and `shards` count; ``%u`` is replaced by the principal's name.
+        connections: Open connections.
+        requests_per_s: Requests and record batches per second.
+        bytes_per_s: Received, fetched and pushed bytes per second.
+        stored_bytes: Bytes in the shards.
+        shards: Number of shards.
+        producers: Number of producer names; producers that are not used for long are deleted automatically.
     """
 
     principal: str = ""
@@ -49,21 +49,21 @@ class Quota:
     producers: int = 0
 
     def filters_for(self, name: str) -> tuple[str, ...]:
-        """Which shards count for a principal."""
+        """The shards that count for a principal."""
         return AccessRule(True, self.topics).filters_for(User(name))
 
 
 class Account:
-    """What one principal, or all together, have at the moment.
+    """The present use of one principal, or of all together.
 
     Attributes:
-        name: Whose it is; ``*`` for all together.
-        quota: Its bounds.
-        connections: How many are open.
-        filters: Which shards count for it.
-        shards: How many there are, as far as it was measured.
-        stored_bytes: How much they hold, as far as it was measured.
-        was_measured: Whether it ever was.
+        name: Name of the principal; ``*`` for all together.
+        quota: Its limits.
+        connections: Number of open connections.
+        filters: The shards that count for it.
+        shards: Number of its shards at the last measurement.
+        stored_bytes: Bytes in its shards at the last measurement.
+        was_measured: Whether it was ever measured.
     """
 
     def __init__(self, name: str, quota: Quota, now: float) -> None:
@@ -82,12 +82,12 @@ class Account:
         return any(matches(each, shard) for each in self.filters)
 
     def counts_earlier(self, shard: str, before: int) -> bool:
-        """Whether one of its first filters has a shard, which must not be counted twice."""
+        """Whether one of the first ``before`` filters matches a shard, which must not be counted twice."""
         return any(matches(each, shard) for each in self.filters[:before])
 
     @property
     def is_full(self) -> bool:
-        """Whether its shards hold all that they may."""
+        """Whether its shards have reached the limit of stored bytes."""
         return 0 < self.quota.stored_bytes <= self.stored_bytes
 
     @property
@@ -101,19 +101,19 @@ class Account:
         return f"principal {self.name!a}" if self.name else "principals without a name"
 
     def spend(self, requests: int, size_bytes: int, now: float) -> None:
-        """Take note of traffic."""
+        """Count traffic."""
         if self._requests is not None and requests:
             self._requests.spend(requests, now)
         if self._bytes is not None and size_bytes:
             self._bytes.spend(size_bytes, now)
 
     def wait_s(self, now: float) -> float:
-        """How long until it may go on."""
+        """How long its connections must wait, in seconds."""
         return max((bucket.wait_s(now) for bucket in (self._requests, self._bytes) if bucket is not None), default=0.0)
 
 
 class Meter:
-    """The accounts of one connection: its principal's and that of all together.
+    """The accounts of one connection: that of its principal and that of all together.
 
     Args:
         accounts: At least one.
@@ -125,7 +125,7 @@ class Meter:
         self._clock = clock
 
     def spend(self, requests: int, size_bytes: int) -> None:
-        """Take note of traffic."""
+        """Count traffic."""
         now = self._clock()
         for account in self.accounts:
             account.spend(requests, size_bytes, now)
@@ -137,65 +137,65 @@ class Meter:
         return any(account.wait_s(now) for account in self.accounts)
 
     async def wait(self) -> None:
-        """Return when the debt is paid, or after so long that the peer would wonder."""
+        """Return when the rates are met again, or after the longest time for which a connection is not read."""
         now = self._clock()
         await trio.sleep(min(_LONGEST_WAIT_S, max(account.wait_s(now) for account in self.accounts)))
 
     def check_new_shard(self, name: str) -> None:
-        """Make sure that there may be a shard more.
+        """Check the quota of shards before one is created.
 
         Raises:
-            QuotaExceededError: There may be none.
+            QuotaExceededError: It is reached.
         """
         for account in self.accounts:
             limit = account.quota.shards
             if limit and account.shards >= limit and account.counts(name):
                 raise QuotaExceededError(
                     f"{account} have {account.shards} shards in {', '.join(account.filters)}, and quotas.shards allows "
-                    f"{limit}; delete some, or have the quota raised"
+                    f"{limit}; delete some, or ask for a higher quota"
                 )
 
     def check_new_producer(self, own: int, of_all: int) -> None:
-        """Make sure that there may be a producer more.
+        """Check the quota of producers before one is created.
 
         Args:
-            own: How many the principal has.
-            of_all: How many there are.
+            own: Number of the principal's producers.
+            of_all: Number of all producers.
 
         Raises:
-            QuotaExceededError: There may be none.
+            QuotaExceededError: It is reached.
         """
         for account in self.accounts:
             limit = account.quota.producers
             found = of_all if account.quota.principal == ALL_TOGETHER else own
             if limit and found >= limit:
                 raise QuotaExceededError(
-                    f"{account} have {found} producers, and quotas.producers allows {limit}; use the names again that "
-                    "there are, wait until unused ones expire, or have the quota raised"
+                    f"{account} have {found} producers, and quotas.producers allows {limit}; use existing names again, "
+                    "wait until unused ones expire, or ask for a higher quota"
                 )
 
     def count_shard(self, name: str, change: int) -> None:
-        """There is a shard more, or one less, until it is measured again."""
+        """Count a created (1) or deleted (-1) shard until the next measurement."""
         for account in self.accounts:
             if account.counts(name):
                 account.shards += change
 
     def check_room(self, shard: str) -> None:
-        """Make sure that a shard may take more bytes.
+        """Check that the bytes of a shard may grow.
 
         Raises:
-            QuotaExceededError: It may not.
+            QuotaExceededError: A quota of stored bytes is reached.
         """
         for account in self.accounts:
             if account.is_full and account.counts(shard):
                 raise QuotaExceededError(
                     f"{account} have {format_size(account.stored_bytes)} in {', '.join(account.filters)}, and "
                     f"quotas.stored_bytes allows {format_size(account.quota.stored_bytes)}; trim or delete shards, "
-                    "or have the quota raised"
+                    "or ask for a higher quota"
                 )
 
     def has_room(self, shard: str) -> bool:
-        """Whether a shard may take more bytes."""
+        """Whether the bytes of a shard may grow."""
         return not any(account.is_full and account.counts(shard) for account in self.accounts)
 
 
@@ -203,7 +203,7 @@ class Quotas:
     """All accounts.
 
     Args:
-        quotas: For each principal at most one.
+        quotas: At most one for each principal.
         clock: Seconds, never going backwards.
     """
 
@@ -216,19 +216,19 @@ class Quotas:
 
     @property
     def accounts(self) -> Iterable[Account]:
-        """Those of everybody who has connected so far, and that of all together."""
+        """Accounts of all principals that have connected so far, and that of all together."""
         return (*self._accounts.values(), *(() if self._all is None else (self._all,)))
 
     @property
     def measure(self) -> bool:
-        """Whether any quota is about what is stored."""
+        """Whether any quota limits shards or stored bytes."""
         return any(
             quota.stored_bytes or quota.shards
             for quota in (*self._by_name.values(), *(() if self._all is None else (self._all.quota,)))
         )
 
     def meter_of(self, name: str) -> Meter | None:
-        """What the connections of a principal count on; None if nothing bounds it."""
+        """The meter for connections of a principal; None if no quota applies."""
         accounts = [] if self._all is None else [self._all]
         quota = self._by_name.get(name) or self._by_name.get("")
         if quota is not None:
@@ -239,10 +239,10 @@ class Quotas:
         return Meter(tuple(accounts), self._clock) if accounts else None
 
     def connect(self, name: str) -> Meter | None:
-        """Count a connection of a principal; `disconnect` takes it back.
+        """Count a connection of a principal; `disconnect` removes it.
 
         Raises:
-            QuotaExceededError: It has as many as it may have.
+            QuotaExceededError: The principal has as many connections as it may have.
         """
         meter = self.meter_of(name)
         if meter is not None:
@@ -251,13 +251,13 @@ class Quotas:
                 if limit and account.connections >= limit:
                     raise QuotaExceededError(
                         f"{account} have {account.connections} connections, and quotas.connections allows {limit}; "
-                        "close one, or have the quota raised"
+                        "close one, or ask for a higher quota"
                     )
             for account in meter.accounts:
                 account.connections += 1
         return meter
 
     def disconnect(self, meter: Meter) -> None:
-        """A counted connection is closed."""
+        """Remove a closed connection from the count."""
         for account in meter.accounts:
             account.connections -= 1

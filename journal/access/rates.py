@@ -1,4 +1,4 @@
-"""So much a second: buckets that fill at a rate, and the wait of those who spend more. Pure: the clock is given."""
+"""Rate limits as token buckets, with the wait after an excess. Pure: the caller provides the time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _DEEPEST_DEBT_S: Final = 60.0
 
 
 class Bucket:
-    """So much a second, a second's worth at once. Spending is never refused: who overspends waits until it is paid.
+    """A token bucket with the tokens of one second. Spending is never refused: the level may become negative.
 
     Args:
-        per_s: What comes in a second.
-        now: The time.
+        per_s: Tokens added per second.
+        now: The time in seconds.
     """
 
     def __init__(self, per_s: float, now: float) -> None:
@@ -22,13 +22,13 @@ class Bucket:
         self._at = now
 
     def spend(self, amount: float, now: float) -> None:
-        """Take something out, more than there is if need be."""
+        """Remove tokens, even more than there are."""
         self._fill(now)
-        # Whoever sends the largest frames at the lowest rate still gets a turn some time.
+        # Even a client that sends the largest frames at the lowest rate can send again after a bounded time.
         self._level = max(self._level - amount, -self._per_s * _DEEPEST_DEBT_S)
 
     def wait_s(self, now: float) -> float:
-        """How long until nothing is owed; 0 if nothing is."""
+        """Seconds until the level is not negative; 0 if it is not now."""
         self._fill(now)
         return max(0.0, -self._level / self._per_s)
 

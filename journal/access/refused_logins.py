@@ -1,4 +1,4 @@
-"""Refused logins in the audit log: so few that who guesses cannot fill the disk. The others are counted there."""
+"""Refused logins in the audit log: a limited number of lines, so that they cannot fill the disk; others are counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from journal.protocol.errors import AuthenticationError
 PERIOD_S: Final = 60.0
 LINES_PER_PERIOD: Final = 60
 LINES_PER_NETWORK: Final = 10
-"""Of one network in one period, so that somebody who guesses does not hide somebody else who does."""
+"""Limit for one network in one period, so that one guessing client does not hide another one."""
 
 _ACT: Final = "login"
 
@@ -24,10 +24,10 @@ _ACT: Final = "login"
 class RefusedLogins:
     """Writes a line for a refused login, at most `LINES_PER_PERIOD` in `PERIOD_S`.
 
-    What is left out is told in one line once the period has ended: by the next refused login, or by `keep_telling`.
+    The number of left out lines is written after the period, by the next refused login or by `keep_telling`.
 
     Args:
-        audit: Where to.
+        audit: The audit log.
         clock: Seconds, never going backwards.
     """
 
@@ -39,11 +39,11 @@ class RefusedLogins:
         self._left_out = 0
 
     def write(self, *, user: str, peer: str) -> None:
-        """Take note of one.
+        """Record one refused login.
 
         Args:
-            user: Whom it was tried as; empty if there is no such user: people type passwords there.
-            peer: From where, ``HOST:PORT``.
+            user: The user name; empty if there is no such user, since people type passwords there.
+            peer: Address of the client, ``HOST:PORT``.
         """
         if not self._audit.is_kept:
             return
@@ -60,7 +60,7 @@ class RefusedLogins:
         self._audit.write(principal="", peer=peer, act=_ACT, target=user, outcome=AuthenticationError.code)
 
     def tell(self, *, also_unfinished: bool = False) -> None:
-        """Write how many were left out of a period that has ended, or of the present one, too."""
+        """Write the number of left out lines of a period that has ended, or also of the present one."""
         if self._left_out and (also_unfinished or self._clock() >= self._ends_at):
             left_out, self._left_out = self._left_out, 0
             self._audit.write(
@@ -68,7 +68,7 @@ class RefusedLogins:
             )
 
     async def keep_telling(self) -> None:
-        """Do so until cancelled, for periods after which no other is refused."""
+        """Do so until cancelled, for periods after which no further login is refused."""
         while True:
             await trio.sleep(PERIOD_S)
             self.tell()

@@ -1,10 +1,10 @@
-"""What somebody may do: rules by user, client and topic filter. Who somebody is, is not asked here.
+"""Access rules by user, client and topic filter. Authentication is not done here.
 
 Rules are tried in order and the first that decides wins:
 
-- What is asked for one topic is decided by the first rule whose filter matches it.
-- What is asked for a filter is allowed by a rule whose filter covers all of it, and denied by a rule whose filter has
-  anything in common with it; a rule to allow a part of it decides nothing.
+- A request for one topic is decided by the first rule whose filter matches it.
+- A request for a filter is allowed by a rule whose filter covers all of it, and denied by a rule whose filter overlaps
+  with it; an allowing rule that covers only a part decides nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _REMEMBERED_SUBJECTS: Final = 20_000
 
 
 class Subject(Protocol):
-    """Whom a rule may be about; it can be hashed.
+    """The subject that rules are evaluated for; it is hashable.
 
     Attributes:
-        username: Empty for somebody without a name.
+        username: The user name; empty for a subject without one.
         client_id: The name of the session; empty where sessions have none.
     """
 
@@ -42,7 +42,7 @@ class Subject(Protocol):
 
 @attrs.frozen(slots=True)
 class User:
-    """A subject that is no more than a user name."""
+    """A subject with a user name only."""
 
     username: str
     client_id: str = ""
@@ -54,10 +54,10 @@ class AccessRule:
 
     Attributes:
         allow: Whether it allows or denies.
-        topic_filters: What it is about. ``%u`` stands for the user name and ``%c`` for the client identifier.
-        actions: What it allows or denies.
-        user: The user that it is about; empty for everybody.
-        client_id: The client that it is about; empty for all.
+        topic_filters: Its topics. ``%u`` is replaced by the user name and ``%c`` by the client identifier.
+        actions: The actions that it allows or denies.
+        user: The user that it applies to; empty for all.
+        client_id: The client that it applies to; empty for all.
     """
 
     allow: bool
@@ -68,21 +68,21 @@ class AccessRule:
 
     @property
     def is_same_for_all(self) -> bool:
-        """Whether it does not depend on whom it is asked for."""
+        """Whether it does not depend on the subject."""
         return not (self.user or self.client_id or any(map(_PLACEHOLDER.search, self.topic_filters)))
 
     def filters_for(self, subject: Subject) -> tuple[str, ...]:
-        """Its filters for somebody; none if it is not about them."""
+        """Its filters for a subject; none if it does not apply to it."""
         if (self.user and self.user != subject.username) or (self.client_id and self.client_id != subject.client_id):
             return ()
         filled = (self._fill(topic_filter, subject) for topic_filter in self.topic_filters)
         return tuple(topic_filter for topic_filter in filled if topic_filter is not None)
 
     def _fill(self, topic_filter: str, subject: Subject) -> str | None:
-        """Put the names in.
+        """Replace the placeholders by names.
 
-        A name must not bring levels or wildcards of its own in: a rule to allow says nothing to somebody with such a
-        name or none, a rule to deny takes the whole level for them, as if there were a ``+``.
+        A name must not add levels or wildcards: an allowing rule does not apply to a subject with such a name or
+        without one, and in a denying rule the whole level is replaced by ``+``.
         """
         names = {"%u": subject.username, "%c": subject.client_id}
         levels = []
@@ -93,15 +93,15 @@ class AccessRule:
                     return None
                 levels.append("+")
             else:
-                # In one go: what a name holds is not looked through for placeholders.
+                # In one pass: placeholders inside a name are not replaced.
                 levels.append(_PLACEHOLDER.sub(lambda found: names[found[0]], level))
         filled = "/".join(levels)
-        # Somebody who is called "$SYS" must not get at what wildcards in first place do not match.
+        # A user called "$SYS" must not get access to topics that a wildcard in the first level does not match.
         return None if filled.startswith("$") and not topic_filter.startswith("$") and self.allow else filled
 
 
 class Permissions:
-    """What somebody may do."""
+    """The rights of a subject."""
 
     def __init__(self, rules: Iterable[AccessRule], subject: Subject, *, default: bool) -> None:
         self._default = default
@@ -113,7 +113,7 @@ class Permissions:
                     self._rules[action].append((rule.allow, filters))
 
     def may(self, action: Action, target: str) -> bool:
-        """Whether they may do something with a topic, or with all that match a filter."""
+        """Whether it may do an action with a topic, or with all topics that match a filter."""
         rules = self._rules[action]
         if not rules:
             return self._default
@@ -128,7 +128,7 @@ class Permissions:
         return decided
 
     def may_somewhere(self, action: Action) -> bool:
-        """Whether there is any topic that they may do something with, as far as the rules alone tell."""
+        """Whether there may be any topic with which it may do an action, according to the rules alone."""
         for allow, filters in self._rules[action]:
             if allow or "#" in filters:
                 return allow
@@ -147,7 +147,7 @@ class AccessRules:
 
     Args:
         rules: The first that decides wins.
-        default: Whether what no rule decides is allowed.
+        default: Whether actions that no rule decides are allowed.
     """
 
     def __init__(self, rules: Sequence[AccessRule] = (), *, default: bool = True) -> None:
@@ -162,11 +162,11 @@ class AccessRules:
 
     @property
     def allow_everything(self) -> bool:
-        """Whether nobody is denied anything."""
+        """Whether no action is denied to any subject."""
         return self._default and not self._rules
 
     def permissions_of(self, subject: Subject) -> Permissions:
-        """What somebody may do."""
+        """The rights of a subject."""
         if self._same_for_all is not None:
             return self._same_for_all
         found = self._by_subject.get(subject)

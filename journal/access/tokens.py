@@ -1,9 +1,9 @@
-"""The file of bearer tokens: its lines, finding a token's principal, making and removing tokens.
+"""The file of bearer tokens: its lines, finding a token's principal, creating and removing tokens.
 
-A line is ``name:sha256-hex`` or ``name:sha256-hex:expires`` with a date and time of ISO 8601, in UTC where it names no
-zone. A token has 256 random bits, so a quick hash keeps it; the token itself is in no file and is shown once, when it
-is made. A name may have many, which lets an old one live until everybody has the new one. Empty lines and those that
-begin with ``#`` are left alone.
+A line is ``name:sha256-hex`` or ``name:sha256-hex:expires`` with a date and time of ISO 8601, in UTC if it has no zone.
+A token has 256 random bits, so a fast hash is safe; the token itself is in no file and is shown only when it is
+created. A name may have many tokens, so that an old one stays valid until all its users have a new one. Empty lines and
+lines that begin with ``#`` are ignored.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 @attrs.frozen(slots=True)
 class TokenHash:
-    """What is kept of a token.
+    """The stored part of a token.
 
     Attributes:
-        name: Whose it is.
+        name: Name of the principal.
         digest: SHA-256 of the token.
-        expires_at_s: Seconds since 1970 after which it is worth nothing; None for never.
+        expires_at_s: Seconds since 1970 after which it is not valid; None for never.
     """
 
     name: str
@@ -44,15 +44,15 @@ class TokenHash:
 
     @classmethod
     def of(cls, name: str, token: str, expires_at_s: float | None = None) -> TokenHash:
-        """What is kept of this token."""
+        """The stored part of this token."""
         return cls(name, hashlib.sha256(token.encode()).digest(), expires_at_s)
 
     @classmethod
     def parse(cls, line: str) -> TokenHash:
-        """Read what `format` wrote.
+        """Parse a line that `format` wrote.
 
         Raises:
-            ValueError: It is something else; the message does not repeat the hash.
+            ValueError: It is not such a line; the message does not repeat the hash.
         """
         name, _, rest = line.partition(":")
         digest, colon, expires = rest.partition(":")
@@ -62,7 +62,7 @@ class TokenHash:
         return cls(name, bytes.fromhex(digest), _seconds_of(expires) if colon else None)
 
     def format(self) -> str:
-        """The line."""
+        """The line of the file."""
         if self.expires_at_s is None:
             return f"{self.name}:{self.digest.hex()}"
         expires = datetime.fromtimestamp(self.expires_at_s, UTC).isoformat(timespec="seconds")
@@ -78,10 +78,10 @@ def _seconds_of(text: str) -> float:
 
 
 class Tokens:
-    """What is kept of the tokens that there are."""
+    """The stored parts of all tokens."""
 
     def __init__(self, kept: Iterable[TokenHash]) -> None:
-        # How long a search takes must tell nothing of a hash, so it goes by a hash that only this process can make.
+        # The time of a search must not reveal anything about a hash, so it uses a hash with a key of this process.
         self._key = secrets.token_bytes(32)
         self._kept = {self._place_of(each.digest): each for each in kept}
 
@@ -89,14 +89,14 @@ class Tokens:
         return len(self._kept)
 
     def find(self, token: str) -> TokenHash | None:
-        """What is kept of a token; None if it is none of these. Whether it has expired is for the caller to see."""
-        # Whatever a peer sends has a hash, also what is no text.
+        """The stored part of a token; None if it is unknown. The caller checks whether it has expired."""
+        # Anything that a peer sends can be hashed, even if it is not text.
         digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
         found = self._kept.get(self._place_of(digest))
         return found if found is not None and hmac.compare_digest(found.digest, digest) else None
 
     def holds(self, kept: TokenHash) -> bool:
-        """Whether a token is still among these, with the same name and time to live."""
+        """Whether a token is still stored, with the same name and expiry."""
         return self._kept.get(self._place_of(kept.digest)) == kept
 
     def _place_of(self, digest: bytes) -> bytes:
@@ -107,13 +107,13 @@ def read_tokens(path: str) -> Tokens:
     """Read a file of tokens.
 
     Raises:
-        ConfigurationError: It cannot be read, or a line is none; the message names the line and not what it holds.
+        ConfigurationError: It cannot be read, or has an invalid line; the message names the line, not its content.
     """
     return Tokens(each for _, each in _parsed(path, read_lines(path, _WRITTEN_BY)) if each is not None)
 
 
 def _parsed(path: str, lines: Iterable[str]) -> list[tuple[str, TokenHash | None]]:
-    """Lines with what they keep; None for those that are left alone."""
+    """The lines with their tokens; None for ignored lines."""
     parsed: list[tuple[str, TokenHash | None]] = []
     seen: set[bytes] = set()
     for number, line in enumerate(lines, 1):
@@ -134,18 +134,18 @@ def _parsed(path: str, lines: Iterable[str]) -> list[tuple[str, TokenHash | None
 
 
 def add_token(path: str, name: str, expires_at_s: float | None = None) -> str:
-    """Make a token and put what is kept of it into the file, which is replaced at once, as a whole.
+    """Create a token and add its hash to the file, which is replaced atomically.
 
     Args:
-        path: The file; made if it is not there, readable for its owner alone.
-        name: Whose it is.
-        expires_at_s: When it is worth nothing any more, in seconds since 1970; None for never.
+        path: The file; created if it does not exist, readable only for its owner.
+        name: Name of the principal.
+        expires_at_s: When it expires, in seconds since 1970; None for never.
 
     Returns:
-        The token, which nobody can tell again.
+        The token, which cannot be read again.
 
     Raises:
-        ConfigurationError: The file that is there is no file of tokens.
+        ConfigurationError: The existing file is not a file of tokens.
         OSError: It cannot be written.
     """
     check_name(name)
@@ -159,13 +159,13 @@ def add_token(path: str, name: str, expires_at_s: float | None = None) -> str:
 
 
 def remove_tokens(path: str, name: str) -> int:
-    """Take all tokens of a name out of the file.
+    """Remove all tokens of a name from the file.
 
     Returns:
-        How many there were.
+        The number of removed tokens.
 
     Raises:
-        ConfigurationError: It cannot be read, or is no file of tokens.
+        ConfigurationError: It cannot be read, or is not a file of tokens.
         OSError: It cannot be written.
     """
     target = os.path.realpath(path)

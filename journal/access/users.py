@@ -1,8 +1,8 @@
-"""The password file: its lines, checking a password against them, and changing one.
+"""The password file: its lines, checking a password, and changing one.
 
 A line is ``name:$scrypt$n$r$p$salt$hash`` with the cost parameters of scrypt (RFC 7914) and salt and hash in base64.
-Empty lines and those that begin with ``#`` are left alone. Checking takes some fifty milliseconds by intent and blocks;
-who may try how often, and in which thread, is `authentication`.
+Empty lines and lines that begin with ``#`` are ignored. A check takes about fifty milliseconds by design, and blocks;
+`authentication` limits the number of attempts, and runs them in threads.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ _WRITTEN_BY: Final = "journal passwd"
 
 @attrs.frozen(slots=True)
 class Cost:
-    """What scrypt costs: about 128 * n * r bytes of memory, and time in proportion to n * r * p."""
+    """Cost parameters of scrypt: about 128 * n * r bytes of memory, and time in proportion to n * r * p."""
 
     n: int = 1 << 14
     r: int = 8
     p: int = 1
 
     def check(self) -> None:
-        """Raise ValueError if the numbers are none of scrypt's, or too large to be checked on every CONNECT."""
+        """Raise ValueError if the numbers are not valid for scrypt, or too large to be used for every CONNECT."""
         if self.n < 2 or self.n & (self.n - 1) or self.r < 1 or self.p < 1:
-            raise ValueError(f"n={self.n} r={self.r} p={self.p} is no cost; n is a power of 2, r and p are at least 1")
+            raise ValueError(
+                f"n={self.n} r={self.r} p={self.p} is not a valid cost; n is a power of 2, r and p at least 1"
+            )
         if 128 * self.n * self.r > _MAX_MEMORY_BYTES or self.p > 16:
             raise ValueError(
                 f"n={self.n} r={self.r} p={self.p} costs too much; allowed: 128 * n * r up to "
@@ -53,7 +55,7 @@ class Cost:
 
 @attrs.frozen(slots=True, repr=False)
 class PasswordHash:
-    """What is kept of a password."""
+    """The stored part of a password."""
 
     cost: Cost
     salt: bytes
@@ -61,29 +63,29 @@ class PasswordHash:
 
     @classmethod
     def of(cls, password: bytes, cost: Cost | None = None) -> PasswordHash:
-        """Hash a password with a salt of its own. Blocks."""
+        """Hash a password with a new salt. Blocks."""
         cost = cost or Cost()
         salt = secrets.token_bytes(_SALT_BYTES)
         return cls(cost, salt, _digest(password, cost, salt, _HASH_BYTES))
 
     @classmethod
     def parse(cls, text: str) -> PasswordHash:
-        """Read what `format` wrote.
+        """Parse what `format` wrote.
 
         Raises:
-            ValueError: It is something else; the message does not repeat it.
+            ValueError: It has another form; the message does not repeat it.
         """
         parts = text.split("$")
         if len(parts) != 7 or parts[:2] != ["", "scrypt"]:
             raise ValueError("is not of the form $scrypt$n$r$p$salt$hash")
         if not all(re.fullmatch("[0-9]{1,9}", number) for number in parts[2:5]):
-            raise ValueError("has a cost that is no number")
+            raise ValueError("has a cost that is not a number")
         cost = Cost(*(int(number) for number in parts[2:5]))
         cost.check()
         try:
             salt, digest = (base64.b64decode(part, validate=True) for part in parts[5:])
         except binascii.Error as error:
-            raise ValueError("has a salt or a hash that is no base64") from error
+            raise ValueError("has a salt or a hash that is not base64") from error
         if len(salt) < 8 or not 16 <= len(digest) <= 64:
             raise ValueError(
                 f"has a salt of {len(salt)} and a hash of {len(digest)} bytes; allowed: at least 8, and 16 to 64"
@@ -91,13 +93,13 @@ class PasswordHash:
         return cls(cost, salt, digest)
 
     def format(self) -> str:
-        """The part of a line after the name."""
+        """The part of a line after the user name."""
         cost = self.cost
         salt, digest = (base64.b64encode(part).decode() for part in (self.salt, self.digest))
         return f"$scrypt${cost.n}${cost.r}${cost.p}${salt}${digest}"
 
     def matches(self, password: bytes) -> bool:
-        """Whether it is the password. Blocks; how long does not depend on the password."""
+        """Whether the password is right. Blocks; the time does not depend on the password."""
         return hmac.compare_digest(_digest(password, self.cost, self.salt, len(self.digest)), self.digest)
 
 
@@ -107,11 +109,11 @@ def _digest(password: bytes, cost: Cost, salt: bytes, size_bytes: int) -> bytes:
 
 
 class Users:
-    """Names and what is kept of their passwords."""
+    """User names and the stored parts of their passwords."""
 
     def __init__(self, hashes: Mapping[str, PasswordHash]) -> None:
         self._hashes = dict(hashes)
-        # What is checked for a name that does not exist: of the cost that most have.
+        # Checked for user names that do not exist, with the most frequent cost.
         costs = Counter(each.cost for each in self._hashes.values()).most_common(1)
         self._nobody = PasswordHash(
             costs[0][0] if costs else Cost(), secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES)
@@ -121,12 +123,12 @@ class Users:
         return len(self._hashes)
 
     def check(self, name: str, password: bytes) -> bool:
-        """Whether the name exists and it is its password. Blocks as long for a name that does not exist."""
+        """Whether the user exists and the password is right. Blocks as long for a user that does not exist."""
         found = self._hashes.get(name)
         return (found or self._nobody).matches(password) and found is not None
 
     def hash_of(self, name: str) -> PasswordHash | None:
-        """What is kept of a user's password; None for a name that does not exist."""
+        """The stored part of a user's password; None for a user that does not exist."""
         return self._hashes.get(name)
 
 
@@ -134,7 +136,7 @@ def read_users(path: str) -> Users:
     """Read a password file.
 
     Raises:
-        ConfigurationError: It cannot be read, or a line is none; the message names the line and not what it holds.
+        ConfigurationError: It cannot be read, or has an invalid line; the message names the line, not its content.
     """
     hashes: dict[str, PasswordHash] = {}
     for number, line in enumerate(read_lines(path, _WRITTEN_BY), 1):
@@ -160,10 +162,10 @@ def _parse_line(line: str) -> tuple[str, PasswordHash]:
 
 
 def check_name(name: str) -> str:
-    """Return the name if a user can have it.
+    """Return the name if it is a valid user name.
 
     Raises:
-        ValueError: None can; the message goes on after "the line" or "it".
+        ValueError: It is not; the message continues a sentence that begins with "the line" or "it".
     """
     if not name or name != name.strip() or name.startswith("#") or _FORBIDDEN_IN_NAMES.search(name):
         raise ValueError(
@@ -176,21 +178,20 @@ def check_name(name: str) -> str:
 
 
 def write_user(path: str, name: str, kept: PasswordHash | None) -> bool:
-    """Put a user into the password file, or out of it; the rest of the file stays as it is.
+    """Add a user to the password file, or remove one; the other lines are unchanged.
 
-    The file is replaced at once, as a whole: who reads it meanwhile sees it as it was or as it is now. Nobody but its
-    owner may read it afterwards.
+    The file is replaced atomically: a reader sees either the old or the new one. Only its owner can read it afterwards.
 
     Args:
-        path: The file; made if it is not there.
+        path: The file; created if it does not exist.
         name: The user.
         kept: The password's hash; None removes the user.
 
     Returns:
-        Whether the user was there before.
+        Whether the user existed before.
 
     Raises:
-        ConfigurationError: The file that is there is no password file.
+        ConfigurationError: The existing file is not a password file.
         OSError: It cannot be written.
     """
     check_name(name)

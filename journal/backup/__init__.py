@@ -1,7 +1,7 @@
-"""Backups: a directory with copies of one node's files, taken from a snapshot or from a data directory at rest.
+"""Backups: a directory with copies of one node's files, made from a snapshot or from a stopped node's data directory.
 
-`making` copies in, `restoring` copies out, `directory` is what lies between, `manifest` its format. Nothing here knows
-how a running server is asked for a snapshot.
+`create` makes backups, `restore` reads them back, `directory` is the backup directory, `manifest` its format. How a
+snapshot is requested from a running server is not part of this package.
 """
 
 from journal.backup.create import Made, back_up, newest_lsn

@@ -1,7 +1,7 @@
-"""Making a backup of a data directory that stays as it is meanwhile: a snapshot, or one that nobody uses.
+"""Making a backup of a data directory that does not change in the meantime: a snapshot, or one that is not in use.
 
-A file that lies there as the newest backup has it is not read; one whose content is stored already is read, not copied.
-So the next backup copies what is new, and a backup that was interrupted goes on where its contents were last synced.
+A file that is unchanged since the newest backup is not read; one whose content is stored already is read, not copied.
+So the next backup copies only what is new, and an interrupted backup continues where its contents were last synced.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Progress = Callable[[int], None]
 
 @attrs.frozen(slots=True)
 class Made:
-    """What a backup came to.
+    """The result of a backup.
 
     Attributes:
-        backup: Its directory.
-        number: Its number there.
-        lsn: Every entry up to this one is in it.
-        files: How many files it has.
-        size_bytes: Of all of them together.
-        copied_files: Those that were not there yet.
-        copied_bytes: Of those.
-        freed_bytes: What went with older backups, and with what an interrupted one left.
+        backup: The backup directory.
+        number: Number of the backup there.
+        lsn: It contains every entry up to this one.
+        files: Number of its files.
+        size_bytes: Size of all of them together.
+        copied_files: Number of files that were not stored yet.
+        copied_bytes: Size of these.
+        freed_bytes: Bytes freed by removing older backups and leftovers of interrupted ones.
     """
 
     backup: str
@@ -49,7 +49,7 @@ class Made:
 
 
 def newest_lsn(files: FileSystem, journal: str) -> int:
-    """The lsn of the last whole group in the journal of a directory at rest; 0 if there is none.
+    """The lsn of the last complete group in the journal of a directory that is not in use; 0 if there is none.
 
     Raises:
         CorruptionError: The journal is damaged.
@@ -80,22 +80,22 @@ def back_up(
     progress: Progress | None = None,
     part_bytes: int = PART_BYTES,
 ) -> Made:
-    """Add a backup to a backup directory, and let go of all but the newest ones.
+    """Add a backup to a backup directory, and remove all but the newest ones.
 
-    It is durable when this returns. Stopped at any moment before, it leaves the backups that were there.
+    It is durable on return. If it is stopped before, the existing backups are unchanged.
 
     Args:
         files: The file system.
-        source: A snapshot, or a data directory that nobody uses.
-        target: The backup directory; made if it is not there.
-        lsn: What the source goes up to.
-        now_us: The time.
-        keep: How many backups stay, with this one.
-        progress: Called now and then with the bytes read and compared so far.
-        part_bytes: What is stored is synced and noted as stored after so many bytes.
+        source: A snapshot, or a data directory that is not in use.
+        target: The backup directory; created if it does not exist.
+        lsn: The last lsn in the source.
+        now_us: The time of day in microseconds since 1970.
+        keep: Number of backups to keep, including this one.
+        progress: Called from time to time with the bytes read and compared so far.
+        part_bytes: Stored contents are synced and recorded as stored after this many bytes.
 
     Raises:
-        DataDirectoryError: The target holds something else, or the source went away.
+        DataDirectoryError: The target contains something else, or a file of the source disappeared.
         CorruptionError: An older manifest is damaged.
         OSError: The disk refused.
     """
@@ -111,8 +111,8 @@ def back_up(
             if not (error.filename or "").startswith(f"{source}/"):
                 raise
             raise DataDirectoryError(
-                f"{error.filename} went away while it was being copied: the connection to the server was lost, or "
-                f"somebody changed the directory. Run the backup again"
+                f"{error.filename} disappeared while it was being copied: the connection to the server was lost, or "
+                f"the directory was changed. Run the backup again"
             ) from error
         freed = backup.prune(keep)
         seal = manifest.seal
@@ -120,7 +120,7 @@ def back_up(
 
 
 class _Making:
-    """One walk over the source, beside one over the newest backup."""
+    """A walk over the files of the source, in parallel with one over the newest backup."""
 
     def __init__(self, files: FileSystem, source: str, objects: Objects, progress: Progress | None) -> None:
         self._files = files
@@ -132,20 +132,20 @@ class _Making:
         self.copied_bytes = 0
 
     def entries(self, before: Iterator[FileEntry]) -> Iterator[FileEntry]:
-        """The entries of the source's files, whose objects are there when they are given."""
+        """The entries of the source's files; their objects are stored when they are returned."""
         known = next(before, None)
         for path in paths_of(self._files, self._source):
             while known is not None and order_of(known.path) < order_of(path):
                 known = next(before, None)
             yield self._entry(path, known if known is not None and known.path == path else None)
         for _ in before:
-            # Nothing of a manifest counts before it was read to its end.
+            # Nothing of a manifest is valid before it was read completely.
             pass
 
     def _entry(self, path: str, known: FileEntry | None) -> FileEntry:
         file = self._files.open(f"{self._source}/{path}", write=False)
         try:
-            # In this order: what is written in between makes the next backup look again.
+            # In this order: a change in between makes the next backup read the file again.
             modified_ns = file.modified_ns()
             size_bytes = file.size()
             if (

@@ -1,4 +1,4 @@
-"""A backup directory: objects named by the digest of what they hold, and a manifest for each backup.
+"""A backup directory: objects named by the digest of their content, and a manifest for each backup.
 
 ::
 
@@ -9,9 +9,9 @@
     objects/ab/abcd...      the content whose SHA-256 is abcd...
     incoming                an object that is being written
 
-What two backups have in common is stored once. An object never changes; a manifest gets its name when all its objects
-are durable. So whatever a crash interrupts, the backups before it stay as they are. An object that no manifest names
-is not relied on: see `journal.backup.objects`.
+Contents that two backups share are stored once. An object never changes; a manifest gets its name when all its objects
+are durable. So existing backups are unchanged, whatever a crash interrupts. An object that no manifest names is not
+trusted: see `journal.backup.objects`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OWN = frozenset((_MARKER, f"{_MARKER}.new", "LOCK", "manifests", "objects", "in
 
 @attrs.frozen(slots=True)
 class Manifest:
-    """A manifest that was read to its end and is whole."""
+    """A manifest that was read completely and is intact."""
 
     path: str
     header: Header
@@ -49,11 +49,11 @@ class Manifest:
 
 
 class BackupDirectory:
-    """A backup directory that this process holds; made by `opened_for_writing` or `opened_for_reading`.
+    """A backup directory that this process has locked; created by `opened_for_writing` or `opened_for_reading`.
 
     Attributes:
         path: The directory.
-        node_id: Whose backups it holds.
+        node_id: The node that the backups belong to.
     """
 
     def __init__(self, files: FileSystem, path: str, node_id: str) -> None:
@@ -64,7 +64,7 @@ class BackupDirectory:
     # Objects
 
     def object_path(self, sha256: str) -> str:
-        """Where the content with this digest lies, or would."""
+        """The path of the object with this digest."""
         return object_path(self.path, sha256)
 
     # Manifests
@@ -75,23 +75,23 @@ class BackupDirectory:
         return sorted(int(name) for name in names if _MANIFEST.fullmatch(name))
 
     def manifest_path(self, number: int) -> str:
-        """Where the manifest of a backup lies."""
+        """The path of the manifest of a backup."""
         return f"{self.path}/manifests/{number:08}"
 
     def entries(self, number: int) -> Iterator[FileEntry]:
-        """The files of a backup, in order. They may be relied on when the iteration has come to its end.
+        """The files of a backup, in order. They are valid only after the iteration has ended without an error.
 
         Raises:
-            CorruptionError: The manifest is not whole.
+            CorruptionError: The manifest is damaged.
         """
         yield from self._decoder(number).entries()
 
     def read(self, number: int) -> Manifest:
-        """Read a manifest to its end.
+        """Read a manifest completely.
 
         Raises:
-            CorruptionError: It is not whole, or of another node or number.
-            DataDirectoryError: There is no such backup.
+            CorruptionError: It is damaged, or of another node or number.
+            DataDirectoryError: The backup does not exist.
         """
         path = self.manifest_path(number)
         if not self._files.exists(path):
@@ -105,7 +105,7 @@ class BackupDirectory:
             raise CorruptionError(
                 path, 0, f"expected backup {number} of node {self.node_id}, found {header.number} of {header.node_id}"
             )
-        assert decoder.seal is not None  # the entries came to their end
+        assert decoder.seal is not None  # all entries were read
         return Manifest(path, header, decoder.seal)
 
     def _decoder(self, number: int) -> ManifestDecoder:
@@ -131,7 +131,7 @@ class BackupDirectory:
             objects.close()
 
     def _durable_digests(self) -> set[bytes]:
-        """What whole manifests name, those of interrupted backups too: it was synced before they got their names."""
+        """Digests in intact manifests, also of interrupted backups: all of them were synced before the renaming."""
         durable: set[bytes] = set()
         for name in self._files.listdir(f"{self.path}/manifests"):
             if not _MANIFEST.fullmatch(name.removesuffix(_PART)):
@@ -140,21 +140,21 @@ class BackupDirectory:
                 decoder = self._decoder_of(f"{self.path}/manifests/{name}")
                 durable |= {bytes.fromhex(entry.sha256) for entry in decoder.entries()}
             except (CorruptionError, FormatVersionError):
-                # Not relied on: what it alone names is stored again. A damaged manifest is reported by `prune`.
+                # Ignored: contents that only it names are stored again. `prune` reports a damaged manifest.
                 continue
         return durable
 
     def write(
         self, header: Header, entries: Iterable[FileEntry], objects: Objects, part_bytes: int = PART_BYTES
     ) -> Manifest:
-        """Store a manifest, durably, when the entries have come to their end and their objects are durable.
+        """Store a manifest, durably, after all entries were written and their objects are durable.
 
         Args:
             header: Its first line.
-            entries: The files, whose objects are put when they are given.
-            objects: Where they are put.
-            part_bytes: When so many bytes were put, they are synced and noted, so that a backup which is interrupted
-                later need not store them again.
+            entries: The files; their objects are stored when they are returned.
+            objects: Stores the objects.
+            part_bytes: After this many bytes the objects are synced and recorded in a partial manifest, so that an
+                interrupted backup need not store them again.
 
         Raises:
             OSError: The disk refused.
@@ -185,7 +185,7 @@ class BackupDirectory:
         return self.read(header.number)
 
     def _write_part(self, number: int, lines: File, size_bytes: int, seal: bytes) -> None:
-        """Store what was written of a manifest so far as a whole one of its own. REQUIRES: its objects are durable."""
+        """Store the written part of a manifest as a valid one of its own. REQUIRES: its objects are durable."""
         path = f"{self.manifest_path(number)}{_PART}"
         part = self._files.open(f"{path}{_NEW}", create=True)
         try:
@@ -200,13 +200,13 @@ class BackupDirectory:
             part.close()
         self._files.rename(f"{path}{_NEW}", path)
 
-    # Leaving
+    # Removing
 
     def prune(self, keep: int) -> int:
-        """Remove all but the newest backups, and what no backup refers to; gives the bytes that this frees.
+        """Remove all but the newest backups, and objects that no backup refers to; returns the number of freed bytes.
 
         Raises:
-            CorruptionError: A manifest that stays cannot be read; then nothing is removed.
+            CorruptionError: A manifest that is to be kept cannot be read; then nothing is removed.
         """
         numbers = self.numbers()
         kept, dropped = numbers[-keep:], numbers[:-keep]
@@ -216,16 +216,16 @@ class BackupDirectory:
         for name in self._files.listdir(f"{self.path}/manifests"):
             if name.endswith((_PART, _NEW)):
                 self._files.remove(f"{self.path}/manifests/{name}")
-        # Durably, before any object goes: what a manifest names is taken for stored.
+        # Durable before any object is removed: contents that a manifest names count as stored.
         self._files.sync_directory(f"{self.path}/manifests")
         return self._remove_objects_but(wanted)
 
     def _digests(self, numbers: Iterable[int]) -> set[bytes]:
-        """What backups refer to."""
+        """The digests that backups refer to."""
         return {bytes.fromhex(entry.sha256) for number in numbers for entry in self.entries(number)}
 
     def _remove_objects_but(self, wanted: set[bytes]) -> int:
-        """Remove all other objects; gives the bytes that this frees."""
+        """Remove all other objects; returns the number of freed bytes."""
         freed = 0
         for fan in self._files.listdir(f"{self.path}/objects"):
             for name in self._files.listdir(f"{self.path}/objects/{fan}"):
@@ -243,17 +243,17 @@ def is_backup(files: FileSystem, path: str) -> bool:
 
 @contextmanager
 def opened_for_writing(files: FileSystem, path: str, node_id: str) -> Iterator[BackupDirectory]:
-    """Hold a backup directory for the backups of one node; make it one if it is empty or not there.
+    """Lock a backup directory for the backups of one node; it is created if it is empty or does not exist.
 
     Raises:
-        DataDirectoryError: It is in use, cannot be written, holds something else, or the backups of another node.
+        DataDirectoryError: It is in use, cannot be written, contains something else, or the backups of another node.
         FormatVersionError: A newer program made it.
     """
     try:
         make_durable_directory(files, path)
     except OSError as error:
         raise DataDirectoryError(
-            f"backup directory {path} cannot be made: {error.strerror or error}; {way_out(error)}, or choose another"
+            f"backup directory {path} cannot be created: {error.strerror or error}; {way_out(error)}, or choose another"
         ) from error
     lock = files.lock(path)
     try:
@@ -279,20 +279,20 @@ def opened_for_writing(files: FileSystem, path: str, node_id: str) -> Iterator[B
 
 @contextmanager
 def opened_for_reading(files: FileSystem, path: str) -> Iterator[BackupDirectory]:
-    """Hold a backup directory to read from it; also one that nobody can write to.
+    """Lock a backup directory for reading; a read-only one needs no lock.
 
     Raises:
-        DataDirectoryError: It is in use, or it holds no backups.
+        DataDirectoryError: It is in use, or it contains no backups.
         FormatVersionError: A newer program made it.
     """
     if not is_backup(files, path):
-        raise DataDirectoryError(f"{path} holds no backups: it has no file {_MARKER}; name the directory that does")
+        raise DataDirectoryError(f"{path} holds no backups: it has no file {_MARKER}; name the backup directory")
     try:
         lock = files.lock(path)
     except DataDirectoryError as error:
         if isinstance(error.__cause__, BlockingIOError):
             raise
-        # Read-only: nobody will take objects away meanwhile.
+        # Read-only: no process can remove objects in the meantime.
         lock = None
     try:
         yield BackupDirectory(files, path, _read_marker(files, path))

@@ -1,7 +1,7 @@
-"""The format of a manifest: which files a backup consists of, a line of JSON each, and a last line that seals them.
+"""The format of a manifest: the files of a backup, one line of JSON each, and a last line with their digest.
 
 Only the format: lines in, values out. A manifest is written and read line by line, since a node may have millions of
-files; so its last line tells how many there were, and the digest of everything before it.
+files; so its last line has their number, and the digest of everything before it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Header:
     """The first line.
 
     Attributes:
-        version: Of the format.
-        number: Place of the backup among those of its directory, from 1.
-        node_id: Whose files they are.
-        lsn: Every entry up to this one is in it, none after it.
-        made_us: When it was begun, by the clock of whoever made it.
+        version: Version of the format.
+        number: Number of the backup in its directory, from 1.
+        node_id: The node that the files belong to.
+        lsn: The backup contains every entry up to this one and none after it.
+        made_us: When the backup was begun, by the clock of the process that made it, in microseconds since 1970.
     """
 
     version: int
@@ -43,11 +43,11 @@ class FileEntry:
     """One file.
 
     Attributes:
-        path: In the data directory, with slashes.
+        path: Path in the data directory, with slashes.
         size_bytes: Its size.
-        modified_ns: When it was last changed, by the file system it came from; with the size, it tells whether a file
-            is unchanged.
-        sha256: Digest of its content, in hexadecimal digits; the name of the object that holds it.
+        modified_ns: Its modification time on the original file system; with the size, it tells whether a file is
+            unchanged.
+        sha256: Digest of its content, in hexadecimal digits; the name of its object.
     """
 
     path: str
@@ -61,8 +61,8 @@ class Seal:
     """The last line.
 
     Attributes:
-        files: How many there are.
-        size_bytes: Of all of them together.
+        files: Number of files.
+        size_bytes: Size of all of them together.
         sealed_sha256: Digest of all lines before this one.
     """
 
@@ -72,9 +72,9 @@ class Seal:
 
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the library raises for a line that is no JSON, no UTF-8, or nested without end."""
+"""Exceptions of the library for a line that is not JSON, not UTF-8, or nested too deeply."""
 
-# In one order of keys, whatever the library does by itself: the last line is known by its first key.
+# With a fixed order of keys: the last line is recognised by its first key.
 _encoder = msgspec.json.Encoder(order="deterministic")
 _headers = msgspec.json.Decoder(Header)
 _entries = msgspec.json.Decoder(FileEntry)
@@ -82,11 +82,11 @@ _seals = msgspec.json.Decoder(Seal)
 
 
 class ManifestEncoder:
-    """Makes the lines of one manifest.
+    """Encodes the lines of one manifest.
 
     Attributes:
-        files: Entries so far.
-        size_bytes: Of their files together.
+        files: Number of entries so far.
+        size_bytes: Size of their files together.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class ManifestEncoder:
         return self._line(header)
 
     def entry(self, entry: FileEntry) -> bytes:
-        """The line of a file; files come in the order of `order_of`."""
+        """The line of a file; files must be in the order of `order_of`."""
         self.files += 1
         self.size_bytes += entry.size_bytes
         return self._line(entry)
@@ -115,20 +115,20 @@ class ManifestEncoder:
 
 
 class ManifestDecoder:
-    """Reads the lines of one manifest; `header` at once, `entries` once, and then `seal`.
+    """Decodes the lines of one manifest; `header` at once, `entries` once, and then `seal`.
 
-    Nothing that `entries` gives may be relied on before it has come to its end: then the seal has been compared.
+    The entries are valid only after the iteration has ended without an error: then the digest was compared.
 
     Args:
-        path: Named in errors.
+        path: Path for errors.
         lines: The file's lines, with their ends.
 
     Attributes:
         header: The first line.
-        seal: The last line, when `entries` has come to its end.
+        seal: The last line, after `entries` has ended.
 
     Raises:
-        CorruptionError: It is not whole; so does `entries`.
+        CorruptionError: It is damaged; `entries` raises this, too.
         FormatVersionError: A newer program made it.
     """
 
@@ -142,7 +142,7 @@ class ManifestDecoder:
         try:
             self.header = _headers.decode(first)
         except _UNREADABLE as error:
-            raise CorruptionError(path, 0, f"the first line is no header of a manifest: {error}") from error
+            raise CorruptionError(path, 0, f"the first line is not the header of a manifest: {error}") from error
         if self.header.version > VERSION:
             raise FormatVersionError(
                 f"{path} has manifest format {self.header.version}, this program knows up to {VERSION}; use a newer one"
@@ -163,21 +163,21 @@ class ManifestDecoder:
             try:
                 entry = _entries.decode(line)
             except _UNREADABLE as error:
-                raise CorruptionError(self._path, self._position, f"no entry of a manifest: {error}") from error
+                raise CorruptionError(self._path, self._position, f"not an entry of a manifest: {error}") from error
             if not _is_plain(entry):
                 raise CorruptionError(
-                    self._path, self._position, f"{entry.path!r} with digest {entry.sha256!r} names no file"
+                    self._path, self._position, f"{entry.path!r} with digest {entry.sha256!r} does not name a file"
                 )
             self._take(line)
             size_bytes += entry.size_bytes
             yield entry
-        raise CorruptionError(self._path, self._position, "the last line is missing; the file was cut")
+        raise CorruptionError(self._path, self._position, "the last line is missing; the file is truncated")
 
     def _compare(self, line: bytes, files: int, size_bytes: int) -> None:
         try:
             stored = _seals.decode(line)
         except _UNREADABLE as error:
-            raise CorruptionError(self._path, self._position, f"no last line of a manifest: {error}") from error
+            raise CorruptionError(self._path, self._position, f"not the last line of a manifest: {error}") from error
         found = Seal(files, size_bytes, self._digest.hexdigest())
         if stored != found:
             raise CorruptionError(self._path, self._position, f"expected {stored}, found {found}")
@@ -185,7 +185,7 @@ class ManifestDecoder:
 
 
 def _is_plain(entry: FileEntry) -> bool:
-    """Whether it stays inside of a directory, whatever somebody may have written into the file."""
+    """Whether its path stays inside the directory and its digest is valid, whatever the file contains."""
     return (
         all(part not in ("", ".", "..") and "\0" not in part for part in entry.path.split("/"))
         and len(entry.sha256) == 64
@@ -194,15 +194,15 @@ def _is_plain(entry: FileEntry) -> bool:
 
 
 def order_of(path: str) -> tuple[str, ...]:
-    """What entries are sorted by: the order in which a walk meets them, directories as their names are sorted."""
+    """Sort key of entries: the order of a directory walk in which names are sorted at every level."""
     return tuple(path.split("/"))
 
 
 def lines_of(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
-    """Cut a file's content into lines, each with its end; the last may be without one.
+    """Split a file's content into lines, each with its line feed; the last one may lack it.
 
     Raises:
-        CorruptionError: A line is longer than any of a manifest.
+        CorruptionError: A line is longer than any line of a manifest.
     """
     rest = b""
     for chunk in chunks:

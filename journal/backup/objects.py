@@ -1,9 +1,9 @@
-"""The objects of a backup that is being made: which contents are stored durably already, and storing new ones.
+"""The objects of a backup in progress: which contents are stored durably already, and storing new ones.
 
-A content counts as stored when a whole manifest names it, since a manifest gets its name after a sync that covered its
-contents. Any other file below ``objects/`` is left over from a backup that was interrupted or that failed. Its pages
-may be lost although it reads well: when the kernel cannot write pages back it reports that once, perhaps to another
-process, and then takes the pages for clean. Such a content is written again, into a new file that replaces the old one.
+A content counts as stored if an intact manifest names it, since a manifest gets its name after a sync that covered its
+contents. Any other file below ``objects/`` is left over from an interrupted or failed backup. Its pages may be lost
+although reading it works: when the kernel cannot write pages back, it reports that once, perhaps to another process,
+and then marks the pages clean. Such a content is written again, into a new file that replaces the old one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Objects:
     Args:
         files: The file system.
         path: The backup directory.
-        durable: Digests of the contents that whole manifests name.
+        durable: Digests of the contents that intact manifests name.
 
     Attributes:
-        unsynced_bytes: Size of what was stored since the last sync.
+        unsynced_bytes: Size of the contents that were stored since the last sync.
     """
 
     def __init__(self, files: FileSystem, path: str, durable: set[bytes]) -> None:
@@ -35,12 +35,12 @@ class Objects:
         self._path = path
         self._durable = durable
         self._stored: set[bytes] = set()
-        # Held from before the first write, so that its sync reports every failure to write one of the files back.
+        # Opened before the first write, so that its sync reports every failure to write one of the files back.
         self._root = files.open_directory(path)
         self.unsynced_bytes = 0
 
     def has(self, sha256: str, size_bytes: int) -> bool:
-        """Whether the content is stored durably, or was stored by this process, as far as its size tells."""
+        """Whether the content is stored durably, or was stored by this process; the size is compared, too."""
         digest = bytes.fromhex(sha256)
         if digest not in self._durable and digest not in self._stored:
             return False
@@ -48,7 +48,7 @@ class Objects:
         return self._files.exists(path) and size_of(self._files, path) == size_bytes
 
     def put(self, source: File, size_bytes: int, told: Callable[[int], None]) -> str:
-        """Store the first bytes of a file, in the place of whatever has their name; durable after `sync`.
+        """Store the first bytes of a file, replacing an object with the same name; durable after `sync`.
 
         Returns:
             Their digest.
@@ -65,14 +65,15 @@ class Objects:
             position = 0
             for chunk in chunks_of(source, size_bytes):
                 digest.update(chunk)
-                # Journal files end with long runs of zeros: they become holes.
+                # Journal files end with long runs of zeros, which become holes.
                 if chunk != _ZEROES[: len(chunk)]:
                     file.pwritev([chunk], position)
                 position += len(chunk)
                 told(len(chunk))
             file.truncate(position)
             if digest.digest() in self._durable or not self._root.reports_errors:
-                # A manifest names it though it was missing: the next backup would take it for durable at once.
+                # A manifest names this content although it was missing: the next backup would count it as durable at
+                # once.
                 file.fsync()
         finally:
             file.close()
@@ -88,18 +89,18 @@ class Objects:
         """Return only when everything stored so far is durable.
 
         Raises:
-            OSError: Something was lost. This backup must fail; the next one stores all of it again.
+            OSError: Something was lost. This backup must fail; the next one stores everything again.
         """
         self._root.sync_all()
         self.unsynced_bytes = 0
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the directory."""
         self._root.close()
 
 
 def object_path(directory: str, sha256: str) -> str:
-    """Where the content with this digest lies in a backup directory, or would."""
+    """The path of the object with this digest in a backup directory."""
     return f"{directory}/objects/{sha256[:2]}/{sha256}"
 
 

@@ -1,7 +1,7 @@
-"""One backup seen as the data directory that it was: a file system that can only be read.
+"""One backup as the data directory that it was: a read-only file system.
 
-It is there for whoever checks a directory through the `FileSystem` seam. RocksDB does not go through that: `views_of`
-gives it a directory of its own, with links to the objects.
+For checks of a directory through the `FileSystem` interface. RocksDB does not use that interface: `views_of` creates a
+directory for it, with links to the objects.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from shards.seams.file_system import File, FileSystem, Lock, OpenDirectory
 
 
 class BackupFiles:
-    """The files of one backup, under a path that is nowhere on the disk.
+    """The files of one backup, under a path that does not exist on the disk.
 
     Args:
-        files: The file system that the objects lie in.
+        files: The file system with the objects.
         backup: The backup directory.
         number: Which backup.
 
     Attributes:
-        root: The path under which the data directory is seen.
+        root: The path of the data directory in this file system.
 
     Raises:
-        CorruptionError: The manifest is not whole.
+        CorruptionError: The manifest is damaged.
     """
 
     def __init__(self, files: FileSystem, backup: BackupDirectory, number: int) -> None:
@@ -107,12 +107,12 @@ class BackupFiles:
 
 @contextmanager
 def views_of(backup_files: BackupFiles) -> Iterator[str]:
-    """A directory that RocksDB can open as the views of the backup; what it writes there changes no object."""
+    """A directory that RocksDB can open as the views of the backup; writes there change no object."""
     directory = tempfile.mkdtemp(prefix="journal-check-")
     try:
         for name, stored in backup_files.entries_below(f"{backup_files.root}/state"):
             if name.endswith(".sst"):
-                # Tables are large, and never changed.
+                # Tables are large and never changed.
                 os.symlink(os.path.abspath(stored), f"{directory}/{name}")
             else:
                 shutil.copyfile(stored, f"{directory}/{name}")

@@ -1,9 +1,9 @@
-"""Making a data directory of a backup.
+"""Restoring: creating a data directory from a backup.
 
-The file FORMAT, without which no server opens the directory, comes last: until then it is nobody's data directory, and
-a file beside it tells which backup it is going to be and how many files were synced, so that a restore that was
-interrupted can go on. What it brought after that is brought anew: it may read well and not be on the disk. Another file
-tells the first server that opens the directory that it was restored, see `journal.engine.directory.restores`.
+The file FORMAT, without which no server opens the directory, is written last. Until then another file next to it has
+the number of the backup and of the files that were synced, so that an interrupted restore can continue. Files after
+those are copied again: they may be readable without being on the disk. A third file informs the first server that opens
+the directory that it was restored, see `journal.engine.directory.restores`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _ASIDE = ".restoring"
 
 @attrs.frozen(slots=True)
 class Restored:
-    """What a restore came to.
+    """The result of a restore.
 
     Attributes:
         directory: The data directory.
-        number: The backup that it was made of.
-        lsn: Every entry up to this one is in it.
-        files: How many files it has.
-        size_bytes: Of all of them together.
-        copied_files: Those that an interrupted restore had not brought already.
+        number: Number of the backup.
+        lsn: It contains every entry up to this one.
+        files: Number of its files.
+        size_bytes: Size of all of them together.
+        copied_files: Number of files that an interrupted restore had not copied already.
     """
 
     directory: str
@@ -60,18 +60,18 @@ def restore(
     progress: Progress | None = None,
     part_bytes: int = PART_BYTES,
 ) -> Restored:
-    """Make a data directory of a backup, every file compared with its digest; durable when this returns.
+    """Create a data directory from a backup and compare every file with its digest; durable on return.
 
     Args:
         files: The file system.
         source: The backup directory.
-        target: A directory that is empty, or not there, or holds an interrupted restore of this same backup.
-        number: Which backup; the newest if it is not named.
-        progress: Called now and then with the bytes done so far.
-        part_bytes: What was brought is synced after so many bytes, and need not be brought again after an interruption.
+        target: A directory that is empty, does not exist, or contains an interrupted restore of this same backup.
+        number: Which backup; None for the newest.
+        progress: Called from time to time with the bytes processed so far.
+        part_bytes: Copied files are synced after this many bytes, and not copied again after an interruption.
 
     Raises:
-        DataDirectoryError: There is no such backup, or the target holds something else.
+        DataDirectoryError: The backup does not exist, or the target contains something else.
         CorruptionError: The backup is damaged.
         OSError: The disk refused.
     """
@@ -79,7 +79,7 @@ def restore(
         if number is None:
             numbers = backup.numbers()
             if not numbers:
-                raise DataDirectoryError(f"{source} has no whole backup yet; run `journal backup` to its end")
+                raise DataDirectoryError(f"{source} has no complete backup yet; run `journal backup` to its end")
             number = numbers[-1]
         manifest = backup.read(number)
         wanted: dict[str, object] = {
@@ -91,7 +91,7 @@ def restore(
             _make_marked(files, target, wanted)
         lock = files.lock(target)
         try:
-            # Held from before the first write, so that its sync reports every failure to write a file back.
+            # Opened before the first write, so that its sync reports every failure to write a file back.
             root = files.open_directory(target)
             try:
                 restoring = _Restoring(files, backup, manifest, target, wanted, root, progress, part_bytes)
@@ -105,12 +105,12 @@ def restore(
 
 
 def _make_marked(files: FileSystem, target: str, wanted: dict[str, object]) -> None:
-    """Make a target that tells from the moment that it is there what it is going to be.
+    """Create a target that is marked as an unfinished restore from the moment that it exists.
 
-    An empty directory, which a restore that was killed would leave otherwise, is a new node to a server.
+    A server would treat an empty directory, which a killed restore could leave otherwise, as a new node.
 
     Raises:
-        DataDirectoryError: The name under which it is made is in use.
+        DataDirectoryError: The temporary name is in use.
     """
     target = posixpath.normpath(target)
     aside = f"{target}{_ASIDE}"
@@ -118,7 +118,7 @@ def _make_marked(files: FileSystem, target: str, wanted: dict[str, object]) -> N
     others = [name for name in files.listdir(aside) if name not in (_MARKER, f"{_MARKER}.new")]
     if others:
         raise DataDirectoryError(
-            f"{aside} is in the way: a restore makes its directory under this name first, but it holds "
+            f"{aside} is in the way: a restore creates its directory under this name first, but it contains "
             f"{', '.join(others[:3])}; remove or rename it"
         )
     replace_json(files, f"{aside}/{_MARKER}", wanted)
@@ -156,7 +156,7 @@ class _Restoring:
     def run(self) -> None:
         files, target = self._files, self._target
         if self._is_there():
-            # The process before was killed when FORMAT had its name: that may not be durable yet.
+            # The process before was killed after FORMAT got its name, which may not be durable yet.
             files.sync_directory(target)
             files.remove(f"{target}/{_MARKER}")
             files.sync_directory(target)
@@ -177,7 +177,7 @@ class _Restoring:
             raise CorruptionError(self._manifest.path, 0, "the backup has no file FORMAT")
         write_markers(files, target, self._manifest.header.node_id)
         self._bring(last, f"{target}/FORMAT.new", was_synced=False)
-        # Without it, a server would go on with numbers that were given out after the backup.
+        # Without it, a server would assign numbers again that were assigned after the backup.
         write_restore_marker(files, target, RestoreMarker(secrets.token_hex(8), self._manifest.header.number))
         self._root.sync_all()
         files.rename(f"{target}/FORMAT.new", f"{target}/FORMAT")
@@ -186,9 +186,9 @@ class _Restoring:
         files.sync_directory(target)
 
     def _is_there(self) -> bool:
-        """Look at what the target holds; True if nothing is left to do but to remove the marker.
+        """Check the content of the target; True if only the marker is left to be removed.
 
-        A directory with FORMAT may have been used since then: nothing of it is touched.
+        A directory with FORMAT may have been used since then: its files are not changed.
         """
         files, target = self._files, self._target
         found = [name for name in files.listdir(target) if name not in ("LOCK", f"{_MARKER}.new", "lost+found")]
@@ -198,7 +198,7 @@ class _Restoring:
             return False
         if _MARKER not in found:
             raise DataDirectoryError(
-                f"{target} is not empty: it holds {', '.join(found[:3])}; choose an empty directory to restore into"
+                f"{target} is not empty: it contains {', '.join(found[:3])}; choose an empty directory to restore into"
             )
         begun = read_json(files, f"{target}/{_MARKER}")
         if isinstance(begun, dict):
@@ -206,7 +206,7 @@ class _Restoring:
             self._synced_files = synced_files if isinstance(synced_files, int) else 0
         if begun != self._wanted:
             raise DataDirectoryError(
-                f"{target} holds part of another backup ({begun}); restore that one to its end, or choose an empty "
+                f"{target} contains a part of another backup ({begun}); finish restoring that one, or choose an empty "
                 f"directory"
             )
         return "FORMAT" in found
@@ -249,7 +249,7 @@ class _Restoring:
             try:
                 file.truncate(0)
                 position = 0
-                # Zeros are written too: journal files have all their blocks from the beginning.
+                # Zeros are written too: journal files have all their blocks allocated from the beginning.
                 for chunk in chunks_of(source, entry.size_bytes):
                     file.pwritev([chunk], position)
                     position += len(chunk)

@@ -1,6 +1,6 @@
-"""Which files of a data directory belong into a backup, in the order of a manifest.
+"""The files of a data directory that belong to a backup, in the order of a manifest.
 
-Not there: what is made anew (locks, spare journal files, logs of RocksDB, half-written Parquet files).
+Left out are files that a start creates again (locks, spare journal files, logs of RocksDB, unfinished Parquet files).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from journal.engine.directory.data_directory import segment_directories
 from shards.seams.file_system import FileSystem
 
 DIRECTORIES = ("journal", "log", "sealed", "sealing", "state")
-"""What a data directory consists of, beside its FORMAT file."""
+"""The parts of a data directory, in addition to its FORMAT file."""
 
 _WANTED = {
     "journal": re.compile(r"journal-\d{16}\.jnl"),
-    # Without its note, a Parquet file that was placed but not decided upon would count as left over.
+    # Without its note, a Parquet file that was placed but not decided would be taken for a valid one.
     "sealing": re.compile(r".*\.place"),
     "state": re.compile(r"(?!LOCK$|LOG$|LOG\.old\.).*"),
 }
@@ -24,13 +24,13 @@ _ANY = re.compile(r".*", re.DOTALL)
 
 
 def paths_of(files: FileSystem, directory: str) -> Iterator[str]:
-    """Paths in the directory, sorted as a manifest is.
+    """Paths in the directory, sorted as in a manifest.
 
     Raises:
-        FileNotFoundError: Something of it went away meanwhile: nothing is passed over for that.
+        FileNotFoundError: A file or directory disappeared in the meantime; nothing is skipped because of that.
     """
     yield "FORMAT"
-    # Asked for once: a directory that goes away later is an error, one that was never made is none.
+    # Listed once: a directory that disappears later is an error, one that was never created is not.
     there = files.listdir(directory)
     segments = segment_directories(files, directory)
     for name in ("journal", *segments, "sealing", "state"):

@@ -1,7 +1,7 @@
-"""Checking a data directory offline: every checksum and invariant, without changing anything that counts.
+"""Checking a data directory offline: every checksum and invariant, without changing any data.
 
-What is found is a value (`Report`), not an error. The parts: `journal_files`, `log_files`, `views` and, which puts them
-together, `directory`.
+The result is a value (`Report`), not an error. The parts are `journal_files`, `log_files`, `views` and `directory`,
+which combines them.
 """
 
 from journal.check.directory import check_directory

@@ -1,4 +1,4 @@
-"""Checks a backup directory: every object against its digest, and each backup as the data directory that it will be."""
+"""Checks a backup directory: every object against its digest, and each backup as a data directory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_backups(
     Args:
         files: The file system.
         path: The backup directory.
-        report: Gets what is found. A file of backup 3 is called ``PATH/@3/...``.
+        report: Gets the findings. A file of backup 3 is called ``PATH/@3/...``.
         progress: Called with the bytes read so far.
         open_store: Opens a store of views.
         check_files: Checks a data directory.
@@ -40,14 +40,14 @@ def check_backups(
     with opened_for_reading(files, path) as backup:
         numbers = backup.numbers()
         if not numbers:
-            report.note(path, 0, "there is no whole backup here yet: the first one was interrupted")
+            report.note(path, 0, "there is no complete backup here yet: the first one was interrupted")
         whole: dict[str, bool] = {}
         for number in numbers:
             try:
                 backup.read(number)
             except (CorruptionError, FormatVersionError) as error:
                 problem = error.problem if isinstance(error, CorruptionError) else str(error)
-                report.damage(backup.manifest_path(number), 0, f"{problem}; remove this file, its backup is lost")
+                report.damage(backup.manifest_path(number), 0, f"{problem}; remove this file; its backup is lost")
                 continue
             if _check_objects(files, backup, number, report, progress, whole):
                 seen = BackupFiles(files, backup, number)
@@ -64,7 +64,7 @@ def _check_objects(
     progress: Progress | None,
     whole: dict[str, bool],
 ) -> bool:
-    """Compare the objects of a backup that no earlier one had with their digests; whether all of it is whole."""
+    """Compare the objects of a backup that no earlier one had with their digests; returns whether all are intact."""
 
     def tell(size_bytes: int) -> None:
         report.counts.bytes_read += size_bytes
@@ -80,8 +80,8 @@ def _check_objects(
                 report.damage(
                     backup.object_path(entry.sha256),
                     0,
-                    f"{problem}; it is {entry.path} of backup {number}. Remove the object and back up again: what the "
-                    f"node still has is copied anew",
+                    f"{problem}; it is {entry.path} of backup {number}. Remove the object and back up again: if the "
+                    f"node still has the file, it is copied again",
                 )
         is_whole = is_whole and whole[entry.sha256]
     return is_whole

@@ -1,6 +1,6 @@
-"""Checks a whole data directory: its FORMAT, the journal, the views, the segments, and files that nobody knows.
+"""Checks a whole data directory: its FORMAT, the journal, the views, the segments, and files without a record.
 
-A backup directory is checked here too: each of its backups as the data directory that it is going to be.
+A backup directory is checked here, too: each of its backups as the data directory that a restore would create.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def check_directory(
     files: FileSystem | None = None,
     open_store: Callable[[str], OrderedStore] = _open_rocks_store,
 ) -> Report:
-    """Read a data directory that no server uses, or a backup directory, and say where it is damaged.
+    """Check a data directory that no server uses, or a backup directory, and report its damage.
 
-    Nothing of the data is changed; memory is bounded by the largest batch and by what is found.
+    No data is changed; memory use is bounded by the largest batch and the number of findings.
 
     Args:
         path: The data directory, or the backup directory.
-        progress: Called now and then with the bytes read so far.
+        progress: Called from time to time with the bytes read so far.
         files: The file system.
         open_store: Opens the views.
 
@@ -57,7 +57,7 @@ def check_directory(
         Counts, damages and notes.
 
     Raises:
-        DataDirectoryError: A server uses the directory, or it is none.
+        DataDirectoryError: A server uses the directory, or it is not a data or backup directory.
         FormatVersionError: A newer program made it.
     """
     files = files or OsFileSystem()
@@ -86,18 +86,18 @@ def _check(
 ) -> None:
     node_id = _check_format(files, path, report)
     if node_id is not None and _is_half_made(files, path):
-        report.note(path, 0, "its first start was interrupted before it held anything; the next start makes it whole")
+        report.note(path, 0, "its first start was interrupted before anything was stored; the next start completes it")
         return
     for name in files.listdir(path):
         if name not in _KNOWN:
-            report.note(f"{path}/{name}", 0, "nothing of a data directory has such a name")
+            report.note(f"{path}/{name}", 0, "a data directory contains no such name")
     journal = CheckedJournal()
     if files.exists(f"{path}/journal"):
         journal = check_journal(files, f"{path}/journal", report, progress)
     else:
         report.damage(f"{path}/journal", 0, "the directory of the journal is missing")
     views = _check_views(files, path, report, open_store)
-    # Without views nothing is known to be safe outside the journal.
+    # Without views nothing is known to be durable outside the journal.
     journal.report_gaps(report, views.node.checkpoint if views is not None else 0)
     if views is None:
         for name in ("log", "sealed"):
@@ -116,14 +116,14 @@ def _check(
     known = {name for segment in views.segments.values() for name in (segment.path, segment.index_path)}
     for file in _log_files(files, f"{path}/log", report):
         if file not in known:
-            report.note(file, 0, "no record knows this file: a recovery makes it anew, or it is left over")
+            report.note(file, 0, "no record refers to this file: a recovery creates it again, or it is a leftover")
     SealedPass(files, path, views, journal, report, progress).check()
 
 
 def _check_agreement(
     files: FileSystem, path: str, node_id: str | None, views: CheckedViews, journal: CheckedJournal, report: Report
 ) -> None:
-    """Whether the views and the journal are of this node and of one time, by the rules of a start."""
+    """Check that views and journal belong to this node and to each other, by the rules of a start."""
     try:
         if node_id is not None:
             views.node.require_node(f"{path}/state", node_id)
@@ -144,7 +144,7 @@ def _check_agreement(
 
 
 def _is_half_made(files: FileSystem, path: str) -> bool:
-    """Whether the first start of a new directory was interrupted before there was anything to be lost."""
+    """Whether the first start of a new directory was interrupted before anything was stored."""
     return (
         not is_complete(files, path)
         and not files.exists(f"{path}/state")
@@ -157,7 +157,7 @@ def _is_half_made(files: FileSystem, path: str) -> bool:
 
 
 def _check_format(files: FileSystem, path: str, report: Report) -> str | None:
-    """Id of the node, None where it cannot be read."""
+    """Id of the node; None if it cannot be read."""
     name = f"{path}/FORMAT"
     if not files.exists(name):
         report.damage(name, 0, "the file is missing")
@@ -200,7 +200,7 @@ def _check_views(
 
 def _log_files(files: FileSystem, log: str, report: Report) -> Iterator[str]:
     if not files.exists(log):
-        report.damage(log, 0, f"the directory of the log segments is missing (it has up to {FAN_OUT} of its own)")
+        report.damage(log, 0, f"the directory of the log segments is missing (it has up to {FAN_OUT} subdirectories)")
         return
     for name in files.listdir(log):
         if _FAN.fullmatch(name):

@@ -1,6 +1,6 @@
-"""The journal's part of a check: file headers, groups, entries, payloads, and that lsns go on without a break.
+"""Check of the journal: file headers, groups, entries, payloads, and that lsns are contiguous.
 
-Which damage is a torn last write and which is not is decided by the table that recovery uses,
+Which damage counts as a torn last write is decided by the table that recovery uses,
 `journal.engine.wal.recovery.judge`.
 """
 
@@ -39,11 +39,11 @@ _KINDS = frozenset(Kind)
 
 @attrs.frozen
 class LsnGap:
-    """A file that begins behind the end of the file before it: a file between them is missing, or was recycled.
+    """A file that begins after the end of the file before it: a file between them is missing, or was recycled.
 
     Attributes:
-        path: The file behind the gap.
-        first_lsn: Where it begins.
+        path: The file after the gap.
+        first_lsn: Its first lsn.
         expected_lsn: lsn after the last group before it.
     """
 
@@ -54,17 +54,17 @@ class LsnGap:
 
 @attrs.define
 class CheckedJournal:
-    """What other parts of the check need of the journal.
+    """The results that other parts of the check need.
 
     Attributes:
         first_lsn: First lsn of the oldest file; None if it is not known.
-        next_lsn: lsn after the last group; None if damage hides it.
+        next_lsn: lsn after the last group; None if it is not known because of damage.
         numbers: Numbers of the files.
         has_groups: Something was written to it.
         deleted: Shards that it deletes.
-        trimmed: First offset that it leaves of each shard that it trims.
+        trimmed: New first offset of each shard that it trims.
         created: Names of the shards that it creates.
-        sealed: What it seals, by the number of the shard and the base offset.
+        sealed: Its decisions about Parquet segments, by shard id and base offset.
         gaps: Where files are missing between others.
     """
 
@@ -79,10 +79,10 @@ class CheckedJournal:
     gaps: list[LsnGap] = attrs.Factory(list)
 
     def report_gaps(self, report: Report, checkpoint: int) -> None:
-        """Report the gaps that recovery refuses: those that reach behind the checkpoint.
+        """Report the gaps that recovery refuses: those that reach beyond the checkpoint.
 
-        Files that a checkpoint made superfluous are recycled together. A power loss may undo that for some and not for
-        others, and the views hold everything that the missing ones had.
+        Files that are not needed after a checkpoint are recycled together. A power loss may undo that for some of them
+        only, and the views contain everything that the missing ones had.
         """
         for gap in self.gaps:
             if gap.first_lsn > checkpoint + 1:
@@ -93,15 +93,15 @@ class CheckedJournal:
                 report.damage(gap.path, 0, problem)
 
     def drops(self, shard_id: int, next_offset: int) -> bool:
-        """Whether a segment that ends there may be gone, whatever the views say: they may be older than the journal."""
+        """Whether a segment with this end may be missing, even if the views, which may be older, have it."""
         return shard_id in self.deleted or next_offset <= self.trimmed.get(shard_id, 0)
 
     def seals(self, shard_id: int, base_offset: int) -> bool:
-        """Whether the log segment that begins there may be gone because a Parquet file has its records."""
+        """Whether the log file that begins there may be missing because a Parquet file has its records."""
         return (shard_id, base_offset) in self.sealed
 
     def note(self, shard_id: int, decision: Decision) -> None:
-        """Note what a decision says of the files of segments."""
+        """Note the effect of a decision on the files of segments."""
         if isinstance(decision, ShardDeleted):
             self.deleted.add(shard_id)
         elif isinstance(decision, Trimmed):
@@ -113,16 +113,18 @@ class CheckedJournal:
 
 
 def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> CheckedJournal:
-    """Check all journal files. Call `CheckedJournal.report_gaps` afterwards: the views say which gaps are damage."""
+    """Check all journal files. Call `CheckedJournal.report_gaps` afterwards: the views tell which gaps are damage."""
     checked = CheckedJournal()
     used = list_journal_files(files, directory)
     names = {path for _, path in used}
     for name in files.listdir(directory):
         path = f"{directory}/{name}"
         if _SET_ASIDE.fullmatch(name):
-            report.note(path, 0, "a recovery set this damaged journal file aside; remove it when nobody needs it")
+            report.note(
+                path, 0, "a recovery set this damaged journal file aside; remove it when it is not needed any more"
+            )
         elif path not in names and name != MARKER and not _SPARE.fullmatch(name):
-            report.note(path, 0, "no file of a journal has such a name")
+            report.note(path, 0, "a journal contains no file of this name")
     checked.numbers = [number for number, _ in used]
     headers = [_header_of(files, path) for _, path in used]
     following = [None if header is None else header.first_lsn for header in headers[1:]]
@@ -149,7 +151,7 @@ def check_journal(files: FileSystem, directory: str, report: Report, progress: P
 
 
 def _header_of(files: FileSystem, path: str) -> JournalFileHeader | None:
-    """A file's header, None if it is damaged: the pass over the file reports that."""
+    """A file's header; None if it is damaged, which the check of the file reports."""
     file = files.open(path, write=False)
     try:
         return JournalFileHeader.decode(path, file.pread(FIRST_GROUP_POSITION, 0))
@@ -164,7 +166,7 @@ class _Group:
     """A group as far as it could be read.
 
     Attributes:
-        unreadable: Entries with right checksums that say nothing this program understands: none of them is torn.
+        unreadable: Entries with valid checksums whose content is not valid for this program: none of them is torn.
     """
 
     bad_header: BadEntryHeader | None = None
@@ -174,15 +176,15 @@ class _Group:
 
 
 class _FilePass:
-    """One walk over one journal file.
+    """The check of one journal file.
 
     Args:
         is_last: There is no later file.
-        replaced_from: The next file takes this one's place from that lsn on; None if there is none, or it is damaged.
+        replaced_from: The next file replaces this one from that lsn on; None if there is none, or it is damaged.
 
     Attributes:
         header: Its header, None if that is damaged.
-        expected_lsn: First lsn of the next group; None when damage hides it.
+        expected_lsn: First lsn of the next group; None if it is not known because of damage.
     """
 
     def __init__(
@@ -216,7 +218,7 @@ class _FilePass:
             return
         self.header = header
         if header.number != number:
-            self._damage(0, f"the header says that this is journal file {header.number}")
+            self._damage(0, f"the header has the number of journal file {header.number}")
         if self._window.size < header.size_bytes:
             self._damage(self._window.size, f"the file ends here, but it was made with {header.size_bytes} bytes")
         if self.expected_lsn is not None and header.first_lsn > self.expected_lsn:
@@ -263,7 +265,7 @@ class _FilePass:
                 and self._replaced_from is not None
                 and header.first_lsn >= self._replaced_from
             ):
-                # The next file has a copy of it, or it was torn.
+                # The next file has a copy of the group, or it was torn.
                 return
             group = self._read_group(start, end, header)
             clean = group.bad_header is None and not group.damages
@@ -300,7 +302,7 @@ class _FilePass:
             )
 
     def _read_group(self, start: int, end: int, header: GroupHeader | None) -> _Group:
-        """Read the entries of a group one by one: a group may be as large as the file."""
+        """Read the entries of a group one by one, since a group may be as large as the file."""
         group = _Group()
         position = start
         previous = header.first_lsn - 1 if header is not None else 0
@@ -312,7 +314,7 @@ class _FilePass:
                 break
             stored = self._window.view(position, size)
             for entry in decode_entries(stored, 0, size):
-                assert isinstance(entry, Entry)  # its header was whole a moment ago
+                assert isinstance(entry, Entry)  # its header was checked before
                 if entry.lsn <= previous or (header is not None and entry.lsn >= header.next_lsn):
                     reach = f"{previous + 1} to {header.next_lsn - 1}" if header is not None else f"over {previous}"
                     group.bad_header = BadEntryHeader(position, f"entry with lsn {entry.lsn}, expected {reach}")
@@ -327,7 +329,7 @@ class _FilePass:
         return group
 
     def _next_group(self, start: int, salt: int, least_lsn: int | None = None) -> tuple[int, GroupHeader] | None:
-        """The first group header of this life of the file at or after a position."""
+        """The first group header of this use of the file at or after a position."""
         least = least_lsn if least_lsn is not None else self.expected_lsn or 0
         at = self._window.find(GROUP_MAGIC, start, self._window.size)
         while at >= 0:
@@ -342,7 +344,7 @@ class _FilePass:
 
     def _check_entry(self, group: _Group, position: int, entry: Entry) -> None:
         if entry.kind not in _KINDS:
-            # A start refuses it even in a group that is torn, since its own header is whole.
+            # A start refuses it even in a torn group, since its own header is valid.
             self._damage(position, f"entry kind {entry.kind} was written by a newer program")
         elif problem := check_payload(entry):
             group.damages.append((position, problem))
@@ -350,4 +352,6 @@ class _FilePass:
             try:
                 self._checked.note(entry.shard_id, decode_payload(entry.kind, entry.payload))
             except ValueError as error:
-                group.unreadable.append((position, f"the payload is no {Kind(entry.kind).name.lower()}: {error}"))
+                group.unreadable.append(
+                    (position, f"the payload is not a valid {Kind(entry.kind).name.lower()}: {error}")
+                )

@@ -1,6 +1,6 @@
-"""The log segments' part of a check: file header, every batch, and the index file beside it.
+"""Check of the log segments: file header, every batch, and the index file.
 
-What a segment should hold is what the views recorded of it. Bytes behind that are no damage: they are written again
+The expected content of a segment is its record in the views. Bytes after that are not damage: they are written again
 from the journal.
 """
 
@@ -23,7 +23,7 @@ _ALIGNMENT = 8
 
 @attrs.define
 class _IndexWalk:
-    """The saved index entries of a segment, met one after the other while its batches are read."""
+    """The saved index entries of a segment, compared one after the other while its batches are read."""
 
     path: str
     entries: list[tuple[int, int, int, int, int]]
@@ -39,15 +39,16 @@ def check_segment(
     Args:
         files: The file system.
         segment: The segment as the views record it.
-        report: Gets what is found.
+        report: Gets the findings.
         progress: Called with the bytes read so far.
-        may_be_gone: The journal drops the segment, so its files need not be there.
+        may_be_gone: The journal drops the segment, so its files may be missing.
     """
     report.counts.segments += 1
     if segment.flushed_offset == segment.base_offset:
-        # Nothing of it is recorded as flushed: a crash may have left anything, and it is written again from the start.
+        # Nothing of it is recorded as flushed: after a crash it may contain anything, and it is written again
+        # completely.
         if files.exists(segment.path):
-            report.note(segment.path, 0, "all of the file lies behind the recorded end")
+            report.note(segment.path, 0, "the whole file is after the recorded end")
         return
     if not files.exists(segment.path):
         if not may_be_gone:
@@ -64,7 +65,7 @@ def check_segment(
 
 
 class _SegmentPass:
-    """One walk over one log file."""
+    """The check of one log file."""
 
     def __init__(self, segment: LogSegment, window: Window, report: Report, index: _IndexWalk) -> None:
         self._segment = segment
@@ -87,7 +88,7 @@ class _SegmentPass:
             self._damage(window.size, f"the file ends here, but the views record {segment.flushed} bytes of it")
         elif window.size > segment.flushed:
             behind = window.size - segment.flushed
-            self._report.note(segment.path, segment.flushed, f"{behind} bytes lie behind the recorded end")
+            self._report.note(segment.path, segment.flushed, f"{behind} bytes are after the recorded end")
         self._check_batches(min(segment.flushed, window.size))
         index = self._index
         for place, _, position, _, _ in index.entries[index.at :]:
@@ -107,7 +108,7 @@ class _SegmentPass:
             if batch.base_offset != next_offset and self._whole:
                 self._damage(position, f"batch with base offset {batch.base_offset}, expected {next_offset}")
             if batch.lsn <= last_lsn:
-                self._damage(position, f"batch with lsn {batch.lsn} behind one with lsn {last_lsn}")
+                self._damage(position, f"batch with lsn {batch.lsn} after one with lsn {last_lsn}")
             if batch.append_time_us < append_time_us:
                 self._damage(
                     position, f"append time {batch.append_time_us} is before {append_time_us} of an earlier batch"
@@ -126,14 +127,14 @@ class _SegmentPass:
         if next_offset != segment.flushed_offset:
             self._damage(
                 segment.flushed,
-                f"the file holds offsets up to {next_offset}, the views record {segment.flushed_offset}",
+                f"the file has offsets up to {next_offset}, the views record {segment.flushed_offset}",
             )
-        # What an open segment has in memory alone is counted in its record already.
+        # The record of an open segment includes batches that are only in memory.
         if segment.sealed and segment.size_bytes and last_lsn != segment.last_lsn:
             self._damage(segment.flushed, f"the last batch has lsn {last_lsn}, the views record {segment.last_lsn}")
 
     def _verify(self, position: int, end: int) -> BatchHeader | None:
-        """The batch at a position; a damage and None if it is not whole."""
+        """The batch at a position; reports damage and returns None if it is not intact."""
         head = self._window.view(position, min(HEADER_SIZE, end - position))
         try:
             size = BatchHeader.unpack(head).size_bytes
@@ -142,11 +143,11 @@ class _SegmentPass:
             self._damage(position, str(error).removeprefix("record batch at byte 0").removeprefix(": ").strip())
             return None
         if batch.is_gap:
-            self._damage(position, "a gap batch, which no log holds")
+            self._damage(position, "a gap batch, which a log never contains")
         return batch
 
     def _next_batch(self, start: int, end: int, least_offset: int, last_lsn: int) -> int:
-        """Where a later batch of this segment begins, by its magic and checksums; the end if there is none."""
+        """Position of a later batch of this segment, found by its magic and checksums; the end if there is none."""
         at = self._window.find(MAGIC, start, end)
         while at >= 0:
             if (at - self._segment.start_position) % _ALIGNMENT == 0 and self._is_later(
@@ -194,7 +195,9 @@ def _read_index(files: FileSystem, segment: LogSegment, report: Report, *, may_b
     if not files.exists(path):
         if may_be_gone:
             return walk
-        report.damage(path, 0, f"the index file is missing; the server makes its {segment.saved_entries} entries anew")
+        report.damage(
+            path, 0, f"the index file is missing; the server creates its {segment.saved_entries} entries again"
+        )
         return walk
     file = files.open(path, write=False)
     try:
@@ -217,5 +220,5 @@ def _read_index(files: FileSystem, segment: LogSegment, report: Report, *, may_b
             report.counts.index_entries += 1
     if size > segment.saved_entries * STORED_SIZE:
         behind = size - segment.saved_entries * STORED_SIZE
-        report.note(path, segment.saved_entries * STORED_SIZE, f"{behind} bytes lie behind the recorded entries")
+        report.note(path, segment.saved_entries * STORED_SIZE, f"{behind} bytes are after the recorded entries")
     return walk

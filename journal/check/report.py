@@ -1,4 +1,4 @@
-"""What a check finds: counts of what was looked at, damages, and notes on what is odd but right."""
+"""The result of a check: counts, damages, and notes on unusual but valid findings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import attrs
 Progress = Callable[[int], None]
 
 MOST_FINDINGS = 10_000
-"""Findings kept of each sort; a directory that is all rubble must not fill the memory."""
+"""Largest number of damages and of notes; a badly damaged directory must not fill the memory."""
 
 
 @attrs.frozen(slots=True)
 class Finding:
-    """Something at a place of a file; of the views the path is that of their store and the position 0."""
+    """A finding at a position of a file; for the views the path is that of their store and the position 0."""
 
     path: str
     position: int
@@ -26,7 +26,7 @@ class Finding:
 
 @attrs.define(slots=True)
 class Counts:
-    """How much was looked at."""
+    """How much was checked."""
 
     bytes_read: int = 0
     journal_files: int = 0
@@ -46,13 +46,13 @@ class Counts:
 
 @attrs.define(slots=True)
 class Report:
-    """The outcome of a check.
+    """The result of a check.
 
     Attributes:
         directory: The data directory.
-        counts: How much was looked at.
-        damages: Where stored bytes are not what was written, or break an invariant.
-        notes: What is no damage but worth knowing: a torn last write, files that no record knows.
+        counts: How much was checked.
+        damages: Stored bytes that differ from what was written, or break an invariant.
+        notes: Findings that are not damage: a torn last write, files that no record refers to.
         left_out: Damages and notes beyond `MOST_FINDINGS` of each, which are only counted.
     """
 
@@ -78,7 +78,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """One line of text."""
         counts = self.counts
         found = f"{len(self.damages)} damages" if self.damages else "no damage"
         more = f" ({self.left_out} findings are not listed)" if self.left_out else ""

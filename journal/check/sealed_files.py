@@ -1,6 +1,6 @@
-"""The Parquet segments' part of a check: each recorded file, files that nobody recorded, marks, and what lies aside.
+"""Check of the Parquet segments: each recorded file, files without a record, marks, and leftovers.
 
-What a file must be is what the views recorded of it, and what the journal seals after them.
+The expected files are those that the views record, and those that the journal seals after them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MARK_BYTES = 4096
 
 
 class SealedPass:
-    """One walk over ``sealed/`` and ``sealing/``.
+    """The check of ``sealed/`` and ``sealing/``.
 
     Args:
         files: The file system.
         path: The data directory.
-        views: What the views record.
-        journal: What the journal decides, which the views may not know yet.
-        report: Gets what is found.
+        views: The result of the check of the views.
+        journal: The result of the check of the journal, whose decisions the views may not contain yet.
+        report: Gets the findings.
         progress: Called with the bytes read so far.
     """
 
@@ -75,11 +75,11 @@ class SealedPass:
             if _is_shard_directory(posixpath.basename(directory)):
                 self._check_directory(directory)
             elif posixpath.basename(directory) != MARKER:
-                self._report.note(directory, 0, "no directory of Parquet segments has such a name")
+                self._report.note(directory, 0, "a directory of Parquet segments has no such name")
         for segment in self._firsts():
             self._check_marked(segment)
         for path in self._listed(self._sealing):
-            self._report.note(path, 0, "left over from a seal that did not come to its end; the next start removes it")
+            self._report.note(path, 0, "left over from a conversion that was not finished; the next start removes it")
 
     def _listed(self, directory: str) -> Iterable[str]:
         names = self._files.listdir(directory) if self._files.exists(directory) else []
@@ -117,7 +117,7 @@ class SealedPass:
         if self._progress is not None:
             self._progress(report.counts.bytes_read)
 
-    # What lies in the directories
+    # Content of the directories
 
     def _check_directory(self, directory: str) -> None:
         for path in self._listed(directory):
@@ -129,23 +129,23 @@ class SealedPass:
             elif match := _MARK.fullmatch(name):
                 self._check_mark(path, int(match[1], 16))
             else:
-                self._report.note(path, 0, "no file of a sealed shard has such a name")
+                self._report.note(path, 0, "Parquet segments have no such names")
 
     def _why_unknown(self, path: str, shard_id: int, next_offset: int) -> str:
-        """Say of a file that nobody recorded how it may have come to be there, and whether it matters."""
+        """Explain how a file without a record may have been created, and whether that matters."""
         if path in self._placed:
-            return "it was put here and never recorded; its records are in the log, and the next start removes it"
+            return "it was placed here but never recorded; its records are in the log, and the next start removes it"
         if shard_id in self._journal.deleted:
             return "it belongs to a shard that the journal deletes; the next start removes it"
         if next_offset <= self._start_of(shard_id):
-            return "its records are trimmed; the next start may leave it, and then it can be removed by hand"
+            return "its records are trimmed; if the next start does not remove it, it can be removed by hand"
         return (
-            "no record knows this file and no reader is given it, but who reads the bare directory finds its records "
-            "there; move it away"
+            "no record refers to this file and the server does not read it, but programs that read the directory "
+            "directly find its records; move it away"
         )
 
     def _read_places(self) -> set[str]:
-        """Files that were put into their place shortly before the end: a note beside tells where."""
+        """Files that were moved into place shortly before the end, as their notes in ``sealing/`` name them."""
         placed = set()
         for path in self._listed(self._sealing):
             if path.endswith(".place"):
@@ -190,8 +190,8 @@ class SealedPass:
             self._report.note(
                 path,
                 0,
-                f"the mark {found}, but offsets below {start} are trimmed: who reads the bare directory finds them "
-                f"until the next start writes it anew",
+                f"the mark {found}, but offsets below {start} are trimmed: programs that read the directory directly "
+                f"find them until the next start writes it again",
             )
 
     def _check_mark(self, path: str, shard_id: int) -> None:
@@ -205,8 +205,8 @@ class SealedPass:
             self._report.damage(
                 path,
                 0,
-                f"the mark says that the shard starts at {marked}, but it starts at {start}: who reads the bare "
-                f"directory misses the records between. Remove the mark: the next trim writes it anew",
+                f"the mark says that the shard starts at {marked}, but it starts at {start}: programs that read the "
+                f"directory directly miss the records in between. Remove the mark: the next trim writes it again",
             )
 
     def _marked(self, path: str) -> int | None:
@@ -228,6 +228,6 @@ def _is_shard_directory(name: str) -> bool:
 
 
 def _place_in(path: str, problem: str) -> tuple[int, str]:
-    """Position and wording of a sentence that begins with the path and perhaps the position."""
+    """Position and text of a message that begins with the path and perhaps the position."""
     match = re.fullmatch(re.escape(path) + r"(?: at byte (\d+))?: (.*)", problem, re.DOTALL)
     return (int(match[1] or 0), match[2]) if match is not None else (0, problem)

@@ -1,4 +1,4 @@
-"""The views' part of a check: every record decodes, and what they say of shards and of each other fits together."""
+"""Check of the views: every record can be decoded, and the records are consistent with each other."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _DAMAGED = (CorruptionError, FormatVersionError, InvalidNameError, UnicodeDecode
 
 @attrs.define
 class CheckedViews:
-    """What other parts of the check need of the views.
+    """The results that other parts of the check need.
 
     Attributes:
-        node: What they hold about the node as a whole.
+        node: The numbers about the node as a whole.
         segments: The log segments by the paths of their files.
         sealed: The Parquet segments.
         shards: The catalogue.
-        starts: First offsets of the shards that were trimmed. A Parquet segment of such a shard may be recorded in the
-            journal alone.
+        starts: First offsets of the trimmed shards. A Parquet segment of such a shard may be recorded only in the
+            journal.
     """
 
     node: NodeRecord = attrs.Factory(NodeRecord)
@@ -52,7 +52,7 @@ class CheckedViews:
 
 
 class ViewPass:
-    """One walk over all families of a store."""
+    """The check of all families of a store."""
 
     def __init__(self, store: OrderedStore, path: str, log_directory: str, sealed_root: str, report: Report) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class ViewPass:
         self.found = CheckedViews(shards=self._shards)
 
     def check(self) -> CheckedViews:
-        """Check all families; a store that cannot be read any further ends it with a damage."""
+        """Check all families; if the store cannot be read any further, that is reported as damage."""
         parts: tuple[Callable[[], None], ...] = (
             self._check_meta,
             self._check_catalogue,
@@ -158,7 +158,7 @@ class ViewPass:
             )
 
     def _check_gap(self, shard: Shard, end: int, begin: int) -> None:
-        """Offsets are missing only where they were reserved for memory; what was trimmed lies before the start."""
+        """Offsets may be missing only where they were reserved for memory; trimmed ones are before the start."""
         if end < begin > shard.reserved_offset:
             self._damage(
                 f"shard {shard.name!r}: offsets {end} to {begin - 1} are in no segment and were never in memory"
@@ -173,7 +173,7 @@ class ViewPass:
                 unknown.add(shard_id)
         for shard_id in sorted(unknown):
             self._report.note(
-                self._path, 0, f"segments are recorded of shard {shard_id}, which the catalogue does not have"
+                self._path, 0, f"segments are recorded of shard {shard_id}, which is not in the catalogue"
             )
 
     def _check_cursors(self) -> None:
@@ -187,7 +187,7 @@ class ViewPass:
                 continue
             self._report.counts.cursors += 1
             if shard_id not in self._shards:
-                self._report.note(self._path, 0, f"cursor {name!r} belongs to shard {shard_id}, which is not there")
+                self._report.note(self._path, 0, f"cursor {name!r} belongs to shard {shard_id}, which does not exist")
 
     def _check_producers(self) -> None:
         epochs: dict[int, int] = {}
@@ -209,7 +209,7 @@ class ViewPass:
                 elif key[:1] == b"s" and len(key) == 1 + 2 * _ID.size:
                     ProducerState.decode(value)
                 else:
-                    self._damage(f"producers key {key.hex()} is of no known kind")
+                    self._damage(f"producers key {key.hex()} is of an unknown kind")
             except _DAMAGED as error:
                 self._damage(f"producers key {key.hex()}: {error}")
         if named != epochs:
@@ -231,7 +231,7 @@ class ViewPass:
                 elif key[:1] == EXPIRY_PREFIX:
                     self._check_expiry(key)
                 else:
-                    self._damage(f"state key {key.hex()} is of no known kind")
+                    self._damage(f"state key {key.hex()} is of an unknown kind")
             except _DAMAGED as error:
                 self._damage(f"state key {key.hex()}: {error}")
 

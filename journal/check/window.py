@@ -9,7 +9,7 @@ WINDOW_BYTES = 1 << 20
 
 
 class Window:
-    """Gives views of a file's bytes and counts those that it reads.
+    """Returns views of a file's bytes and counts the bytes read.
 
     Attributes:
         size: Size of the file in bytes.
@@ -24,7 +24,7 @@ class Window:
         self.size = file.size()
 
     def view(self, position: int, size: int) -> memoryview:
-        """The bytes from a position on: ``size`` of them, fewer only where the file ends."""
+        """``size`` bytes from a position on; fewer only at the end of the file."""
         size = min(size, self.size - position)
         if size <= 0:
             return memoryview(b"")
@@ -38,7 +38,7 @@ class Window:
         return self._data[at : at + size]
 
     def find(self, wanted: bytes, start: int, end: int) -> int:
-        """Position of the first ``wanted`` that lies whole in ``[start, end)``, or -1."""
+        """Position of the first ``wanted`` that is completely in ``[start, end)``, or -1."""
         position = start
         while position < end:
             data = bytes(self.view(position, min(WINDOW_BYTES, end - position)))

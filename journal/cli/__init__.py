@@ -1,3 +1,3 @@
-"""The command line. One module a command; each imports what it needs when it runs, so that `--help` stays quick."""
+"""The command line: one module for each command; it imports what it needs when it runs, so that `--help` is fast."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""`journal append`: the lines of stdin as records of a shard, streaming, with a bound on what is in flight."""
+"""`journal append`: appends the lines of stdin as records of a shard, with a bound on the unacknowledged bytes."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def append(
 
     Args:
         shard: Name of the shard, which must exist.
-        ack: Level to wait for: durable (on disk), memory, or what the shard's mode gives.
+        ack: Level to wait for: durable (on disk), memory, or the default of the shard's mode.
         batch: Records to send as one batch; fewer when the input pauses or the batch gets large.
-        timeout: Give up when nothing is acknowledged for this long, such as 5m; while the server refuses appends for
-            the moment, because its disk is full for example, the reason is told.
+        timeout: Give up when nothing is acknowledged for this long, such as 5m. While the server refuses appends, for
+            example because its disk is full, the reason is shown.
         json: Print the result as a JSON object.
     """
     import trio
@@ -63,14 +63,14 @@ def append(
 
 @attrs.define(slots=True)
 class _Acknowledged:
-    """What the server has acknowledged so far; ``last_offset`` is -1 before the first."""
+    """The acknowledgements so far; ``last_offset`` is -1 before the first."""
 
     count: int = 0
     last_offset: int = -1
     level: AckLevel | None = None
 
     def add(self, count: int, appended: Appended) -> None:
-        """Take over one acknowledgement. One without an offset repeats an earlier batch, whose offset is forgotten."""
+        """Add one acknowledgement. One without an offset repeats an earlier batch, whose offset is not known."""
         self.count += count
         self.level = appended.level
         if appended.base_offset >= 0:
@@ -121,7 +121,7 @@ async def _send_all(
     tick: Callable[[int], None],
     sent: Callable[[AppendFuture], None],
 ) -> None:
-    """Send every line of stdin in order; ``done`` counts what is acknowledged, also when this raises."""
+    """Send every line of stdin in order; ``done`` counts what is acknowledged, also if this raises an error."""
     import trio
 
     from journal.cli.line_splitter import LineBatcher, LineSplitter
@@ -133,7 +133,7 @@ async def _send_all(
     in_flight_bytes = 0
 
     async def settle(limit_bytes: int) -> None:
-        """Wait for acknowledgements, oldest first, until no more than this is in flight."""
+        """Wait for acknowledgements, oldest first, until no more than ``limit_bytes`` are in flight."""
         nonlocal in_flight_bytes
         while in_flight and (in_flight_bytes > limit_bytes or in_flight[0][2].is_done):
             count, size_bytes, pending = in_flight.popleft()
@@ -143,11 +143,11 @@ async def _send_all(
 
     data = b"-"
     while data:
-        # Abandoning a read that waits for a terminal or a pipe loses nothing: the process is about to end.
+        # Abandoning a read that waits for a terminal or a pipe loses nothing: the process will end.
         data = await trio.to_thread.run_sync(os.read, _STDIN, _READ_BYTES, abandon_on_cancel=True)
         batches = batcher.add(splitter.feed(data) if data else splitter.finish())
         if not data or not select.select([_STDIN], [], [], 0)[0]:
-            # The input pauses or ends: what there is goes now.
+            # The input pauses or ends: send the collected lines now.
             batches += batcher.rest()
         for lines in batches:
             batch = encode_values(lines, timestamp_us=time.time_ns() // 1000)

@@ -1,4 +1,4 @@
-"""Why an append takes so long: told on stderr after a moment, and ended when the user has set a limit."""
+"""Watches the acknowledgements of an append: shows on stderr why they take long, and ends it at the user's limit."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class AppendWatch:
     """Follows the batches of one shard in the order in which they are sent.
 
     Args:
-        client: Sends them.
+        client: The client that sends them.
         shard: Name of the shard.
         timeout_s: Longest time without an acknowledgement.
 
     Attributes:
-        failure: Set when that is over.
+        failure: Set when that time has passed.
     """
 
     def __init__(self, client: Client, shard: str, timeout_s: float) -> None:
@@ -40,7 +40,7 @@ class AppendWatch:
         self.failure: CommandError | None = None
 
     def sent(self, pending: AppendFuture) -> None:
-        """A batch is on its way."""
+        """Note that a batch was sent."""
         self._sent.append(pending)
         self._any_sent.set()
 
@@ -56,7 +56,7 @@ class AppendWatch:
         ends.cancel()
 
     async def _follow(self, pending: AppendFuture) -> None:
-        """Return when a batch is answered, or took too long."""
+        """Return when a batch is acknowledged, refused, or took too long."""
         began_s = trio.current_time()
         look_s = _TOLD_AFTER_S
         while self.failure is None:
@@ -67,7 +67,7 @@ class AppendWatch:
             if look_s >= self._timeout_s:
                 self.failure = CommandError(
                     f"gave up after {self._timeout_s:g}s without an acknowledgement (--timeout): {self._reason()}; "
-                    f"what is not acknowledged may be stored or not"
+                    f"records that are not acknowledged may be stored or not"
                 )
             else:
                 look_s += _TOLD_AFTER_S

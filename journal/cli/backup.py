@@ -1,4 +1,4 @@
-"""`journal backup` and `journal restore`: a copy of a node's files, taken while it runs, and the way back."""
+"""`journal backup` and `journal restore`: a copy of a node's files, taken while it runs, and restoring it."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def backup(
     server: ServerOption = "",
     json: JsonOption = False,
 ) -> None:
-    """Copy a data directory into a backup directory, also while its server runs; what is there already stays there.
+    """Copy a data directory into a backup directory, even while its server runs; only new data is copied.
 
-    Everything that was acknowledged as durable before is in it. It runs on the server's machine, as a user that may
-    read the data directory. One that is interrupted is run again, and copies what is missing.
+    Everything that was acknowledged as durable before is in it. Run it on the server's machine, as a user that may
+    read the data directory. After an interruption run it again: it copies what is missing.
 
     Args:
         directory: The data directory.
-        target: The backup directory, on another disk; made if it is not there.
-        keep: How many backups stay in it; older ones go when this one is whole.
-        server: The server of the directory; by default where the directory itself says that it is served.
+        target: The backup directory, on another disk; created if it does not exist.
+        keep: Number of backups to keep; older ones are removed when this one is complete.
+        server: The server of the directory; by default the address that the directory itself names.
         json: Print the result as one JSON object.
     """
     if keep < 1:
-        raise UsageError(f"--keep {keep}: at least this backup has to stay; give 1 or more")
+        raise UsageError(f"--keep {keep}: at least this backup has to be kept; give 1 or more")
     inside, outside = os.path.realpath(target), os.path.realpath(directory)
     if os.path.commonpath([inside, outside]) == outside:
         raise UsageError(f"{target} lies in {directory}, and would be lost with it; name a directory on another disk")
@@ -53,7 +53,7 @@ def backup(
     write_text(
         f"backup {made.number} in {made.backup}: up to lsn {made.lsn}, {made.files:,} files of "
         f"{format_size(made.size_bytes)}; {made.copied_files:,} files of {format_size(made.copied_bytes)} were new, "
-        f"{format_size(made.freed_bytes)} of older ones went"
+        f"{format_size(made.freed_bytes)} of older ones were removed"
     )
 
 
@@ -70,7 +70,7 @@ def _back_up(directory: str, target: str, keep: int, server: str) -> Made:
     try:
         lock = files.lock(directory)
     except DataDirectoryError as error:
-        # Whoever may read the directory, but not write into it, needs the server.
+        # A user that may read the directory, but not write into it, needs the server.
         if not isinstance(error.__cause__, BlockingIOError) and not files.exists(f"{directory}/SERVER"):
             raise
         return _back_up_running(server or _server_of(directory), node_id, target, keep)
@@ -81,7 +81,7 @@ def _back_up(directory: str, target: str, keep: int, server: str) -> Made:
 
 
 def _back_up_running(server: str, node_id: str, target: str, keep: int) -> Made:
-    """Have the server hold a snapshot while it is being copied."""
+    """Copy a snapshot that the server holds during the copy."""
     import trio
 
     from journal.engine.directory.data_directory import read_format
@@ -99,10 +99,10 @@ def _back_up_running(server: str, node_id: str, target: str, keep: int) -> Made:
                 ) from error
             if found != node_id:
                 raise CommandError(
-                    f"the server at {server} is node {found}, the directory belongs to node {node_id}; name its own "
-                    f"server with --server, or none"
+                    f"the server at {server} is node {found}, but the directory belongs to node {node_id}; name its "
+                    f"own server with --server, or leave the option out"
                 )
-            # Ctrl-C need not wait: a backup may be stopped anywhere, as by a kill.
+            # Ctrl-C need not wait: a backup may be stopped at any moment, as by a kill.
             return await trio.to_thread.run_sync(
                 _copy, snapshot.path, target, snapshot.lsn, keep, abandon_on_cancel=True
             )
@@ -111,7 +111,7 @@ def _back_up_running(server: str, node_id: str, target: str, keep: int) -> Made:
 
 
 def _server_of(directory: str) -> str:
-    """Where the process that uses a directory is reached."""
+    """Address of the process that uses a directory."""
     try:
         with open(f"{directory}/SERVER", encoding="utf-8") as file:
             server = str(json_module.load(file)["tcp"])
@@ -119,8 +119,8 @@ def _server_of(directory: str) -> str:
         server = ""
     if not server:
         raise CommandError(
-            f"{directory} is in use, but by a process that no client can reach: a server that is just starting or "
-            f"stopping, or an embedded one; wait, or stop it and back up the directory at rest"
+            f"{directory} is in use, but by a process that no client can connect to: a server that is just starting or "
+            f"stopping, or an embedded one; wait, or stop it and then back up the directory"
         )
     return server
 
@@ -142,14 +142,14 @@ def restore(
     number: Annotated[int | None, Parameter(name="--number")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a data directory of a backup, every file compared with its digest; `journal serve` takes it from there.
+    """Create a data directory from a backup, and compare every file with its digest.
 
-    One that is interrupted is run again, and goes on where it was.
+    After an interruption run it again: it continues where it stopped. Then run `journal serve` on the directory.
 
     Args:
         source: The backup directory.
-        directory: An empty directory, or one that is not there.
-        number: Which backup; the newest if it is not named.
+        directory: An empty directory, or one that does not exist.
+        number: Which backup; by default the newest.
         json: Print the result as one JSON object.
     """
     from journal.backup import restore as restore_backup
@@ -164,5 +164,5 @@ def restore(
         return
     write_text(
         f"{restored.directory}: backup {restored.number}, up to lsn {restored.lsn}, {restored.files:,} files of "
-        f"{format_size(restored.size_bytes)}, every digest compared"
+        f"{format_size(restored.size_bytes)}, all digests compared"
     )

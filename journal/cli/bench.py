@@ -1,6 +1,6 @@
-"""`journal bench`: how fast a running server takes and gives records, seen by one client on one connection.
+"""`journal bench`: append and read rates of a running server, measured by one client on one connection.
 
-For comparisons with other systems and with the limits of the machine see `benchmarks/`; this looks at one server.
+For comparisons with other systems and with the limits of the machine see `benchmarks/`; this measures one server.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Rate:
 
     @classmethod
     def of(cls, records: int, size_bytes: int, duration_s: float) -> Rate:
-        """Rates of so many records of this size."""
+        """Rates of this number of records of this size."""
         return cls(records, duration_s, records / duration_s, records * size_bytes / duration_s)
 
 
@@ -65,7 +65,7 @@ def bench(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Measure appends and reads with shards made for it, which are deleted afterwards.
+    """Measure appends and reads with shards that are created for it and deleted afterwards.
 
     Args:
         records: Records to append and to read back.
@@ -120,7 +120,7 @@ async def _bench(server: str, load: _Load, shard_count: int, mode: Mode) -> dict
                 read = await _read_all(client, names, load, tick)
             latency_us = await _append_singly(client, names[0], load)
         finally:
-            # Also after Ctrl-C: what was made for the measurement goes again.
+            # Also after Ctrl-C: the shards of the measurement are deleted.
             with trio.move_on_after(_CLEAN_UP_S, shield=True):
                 for name in names:
                     await client.delete_shard(name)
@@ -128,7 +128,7 @@ async def _bench(server: str, load: _Load, shard_count: int, mode: Mode) -> dict
 
 
 async def _append_all(client: Client, names: list[str], load: _Load, tick: Callable[[int], None]) -> Rate:
-    """Append all records, pipelined, the batches round the shards; encoding is part of the time."""
+    """Append all records, pipelined, to the shards in turn; the time includes encoding."""
     from shards.format.batch import encode_values
 
     in_flight: deque[tuple[int, AppendFuture]] = deque()
@@ -151,7 +151,7 @@ async def _append_all(client: Client, names: list[str], load: _Load, tick: Calla
 
 
 async def _read_all(client: Client, names: list[str], load: _Load, tick: Callable[[int], None]) -> Rate:
-    """Read everything back, shard after shard; decoding is part of the time."""
+    """Read everything back, shard after shard; the time includes decoding."""
     from shards.format.batch import read_records
 
     count = 0

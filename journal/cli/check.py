@@ -7,9 +7,9 @@ from command_line.output import progress, write_json, write_text
 
 
 def check(directory: str, /, *, json: JsonOption = False) -> int:
-    """Read a whole data or backup directory offline and say where it is damaged; exit status 1 if it is anywhere.
+    """Check a whole data or backup directory offline and list its damage; the exit status is 1 if there is any.
 
-    Notes tell what is no damage: the torn end of a last write, which nobody was told is safe, or files no record knows.
+    Notes are no damage: the torn end of a last write, which was never acknowledged, or files that no record refers to.
 
     Args:
         directory: Data directory; no server may be running on it. Or a backup directory.

@@ -1,4 +1,4 @@
-"""`journal compact`: bring a data directory in order that no server is using, and say what that gained."""
+"""`journal compact`: remove unneeded data from a data directory that no server uses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from command_line.quantities import format_size
 
 
 def compact(directory: str, /, *, config: str | None = None, json: JsonOption = False) -> None:
-    """Remove what no record of a data directory needs any more, and rewrite its views without what is gone.
+    """Remove data that no record of a data directory needs any more, and rewrite its views without deleted entries.
 
-    It checks the directory first, and leaves one alone that is damaged. What is sealed is not rewritten.
+    It checks the directory first, and changes nothing if it is damaged. Parquet segments are not rewritten.
 
     Args:
         directory: Data directory; no server may be running on it.

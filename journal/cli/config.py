@@ -13,6 +13,6 @@ def config(*, default: Annotated[bool, Parameter(negative="")] = False) -> None:
     """Print the commented configuration file, every setting at its default: `journal config --default`.
 
     Args:
-        default: Print the defaults; there is nothing else to print yet, so it has to be given.
+        default: Print the defaults; required, since there is nothing else to print yet.
     """
     print_default_file("conf/journal.toml", program="journal", default=default)

@@ -1,4 +1,4 @@
-"""How a command reaches the server: the `--server` option and the connection behind it."""
+"""The connection of a command to the server: the `--server` option and the client."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _T = TypeVar("_T")
 async def connect(server: str) -> AsyncIterator[Client]:
     """A connected client for the length of the block.
 
-    When nothing answers at first, that is an error at once; a connection lost later is made again for a while.
+    If no server answers at first, that is an error at once; a connection that is lost later is re-established.
 
     Raises:
-        CommandError: Nothing answers at that address, or the server has met damaged data.
+        CommandError: No server answers at that address, or the server has found damaged data.
     """
     from journal.cli.damage import WAY_OUT
     from journal.client import open_client
@@ -60,14 +60,14 @@ async def connect(server: str) -> AsyncIterator[Client]:
 
 
 def explain(error: BaseException) -> str | None:
-    """What the server's refusal means for someone at the command line; None where its own message says it all."""
+    """Explain a refusal of the server for the command line; None where its own message is sufficient."""
     if isinstance(error, ShardNotFoundError):
-        return f"{one_line(error)}; `journal shard list` shows what there is, `journal shard create NAME` makes one"
+        return f"{one_line(error)}; `journal shard list` lists all shards, `journal shard create NAME` creates one"
     return None
 
 
 def ask(server: str, question: Callable[[Client], Awaitable[_T]]) -> _T:
-    """Connect, do one thing, close."""
+    """Connect, run one function, close."""
     import trio
 
     async def connected() -> _T:

@@ -1,4 +1,4 @@
-"""`journal cursor ...`: named durable places in a shard."""
+"""`journal cursor ...`: named durable positions in a shard."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def get_command(shard: str, name: str, /, *, json: JsonOption = False, server: S
     """
     cursor = ask(server, lambda client: client.get_cursor(shard, name))
     if cursor is None:
-        raise CommandError(f"shard {shard!r} has no cursor {name!r}; `journal cursor list {shard}` shows what there is")
+        raise CommandError(f"shard {shard!r} has no cursor {name!r}; `journal cursor list {shard}` lists all cursors")
     if json:
         write_json(cursor)
     else:
@@ -52,12 +52,12 @@ def set_command(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Set a cursor durably; make it if it is not there.
+    """Set a cursor durably; create it if it does not exist.
 
     Args:
         shard: Name of the shard.
         name: Name of the cursor.
-        offset: Next offset its owner wants to read.
+        offset: Next offset that its owner will read.
         expected_version: Fail unless the cursor has this version; 0 means it must not exist.
     """
     cursor = ask(server, lambda client: client.commit_cursor(shard, name, offset, expected_version=expected_version))

@@ -1,4 +1,4 @@
-"""Damaged records at the command line: which shard, which offsets, which file, and the way out."""
+"""Damaged records on the command line: which shard, which offsets, which file, and what can be done."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from shards.format.record import Gap, StoredRecord
 
 WAY_OUT: Final = (
-    "`journal check DIR` on the server's data directory or its newest backup lists all damage; `journal restore` makes "
-    "a data directory of a backup"
+    "`journal check DIR` on the server's data directory or its newest backup lists all damage; `journal restore` "
+    "creates a data directory from a backup"
 )
 
 
 async def read_received(
     client: Client, shard: str, batches: memoryview, start_offset: int
 ) -> tuple[Sequence[StoredRecord | Gap], CommandError | None]:
-    """What a reader sees of received batches, up to the first damaged one.
+    """Decode received batches, up to the first damaged one.
 
     Returns:
-        The records, and what to tell of the damage behind them; None if there is none.
+        The records, and the error to show for the damage after them; None if there is none.
     """
     import time
 
@@ -38,15 +38,15 @@ async def read_received(
         at, first, end = _damaged_range(batches, start_offset)
         whole = read_records(batches[:at], start_offset=start_offset, now_us=now_us)
         offsets = f"at offset {first}" if end is None else f"at offsets {first} up to, not including, {end}"
-        go_on = "" if end is None else f"; `journal read {shard} --from {end}` reads on behind it"
+        go_on = "" if end is None else f"; `journal read {shard} --from {end}` continues after it"
         place = await _place(client, shard, first)
-        # The byte position is one in what was received, and says nothing about the file.
+        # The byte position refers to the received bytes, not to the file.
         problem = one_line(error).removeprefix(f"record batch at byte {at}: ")
         return whole, CommandError(f"shard {shard!r} is damaged {offsets}{place}: {problem}; {WAY_OUT}{go_on}")
 
 
 def _damaged_range(batches: memoryview, start_offset: int) -> tuple[int, int, int | None]:
-    """Byte position of the first damaged batch, its first offset, and the offset behind it if that can be told."""
+    """Byte position of the first damaged batch, its first offset, and the offset after it if that is known."""
     from shards.errors import BatchError
     from shards.format.batch import iterate
     from shards.format.batch_header import verify, verify_stamp
@@ -58,7 +58,7 @@ def _damaged_range(batches: memoryview, start_offset: int) -> tuple[int, int, in
                 try:
                     verify(batches, at)
                 except BatchError:
-                    # Its offsets are right if their own checksum is.
+                    # Its offsets are valid if their own checksum is.
                     verify_stamp(batches, at)
                     return at, max(header.base_offset, start_offset), header.next_offset
             end_at, first = at + header.size_bytes, max(header.next_offset, start_offset)
@@ -68,7 +68,7 @@ def _damaged_range(batches: memoryview, start_offset: int) -> tuple[int, int, in
 
 
 async def _place(client: Client, shard: str, offset: int) -> str:
-    """Where the server keeps an offset, as far as it tells."""
+    """Where the server stores an offset, as far as it reports it."""
     from shards.errors import StorageError
     from shards.model import SegmentKind
     from shards.segments.segment_paths import log_path, sealed_path

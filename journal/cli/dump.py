@@ -1,7 +1,7 @@
-"""`journal dump`: what is in one file of a data directory. Reads the bytes as they lie, without a server.
+"""`journal dump`: the content of one file of a data directory. Reads the bytes directly, without a server.
 
 Log files are shown batch by batch, journal and index files entry by entry, Parquet segments by row groups. The layouts
-are those of the format modules; none is known here.
+are in the format modules; none is defined here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def dump(
     records: Annotated[bool, Parameter(negative="")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Print what a log, index, journal or sealed Parquet file holds, an item a line, checking checksums on the way.
+    """Print the content of a log, index, journal or sealed Parquet file, an item a line, and check its checksums.
 
     Args:
         file: The file.
@@ -56,13 +56,13 @@ def dump(
     with open(file, "rb") as opened:
         if opened.seek(0, 2) == 0:
             raise CommandError(f"{file} is empty")
-        # Not closed by hand: an error on its way out still holds views of it, and would be hidden by the refusal.
+        # Not closed explicitly: a raised error still holds views of it, and the close would fail and hide that error.
         content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
     _kind_of(file, bytes(content[:4]))(file, content, _Wanted(records, json))
 
 
 def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], None]:
-    """What shows a file that begins like this; an index file has no magic and goes by its name."""
+    """The function that shows a file with this magic; an index file has no magic and is recognised by its name."""
     from journal.engine.wal.journal_file import MAGIC as JOURNAL_MAGIC
     from shards.segments.log_segment import MAGIC as LOG_MAGIC
 
@@ -118,7 +118,7 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
             _check_payload(path, entry)
             _print_entry(path, entry, wanted)
     if not wanted.as_json:
-        write_text(f"byte {position}: nothing more of this life of the file")
+        write_text(f"byte {position}: the written part of the file ends here")
 
 
 def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
@@ -145,7 +145,7 @@ def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
                 f"{len(content):,} bytes"
             )
         for group, entry in zip(sealed.row_groups, metadata.row_groups, strict=True):
-            # Decoded also when nobody wants to see the records: what is shown has been checked.
+            # Decoded even if the records are not shown: everything that is shown was checked.
             batches = sealed.batches(group.index).data
             if wanted.as_json:
                 write_json(
@@ -191,7 +191,7 @@ def _dump_index(path: str, content: memoryview, wanted: _Wanted) -> None:
 
 
 def _check_payload(path: str, entry: Entry) -> None:
-    """Raise for a payload that does not match its checksums."""
+    """Raise an error for a payload that does not match its checksums."""
     from journal.engine.wal.entry import ENTRY_HEADER_SIZE
     from journal.engine.wal.recovery import check_payload
     from shards.errors import CorruptionError
@@ -227,7 +227,7 @@ def _decision_in(path: str, entry: Entry) -> Decision | None:
     try:
         return decode_payload(entry.kind, entry.payload)
     except ValueError as error:
-        problem = f"the payload is no {Kind(entry.kind).name.lower()}: {error}"
+        problem = f"the payload is not a valid {Kind(entry.kind).name.lower()}: {error}"
         raise CorruptionError(path, entry.position + ENTRY_HEADER_SIZE, problem) from error
 
 

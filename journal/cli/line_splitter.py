@@ -1,4 +1,4 @@
-"""Bytes in pieces of any size in, whole lines and batches of lines out, with bounds on both. Pure."""
+"""Splits a byte stream into lines and batches of lines, with limits on both. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from command_line.boundary import CommandError
 
 @attrs.define(slots=True)
 class LineSplitter:
-    """Cuts a stream at its line feeds; nothing else is changed, a carriage return stays.
+    """Splits a stream at its line feeds; nothing else is changed, a carriage return is kept.
 
     Attributes:
-        max_line_bytes: A longer line is an error: it could never be sent, and waiting for its end could take all
+        max_line_bytes: A longer line is an error: it could never be sent, and waiting for its end could use all
             memory.
     """
 
@@ -21,7 +21,7 @@ class LineSplitter:
     _lines: int = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that this piece completes, without their line feeds.
+        """The lines that these bytes complete, without their line feeds.
 
         Raises:
             CommandError: A line is longer than allowed.
@@ -45,11 +45,11 @@ class LineSplitter:
 
 @attrs.define(slots=True)
 class LineBatcher:
-    """Collects lines into batches of at most so many lines and about so many bytes.
+    """Collects lines into batches with limits on their lines and bytes.
 
     Attributes:
-        max_lines: Lines of a full batch.
-        max_bytes: A batch is full as well when it has this many bytes; its last line may take it further.
+        max_lines: Number of lines of a full batch.
+        max_bytes: A batch with this many bytes is also full; its last line may exceed it.
     """
 
     max_lines: int
@@ -58,7 +58,7 @@ class LineBatcher:
     _size_bytes: int = 0
 
     def add(self, lines: list[bytes]) -> list[list[bytes]]:
-        """The batches that these lines fill."""
+        """Add lines; returns the batches that became full."""
         full: list[list[bytes]] = []
         for line in lines:
             self._lines.append(line)
@@ -68,6 +68,6 @@ class LineBatcher:
         return full
 
     def rest(self) -> list[list[bytes]]:
-        """What is collected, as one batch, if there is anything."""
+        """The collected lines as one batch, if there are any."""
         lines, self._lines, self._size_bytes = self._lines, [], 0
         return [lines] if lines else []

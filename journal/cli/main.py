@@ -1,10 +1,10 @@
-"""The `journal` command: what commands there are, and the way from the arguments to an exit status.
+"""The `journal` command: the list of commands, and the way from the arguments to an exit status.
 
-The commands themselves live in modules of their own, which are imported when they are called. Packages above this one
-add more, as entry points of the group `journal.commands`: a word, and the table of the commands that follow it.
+The commands are in modules of their own, which are imported when they are called. Packages above this one add more, as
+entry points of the group `journal.commands`: a word, and the table of the commands after it.
 
-Whatever takes long to import is imported in functions here, so that a server takes note of signals from its first
-moment on.
+Modules that take long to import are imported in functions here, so that a server handles signals from its first moment
+on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cyclopts import App
 
-# First lines of the functions' docstrings, told without importing them (a test compares the two).
+# First lines of the functions' docstrings, listed here to avoid importing them (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": (
         "journal.cli.serve:serve",
@@ -34,35 +34,35 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "read": ("journal.cli.read:read", "Print a shard's records, a payload a line."),
     "tail": (
         "journal.cli.tail:tail",
-        "Print `topic payload` lines of every shard that matches, now or later, until interrupted.",
+        "Print `topic payload` lines of all matching shards, also of new ones, until interrupted.",
     ),
     "shard create": ("journal.cli.shard:create_command", "Create a shard."),
     "shard list": ("journal.cli.shard:list_command", "List shards, sorted by name."),
     "shard show": ("journal.cli.shard:show_command", "Show one shard with its segments."),
     "shard mode": (
         "journal.cli.shard_changes:mode_command",
-        "Switch where a shard's next segment lies, while it is in use.",
+        "Switch a shard between memory and file mode while it is in use.",
     ),
     "shard set": (
         "journal.cli.shard_changes:set_command",
-        "Change what a shard keeps and how large its segments become; what is not named stays as it is.",
+        "Change the retention and segment size of a shard; options that are not given change nothing.",
     ),
     "shard seal": (
         "journal.cli.seal:seal_command",
-        "Close the active segments of shards, and wait until all that is closed lies in Parquet files.",
+        "Close the active segments of shards, and wait until all closed segments are Parquet files.",
     ),
-    "shard trim": ("journal.cli.shard_changes:trim_command", "Drop a shard's records below an offset, for ever."),
+    "shard trim": ("journal.cli.shard_changes:trim_command", "Drop a shard's records below an offset, permanently."),
     "shard delete": ("journal.cli.shard_changes:delete_command", "Delete a shard with all its records and cursors."),
     "cursor list": ("journal.cli.cursor:list_command", "List a shard's cursors."),
     "cursor get": ("journal.cli.cursor:get_command", "Print the offset of one cursor."),
-    "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; make it if it is not there."),
+    "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; create it if it does not exist."),
     "config": (
         "journal.cli.config:config",
         "Print the commented configuration file, every setting at its default: `journal config --default`.",
     ),
     "paths": (
         "journal.cli.paths:paths",
-        "Print where the shipped files are: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
+        "Print the paths of the shipped files: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
     ),
     "passwd": (
         "journal.cli.passwd:passwd",
@@ -70,45 +70,43 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "token": (
         "journal.cli.token:token",
-        "Make a token and add what is kept of it to a file, or remove a user's tokens; the token is printed, once.",
+        "Create a token and add its hash to a file, or remove a user's tokens; the token is printed only once.",
     ),
     "backup": (
         "journal.cli.backup:backup",
-        "Copy a data directory into a backup directory, also while its server runs; what is there already stays there.",
+        "Copy a data directory into a backup directory, even while its server runs; only new data is copied.",
     ),
     "restore": (
         "journal.cli.backup:restore",
-        "Make a data directory of a backup, every file compared with its digest; `journal serve` takes it from there.",
+        "Create a data directory from a backup, and compare every file with its digest.",
     ),
     "check": (
         "journal.cli.check:check",
-        "Read a whole data or backup directory offline and say where it is damaged; exit status 1 if it is anywhere.",
+        "Check a whole data or backup directory offline and list its damage; the exit status is 1 if there is any.",
     ),
     "compact": (
         "journal.cli.compact:compact",
-        "Remove what no record of a data directory needs any more, and rewrite its views without what is gone.",
+        "Remove data that no record of a data directory needs any more, and rewrite its views without deleted entries.",
     ),
     "dump": (
         "journal.cli.dump:dump",
-        "Print what a log, index, journal or sealed Parquet file holds, an item a line, checking checksums on the way.",
+        "Print the content of a log, index, journal or sealed Parquet file, an item a line, and check its checksums.",
     ),
     "bench": (
         "journal.cli.bench:bench",
-        "Measure appends and reads with shards made for it, which are deleted afterwards.",
+        "Measure appends and reads with shards that are created for it and deleted afterwards.",
     ),
 }
-_PURPOSE: Final = (
-    "Durable storage service for a cluster of MQTT brokers: run it, write to it, read from it, look after it."
-)
+_PURPOSE: Final = "Durable storage service for a cluster of MQTT brokers: run, write, read and manage it."
 _GROUPS: Final = {
-    "shard": "Create, list and look after shards.",
-    "cursor": "List, read and set named places in a shard.",
+    "shard": "Create, list and manage shards.",
+    "cursor": "List, read and set named positions in a shard.",
 }
 
 ADDED_GROUP: Final = "journal.commands"
-"""Entry points with which packages add commands: word -> `command_line.added_commands.AddedCommands`."""
+"""Group of the entry points with which packages add commands: word -> `command_line.added_commands.AddedCommands`."""
 
-# Of words that the project's own packages add, told without importing those (a test compares the two).
+# Help of words that the project's own packages add, without importing them (a test compares the two).
 ADDED_HELP: Final = {"queue": "Look at cache queues, and pause, drain and empty them."}
 
 
@@ -126,12 +124,12 @@ def run(arguments: Sequence[str]) -> int:
 
         return run_app(_app_for(word), arguments, explain=explain)
 
-    # Loading what others add may fail as well, and is told in the same way.
+    # Loading added commands may fail as well, and is reported in the same way.
     return run_guarded(with_added_commands, program="journal", debug="--debug" in arguments)
 
 
 def _app_for(word: str) -> App:
-    """The program, with those added commands that a command line with this first word may mean."""
+    """The program, with the added commands that a command line with this first word may use."""
     from importlib.metadata import entry_points
 
     from command_line.added_commands import load_commands, named

@@ -1,4 +1,4 @@
-"""`journal passwd`, also as `journal-broker passwd`: passwords come from no command line, which others see."""
+"""`journal passwd`, also as `journal-broker passwd`. No password is taken from the command line, which is visible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def passwd(file: str, user: str, /, *, remove: Annotated[bool, Parameter(negativ
     A running server or broker reads the file again at SIGHUP.
 
     Args:
-        file: Password file (access.users_file); made if it is not there, readable for its owner alone.
+        file: Password file (access.users_file); created if it does not exist, readable only for its owner.
         user: User name.
         remove: Remove the user.
     """
@@ -37,7 +37,7 @@ def passwd(file: str, user: str, /, *, remove: Annotated[bool, Parameter(negativ
 
 
 def _password(user: str) -> bytes:
-    """From the terminal, twice and unseen, or the first line of stdin."""
+    """Read it from the terminal, twice and without echo, or from the first line of stdin."""
     if not sys.stdin.isatty():
         password = sys.stdin.buffer.readline().rstrip(b"\r\n")
         if not password:

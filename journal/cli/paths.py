@@ -1,4 +1,4 @@
-"""`journal paths`, also as `journal-broker paths`: where an installation has its configuration files and documents."""
+"""`journal paths`, also as `journal-broker paths`: the configuration files and documents of an installation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from command_line.shipped_files import DIRECTORIES, shipped_path
 
 
 def paths(what: Literal["conf", "docs"] | None = None, /) -> None:
-    """Print where the shipped files are: `conf` (configuration, units, alert rules, dashboard) and `docs`.
+    """Print the paths of the shipped files: `conf` (configuration, units, alert rules, dashboard) and `docs`.
 
     Args:
-        what: One of the two; its path alone is printed, for scripts.
+        what: One of the two; only its path is printed, for scripts.
     """
     if what is not None:
         write_text(str(shipped_path(what)))

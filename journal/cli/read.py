@@ -1,4 +1,4 @@
-"""`journal read`: a shard's records from a place on, as payload lines or whole records."""
+"""`journal read`: a shard's records from a position on, as payload lines or whole records."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
     from journal.cli.selection import Selection
 
     async with connect(server) as client:
-        # Without --follow the end is where the shard ended when we began, however fast others append.
+        # Without --follow it ends where the shard ended at the beginning, even while others append.
         end = None if follow else (await client.describe_shard(shard)).next_offset
         offset = start.value if start.kind == "offset" else await client.find_offset(shard, start)
         selection = Selection(end_offset=end, count=count, from_us=start.value if start.kind == "time" else 0)
@@ -85,7 +85,7 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
 
 
 def show(shard: str, records: Sequence[StoredRecord | Gap], text_lines: TextLines, *, as_json: bool) -> None:
-    """Print records; in text a lost range is told on stderr, in its place among the lines."""
+    """Print records; in text a lost range is shown on stderr, at its place among the lines."""
     from journal.cli.record_lines import gap_note, json_lines
     from shards.format.record import Gap
 

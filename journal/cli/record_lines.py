@@ -1,4 +1,4 @@
-"""Records as lines of output: payloads as they are, or one JSON object a record. Pure; no input or output."""
+"""Records as lines of output: payloads unchanged, or one JSON object for each record. Pure; no input or output."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shards.format.record import Gap, StoredRecord
 
 
 def payload_lines(_shard: str, records: Iterable[StoredRecord]) -> Iterator[bytes]:
-    """One payload a line, byte for byte. A payload with line breaks in it takes several lines; JSON does not."""
+    """One payload a line, byte for byte. A payload with line breaks takes several lines; in JSON it does not."""
     return (record.value for record in records)
 
 
 def topic_lines(shard: str, records: Iterable[StoredRecord]) -> Iterator[bytes]:
-    """`topic payload` a line; a record without a topic of its own shows its shard's name."""
+    """`topic payload` a line; the topic of a record without one is its shard's name."""
     return (f"{record.topic or shard} ".encode() + record.value for record in records)
 
 
@@ -30,7 +30,7 @@ def json_lines(shard: str, records: Iterable[StoredRecord | Gap]) -> Iterator[by
 
 
 def gap_note(shard: str, gap: Gap) -> str:
-    """What to tell a person about a lost range."""
+    """The message about a lost range."""
     most = gap.next_offset - gap.first_offset
     return (
         f"{shard}: offsets {gap.first_offset} to {gap.next_offset - 1} have no records: those that were in memory only "

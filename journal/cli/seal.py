@@ -1,4 +1,4 @@
-"""`journal shard seal`: close segments and have them made Parquet files."""
+"""`journal shard seal`: close segments and have them converted to Parquet."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def seal_command(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Close the active segments of shards, and wait until all that is closed lies in Parquet files.
+    """Close the active segments of shards, and wait until all closed segments are Parquet files.
 
     Args:
         names: Names of the shards.
         filter: Topic filter, with + and #, of more shards.
-        wait: Return when the Parquet files are there; --no-wait closes the segments and leaves the rest to the server.
+        wait: Return when the Parquet files are complete; --no-wait closes the segments and does not wait for the rest.
     """
     import trio
 
@@ -98,7 +98,7 @@ def _tell(info: ShardInfo, *, wait: bool, as_json: bool) -> None:
 
 
 def outcome_for_people(info: ShardInfo, *, wait: bool) -> str:
-    """Up to where a shard is sealed or closed now; what was appended since is not part of it."""
+    """Up to which offset a shard is sealed or closed now; records that were appended since are not included."""
     from shards.model import SegmentKind
 
     files = [segment for segment in info.segments if segment.kind is SegmentKind.PARQUET]
@@ -109,6 +109,6 @@ def outcome_for_people(info: ShardInfo, *, wait: bool) -> str:
         what = f"sealed up to offset {files[-1].next_offset}"
     else:
         what = f"nothing to seal; closed up to offset {closed}"
-    # The reply names the newest segments; older ones may be left out.
+    # The reply has only the newest segments; older ones may be left out.
     over = "over " if info.segments and info.segments[0].base_offset > info.start_offset else ""
     return f"{info.name}: {what}, {over}{len(files)} Parquet {'file' if len(files) == 1 else 'files'}"

@@ -1,4 +1,4 @@
-"""Which of the records that a read fetches are shown: up to an end, a count, from a time on. Pure."""
+"""Selects the records to show from those that a read fetches: an end, a count, a first time. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shards.format.record import Gap, StoredRecord
 
 @attrs.define(slots=True)
 class Selection:
-    """Takes what is asked for out of consecutive fetches.
+    """Selects records from consecutive fetches.
 
     Attributes:
-        end_offset: Nothing from this offset on; None for no end.
-        count: Records still to show, gaps not counted; None for no limit.
+        end_offset: No records from this offset on; None for no end.
+        count: Number of records still to show, without gaps; None for no limit.
         from_us: Skip records up to the first whose timestamp is not before this time; 0 skips none. A read by time
-            finds the batch, and the first records of that batch may be older.
-        finished: Nothing that follows can be asked for.
+            finds the batch, whose first records may be older.
+        finished: No later record can be selected.
     """
 
     end_offset: int | None = None
@@ -30,7 +30,7 @@ class Selection:
         self.finished = self.count is not None and self.count <= 0
 
     def take(self, records: Sequence[StoredRecord | Gap]) -> list[StoredRecord | Gap]:
-        """Those of the fetched records, in offset order, that are to be shown."""
+        """The records to show from fetched ones, in the order of offsets."""
         chosen: list[StoredRecord | Gap] = []
         for record in records:
             if self.finished:

@@ -1,4 +1,4 @@
-"""`journal serve`: run the server on a data directory until it is told to stop."""
+"""`journal serve`: run the server on a data directory until it is stopped."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def serve(
 ) -> None:
     """Run the server; print `ready` with its addresses once it accepts; stop cleanly on SIGTERM or Ctrl-C.
 
-    It ends with status 74 when its storage failed and with 78 when its settings are wrong.
+    The exit status is 74 when its storage has failed, and 78 when its settings are wrong.
 
     Args:
-        data: Data directory; made if it is not there.
-        config: Configuration file (`journal config --default` prints one); what it leaves out has its default.
-        listen: Address for clients as HOST:PORT, in place of the configured one.
-        settings: One setting as SECTION.KEY=VALUE, in place of the configured one, for example
+        data: Data directory; created if it does not exist.
+        config: Configuration file (`journal config --default` prints one); missing settings have their defaults.
+        listen: Address for clients as HOST:PORT, instead of the configured one.
+        settings: One setting as SECTION.KEY=VALUE, instead of the configured one, for example
             --set storage.journal_file_bytes="64 MiB"; may be given many times.
     """
     import trio

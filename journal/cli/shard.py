@@ -1,4 +1,4 @@
-"""`journal shard ...`: create, list and show shards. What changes or removes them is in `shard_changes`."""
+"""`journal shard ...`: create, list and show shards. Commands that change or delete them are in `shard_changes`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def create_command(
 
     Args:
         name: Name of the shard, usually the topic.
-        mode: Keep its records in memory (fast, gone with the node) or in files.
+        mode: Store its records in memory (fast, lost with the node) or in files.
         max_age: Drop segments older than this, such as 7d; 0s keeps them.
         max_bytes: Drop the oldest segments beyond this size, such as 10GiB; 0 keeps them.
         max_records: Drop the oldest segments beyond this number of records; 0 keeps them.
-        segment_bytes: Close a segment at this size; 0 takes the server's default.
+        segment_bytes: Close a segment at this size; 0 means the server's default.
         index_keys: Keep an index for reads by key.
         index_tags: Keep an index for reads by tag.
-        exist_ok: Leave a shard of that name as it is instead of failing.
+        exist_ok: Leave an existing shard of that name unchanged instead of failing.
     """
     from shards.model import Mode, Retention, ShardConfig
 
@@ -68,7 +68,7 @@ def list_command(filter: str = "#", /, *, json: JsonOption = False, server: Serv
         import attrs
 
         for info in shards:
-            # A list does not look at segments: that there are none would be wrong.
+            # A list has no segments; an empty list of segments would be wrong.
             write_json(attrs.asdict(info, recurse=False, filter=lambda field, _: field.name != "segments"))
         return
     write_table(

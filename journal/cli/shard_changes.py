@@ -1,4 +1,4 @@
-"""`journal shard ...`: what changes a shard or drops what it holds. What loses records is asked about first."""
+"""`journal shard ...`: commands that change or delete a shard. They ask for confirmation before records are lost."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def mode_command(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Switch where a shard's next segment lies, while it is in use.
+    """Switch a shard between memory and file mode while it is in use.
 
     Args:
         name: Name of the shard.
-        mode: Where its records go from now on.
+        mode: Where new records are stored from now on.
     """
     import trio
 
@@ -59,7 +59,7 @@ def set_command(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Change what a shard keeps and how large its segments become; what is not named stays as it is.
+    """Change the retention and segment size of a shard; options that are not given change nothing.
 
     Indexes are chosen when a shard is created. `journal shard mode` switches between memory and files.
 
@@ -68,7 +68,7 @@ def set_command(
         max_age: Drop segments older than this, such as 7d; 0s keeps them.
         max_bytes: Drop the oldest segments beyond this size, such as 10GiB; 0 keeps them.
         max_records: Drop the oldest segments beyond this number of records; 0 keeps them.
-        segment_bytes: Close a segment at this size; 0 takes the server's default.
+        segment_bytes: Close a segment at this size; 0 means the server's default.
     """
     import trio
 
@@ -95,8 +95,8 @@ async def _set(
         retention = attrs.evolve(before, **changes)
         if is_tighter(retention, before):
             await require_yes(
-                f"Keep at most {retention_for_people(retention)} of {name}, and {retention_for_people(before)} no "
-                f"more? Whole segments beyond that are deleted, oldest first.",
+                f"Keep at most {retention_for_people(retention)} of {name}, instead of {retention_for_people(before)}? "
+                f"Whole segments beyond that are deleted, oldest first.",
                 yes,
             )
         info = await client.configure_shard(name, retention=retention if changes else None, segment_bytes=segment_bytes)
@@ -104,7 +104,7 @@ async def _set(
 
 
 def is_tighter(wanted: Retention, now: Retention) -> bool:
-    """Whether a bound may let go of something that was kept so far; 0 is no bound."""
+    """Whether a new bound may drop records that were kept so far; 0 is no bound."""
     pairs = (
         (wanted.max_age_s, now.max_age_s),
         (wanted.max_bytes, now.max_bytes),
@@ -128,7 +128,7 @@ def trim_command(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Drop a shard's records below an offset, for ever.
+    """Drop a shard's records below an offset, permanently.
 
     Args:
         name: Name of the shard.
@@ -144,7 +144,7 @@ async def _trim(server: str, name: str, before_offset: int, yes: bool, as_json: 
         before = await client.describe_shard(name)
         last = min(before_offset, before.next_offset)
         if before.start_offset < last:
-            await require_yes(f"Drop {_offsets(before.start_offset, last)} of {name} for ever?", yes)
+            await require_yes(f"Drop {_offsets(before.start_offset, last)} of {name} permanently?", yes)
         info = await client.trim(name, before_offset)
     dropped = "nothing to drop"
     if info.start_offset > before.start_offset:
@@ -159,7 +159,7 @@ def delete_command(
 
     Args:
         name: Name of the shard.
-        json: Print the shard as it was.
+        json: Print the shard as it was before.
     """
     import trio
 
@@ -167,20 +167,20 @@ def delete_command(
 
 
 async def delete(server: str, name: str, *, yes: bool, as_json: bool) -> None:
-    """Ask, delete, and say what was deleted."""
+    """Ask for confirmation, delete, and show what was deleted."""
     async with _connected(server, name) as client:
         info = await client.describe_shard(name)
         cursors = await _cursor_count(client, name)
         held = f"{_offsets(info.start_offset, info.next_offset)} ({format_size(info.size_bytes)})"
         if cursors:
             held += f" and {cursors:,} cursor{'s' if cursors > 1 else ''}"
-        await require_yes(f"Delete {name} with {held} for ever?", yes)
+        await require_yes(f"Delete {name} with {held} permanently?", yes)
         await client.delete_shard(name)
     _tell(info, f"{name}: deleted, with {held}", as_json=as_json)
 
 
 async def _cursor_count(client: Client, name: str) -> int:
-    """How many cursors go with a shard; one that is damaged does not tell, and can be deleted all the same."""
+    """The number of cursors that are deleted with a shard; 0 for a damaged one, whose cursors cannot be listed."""
     from shards.errors import ShardDamagedError
 
     try:
@@ -191,10 +191,10 @@ async def _cursor_count(client: Client, name: str) -> int:
 
 @asynccontextmanager
 async def _connected(server: str, name: str) -> AsyncIterator[Client]:
-    """A client for work on a shard that has to exist: whoever changes or deletes one does not want to make it.
+    """A client for work on an existing shard; the commands that change or delete one never create it.
 
     Raises:
-        CommandError: There is no such shard.
+        CommandError: The shard does not exist.
     """
     from shards.errors import ShardNotFoundError
 
@@ -202,7 +202,7 @@ async def _connected(server: str, name: str) -> AsyncIterator[Client]:
         try:
             yield client
         except ShardNotFoundError as error:
-            raise CommandError(f"there is no shard {name!r}; `journal shard list` shows what there is") from error
+            raise CommandError(f"there is no shard {name!r}; `journal shard list` lists all shards") from error
 
 
 def _offsets(start: int, end: int) -> str:

@@ -1,4 +1,4 @@
-"""What `--from` means: earliest, latest, an offset, a point in time. Pure; the caller brings the clock."""
+"""The value of `--from`: earliest, latest, an offset, a time. Pure; the caller provides the present time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _OFFSET = re.compile(r"[0-9]{1,18}")
 
 
 def parse_start(text: str, *, now_us: int, local_zone: tzinfo | None = None) -> Start:
-    """The place that `--from` names.
+    """The position that `--from` names.
 
     Args:
         text: `earliest`, `latest`, an offset, a time in ISO 8601 (`2026-01-31T12:00:00Z`; without a zone it is local
             time, a date alone is its midnight), or a duration back from now with a minus (`-15m`).
-        now_us: The time that durations count back from.
-        local_zone: Zone of times that name none; the machine's own by default.
+        now_us: The time from which durations are subtracted.
+        local_zone: Zone of times without one; by default that of the machine.
 
     Raises:
-        UsageError: None of these.
+        UsageError: The text is none of these.
     """
     if text == "earliest":
         return Start.earliest()

@@ -1,4 +1,4 @@
-"""`journal tail`: what is appended to all shards that match a topic filter, as it comes."""
+"""`journal tail`: new records of all shards that match a topic filter, as they are appended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tail(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Print `topic payload` lines of every shard that matches, now or later, until interrupted.
+    """Print `topic payload` lines of all matching shards, also of new ones, until interrupted.
 
     Args:
         filter: Name of a shard, or a topic filter with + and #.
@@ -54,7 +54,7 @@ async def _tail(server: str, target: str, start: Start, count: int | None, as_js
     async with connect(server) as client:
         is_filter = "+" in target or "#" in target
         if not is_filter and start.kind != "offset" and not await _exists(client, target):
-            note("journal", f"there is no shard {target!r} yet; waiting until somebody makes it")
+            note("journal", f"there is no shard {target!r} yet; waiting until it is created")
             is_filter = True
         async with client.subscribe(
             shard=None if is_filter else target, topic_filter=target if is_filter else None, start=start

@@ -1,4 +1,4 @@
-"""`journal token`: make a bearer token, which is printed once and kept nowhere, or remove those of a user."""
+"""`journal token`: create a bearer token, which is printed once and stored nowhere, or remove those of a user."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def token(
     expires_in: str = "0s",
     remove: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Make a token and add what is kept of it to a file, or remove a user's tokens; the token is printed, once.
+    """Create a token and add its hash to a file, or remove a user's tokens; the token is printed only once.
 
-    A running server reads the file again at SIGHUP. Let the output go into the file that the client reads:
+    A running server reads the file again at SIGHUP. Redirect the output into the file that the client reads:
     `journal token /etc/journal/tokens robot > robot.token`.
 
     Args:
-        file: File of tokens (access.tokens_file); made if it is not there, readable for its owner alone.
-        user: Whose it is.
-        expires_in: How long it is good for, such as 90d; 0s for ever.
+        file: File of tokens (access.tokens_file); created if it does not exist, readable only for its owner.
+        user: The user that the token is for.
+        expires_in: How long it is valid, such as 90d; 0s for no limit.
         remove: Remove all tokens of the user.
     """
     import time

@@ -1,4 +1,4 @@
-"""The trio client of the journal service. Needs no more than the base install."""
+"""The trio client of the journal service. It needs only the base installation."""
 
 from journal.client.append_future import AppendFuture
 from journal.client.client import Client

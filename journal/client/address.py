@@ -1,8 +1,8 @@
-"""Where a server is and who is asking: from one text to what a connection needs. A secret is never a part of the text.
+"""Server addresses with the client's identity, as one text. Secrets are never part of the text.
 
 ``journals://anna@store.example:7420?password_file=/etc/store.password&ca_file=/etc/store-ca.pem``, for example. Secrets
-lie in files that the address names, or in the environment; they are read when a connection is made, so a changed one
-counts from the next connection on.
+are in files that the address names, or in the environment; they are read for every connection, so a change applies from
+the next connection on.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _MAX_SECRET_BYTES: Final = 32 * 1024
 
 @attrs.frozen(slots=True)
 class Address:
-    """Where the server listens, and as whom to come.
+    """Address of a server, and the identity to use there.
 
     Attributes:
         kind: ``tcp``, ``tls``, ``ws`` or ``wss``.
-        path: That of the WebSocket.
-        user: As whom; empty if a token or a certificate says it, or nobody asks.
+        path: Path of the WebSocket.
+        user: User name; empty if a token or a certificate identifies the client, or no authentication is needed.
         password_file: Its first line is the user's password.
         token_file: Its first line is a bearer token.
-        ca_file: Authorities to trust, PEM; empty for those of the system.
-        certificate_file: A client certificate to show, PEM; empty for none.
+        ca_file: Trusted authorities, PEM; empty for those of the system.
+        certificate_file: Client certificate, PEM; empty for none.
         key_file: Its private key; empty if it is in the same file.
     """
 
@@ -68,19 +68,19 @@ class Address:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether it asks for TLS."""
+        """Whether it uses TLS."""
         return self.kind in ("tls", "wss")
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read ``host:port`` or a URL; the port may be left out.
+        """Parse ``host:port`` or a URL; the port may be left out.
 
-        The schemes are ``journal``, ``journals`` (with TLS), ``journal+ws`` and ``journal+wss`` (with TLS). Before the
-        host may stand ``user@``, at the end ``?`` and any of ``password_file``, ``token_file``, ``ca_file``,
-        ``certificate_file`` and ``key_file``, each ``=PATH`` and with ``&`` between them.
+        The schemes are ``journal``, ``journals`` (with TLS), ``journal+ws`` and ``journal+wss`` (with TLS). ``user@``
+        may precede the host; at the end ``?`` and any of ``password_file``, ``token_file``, ``ca_file``,
+        ``certificate_file`` and ``key_file`` may follow, each with ``=PATH``, separated by ``&``.
 
         Raises:
-            InvalidRequestError: It is none of these. The message has no part of what may be a secret.
+            InvalidRequestError: It is not such an address. The message contains no part that may be a secret.
         """
         scheme, separator, rest = text.partition("://")
         if not separator:
@@ -91,14 +91,14 @@ class Address:
         user, at, place = place.rpartition("@")
         if ":" in user:
             raise InvalidRequestError(
-                f"the address of {place!r} has a password in it, which others could see; put it into a file and name "
-                f"that with ?password_file=PATH, or into the environment as {PASSWORD_VARIABLE}"
+                f"the address of {place!r} has a password in it, which others could see; write it into a file and name "
+                f"that with ?password_file=PATH, or set the environment variable {PASSWORD_VARIABLE}"
             )
         host, _, port = place.rpartition(":")
         if ":" not in place or place.endswith("]"):
             host, port = place, ""
         host = host.strip("[]")
-        # An "@" further on may end a password with a slash or question mark in it.
+        # An "@" further on may be the end of a password with a slash or question mark in it.
         may_show = "@" not in path and "@" not in query and (not separator or _SCHEME.fullmatch(scheme) is not None)
         if kind is None or not host or not _is_port(port) or (at and not user):
             shown = f" {f'{scheme}{separator}{place}'!r}" if may_show else ""
@@ -141,7 +141,7 @@ class Address:
             raise InvalidRequestError(f"address {self} has {problem}")
 
     def credentials(self, environment: Mapping[str, str] = os.environ) -> dict[str, str] | None:
-        """What HELLO says of who is asking; None for nothing.
+        """Credentials for HELLO; None for none.
 
         Raises:
             InvalidRequestError: A file cannot be read.
@@ -157,7 +157,7 @@ class Address:
         return {"token": token} if token else None
 
     def tls_context(self) -> ssl.SSLContext:
-        """Whom to trust and what to show. Blocks.
+        """Create the TLS context with the trusted authorities and the client certificate. Blocks on the disk.
 
         Raises:
             InvalidRequestError: A file cannot be used.
@@ -170,19 +170,17 @@ class Address:
                 context.load_cert_chain(self.certificate_file, self.key_file or None, password=_no_passphrase)
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-            raise InvalidRequestError(
-                f"{path!r}, named for {self}, holds no certificates that can be used: {reason}"
-            ) from error
+            raise InvalidRequestError(f"{path!r}, named for {self}, has no usable certificates: {reason}") from error
         return context
 
 
 def _is_port(text: str) -> bool:
-    """Whether a text is a port or empty; other digits than those of ASCII are none."""
+    """Whether a text is a port or empty; only ASCII digits are accepted."""
     return not text or (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535)
 
 
 def _no_passphrase() -> str:
-    # Without this the library would ask on the terminal.
+    # Otherwise the library would ask for it on the terminal.
     raise ValueError("the key has a passphrase; write it without one, in a file that others cannot read")
 
 
@@ -193,7 +191,7 @@ def _secret_in(name: str, path: str) -> str:
     except OSError as error:
         raise InvalidRequestError(f"{name} {path!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise InvalidRequestError(f"{name} {path!r} is no text in UTF-8") from None
+        raise InvalidRequestError(f"{name} {path!r} is not text in UTF-8") from None
     if not secret:
-        raise InvalidRequestError(f"{name} {path!r} has nothing in its first line")
+        raise InvalidRequestError(f"{name} {path!r} has an empty first line")
     return secret

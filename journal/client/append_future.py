@@ -1,4 +1,4 @@
-"""One append as its caller sees it: a promise that is kept, or broken with an error."""
+"""The future of one append: its result, or its error."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _LEVELS: Final = {int(level): level for level in AckLevel}
 
 
 class AppendFuture:
-    """An append that was handed over. It is carried out whether or not anybody waits for it.
+    """An append that was passed to the client. It is carried out whether or not a caller waits for it.
 
-    One is made for every append, so it holds nothing that only some of them need.
+    One is created for every append, so it has no attributes that only some of them need.
 
     Attributes:
-        record_count: Records in it.
-        size_bytes: What it counts against the client's window.
-        values: Bare values, if that is what it has; a single one as it is.
-        records: Records, if it has these.
-        batch: Or an encoded batch.
-        join_key: Appends to one shard with the same key may share a batch; `NOT_JOINED` stays by itself.
-        is_done: The outcome is known.
-        event: Set when it is; there is one only if somebody waits.
-        base_offset, level, flags: What the server said, if it accepted.
+        record_count: Number of records.
+        size_bytes: Bytes that it counts in the client's window.
+        values: Values without other fields; a single one is stored directly.
+        records: Records, if it has these instead.
+        batch: An encoded batch, if it has that instead.
+        join_key: Appends to one shard with the same key may share a batch; `NOT_JOINED` has a batch of its own.
+        is_done: The result is known.
+        event: Set when the result is known; created only if a caller waits.
+        base_offset, level, flags: Result from the server, if it accepted.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class AppendFuture:
 
     @property
     def may_join(self) -> bool:
-        """Whether it may share a batch with others."""
+        """Whether it may share a batch with other appends."""
         return self.join_key != NOT_JOINED
 
     @property
@@ -90,16 +90,16 @@ class AppendFuture:
         return self.is_done and self._error is None
 
     async def wait(self) -> Appended:
-        """Wait for the outcome. Cancelling or timing out gives up waiting, not the append.
+        """Wait for the result. Cancelling or a timeout ends the wait, not the append.
 
         Raises:
-            StorageError: The append was refused for good.
+            StorageError: The append was refused, and is not retried.
         """
         await self.wait_done()
         return self.result_nowait()
 
     async def wait_done(self) -> None:
-        """Wait until the outcome is known, whatever it is."""
+        """Wait until the result is known, success or error."""
         if self.is_done:
             await trio.lowlevel.checkpoint()
         else:
@@ -108,11 +108,11 @@ class AppendFuture:
             await self.event.wait()
 
     def result_nowait(self) -> Appended:
-        """Outcome of an append that `is_done`.
+        """Result of an append that `is_done`.
 
         Raises:
-            StorageError: The append was refused for good.
-            trio.WouldBlock: It is still on its way.
+            StorageError: The append was refused, and is not retried.
+            trio.WouldBlock: The result is not known yet.
         """
         if not self.is_done:
             raise trio.WouldBlock
@@ -124,7 +124,7 @@ class AppendFuture:
         return Appended(self.base_offset, level, bool(self.flags & ACK_DUPLICATE))
 
     def reject(self, error: StorageError) -> None:
-        """It will never be stored, or nobody knows. For the sender."""
+        """Set an error: the append is not stored, or its result will never be known. Called by the sender."""
         self._error = error
         self.is_done = True
         self.values = self.records = self.batch = None
@@ -133,9 +133,9 @@ class AppendFuture:
 
     @staticmethod
     def resolve_all(group: Iterable[AppendFuture], base_offset: int, level: int, flags: int) -> int:
-        """The server has the batch that these appends share. For the sender; returns what they counted in the window.
+        """Set the result of all appends that share an acknowledged batch; returns their size in the window.
 
-        One loop for a whole batch: this is done for every append.
+        Called by the sender. One loop for a whole batch, since this is done for every append.
         """
         size_bytes = 0
         for pending in group:
@@ -143,7 +143,7 @@ class AppendFuture:
             pending.level = level
             pending.flags = flags
             pending.is_done = True
-            # Whoever keeps the append must not keep what was in it.
+            # A caller that keeps the append must not keep its records in memory.
             pending.values = pending.records = pending.batch = None
             if pending.event is not None:
                 pending.event.set()

@@ -1,8 +1,8 @@
-"""The appends of one client: queued, sent, sent again, acknowledged. No sockets, no encoding, no reconnecting.
+"""The appends of one client: queued, sent, repeated, acknowledged. No sockets, encoding or reconnecting here.
 
-What is sent again and under which sequence is decided by `journal.client.producer_window`, one per shard; here is what
-lies around it: the queue in front of each window, shard handles, back-off, and the bound on unacknowledged bytes.
-Everything runs on the loop without awaiting, called by the connection's reader and writer.
+`journal.client.producer_window`, one for each shard, decides what is sent again with which sequence. This module has
+the parts around it: the queue before each window, shard handles, back-off, and the bound on unacknowledged bytes.
+Everything runs on the event loop without an ``await``, called by the connection's reader and writer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shards.back_off import BackOff
 from shards.errors import OverloadedError, ShardNotFoundError, StorageError, UnknownProducerError, afresh
 from shards.model import Appended, ProducerIdentity
 
-# A plain number and bound names: an enum member and attribute look-ups cost more than the packing.
+# A plain number and bound names: looking up an enum member or attribute takes longer than the packing.
 _APPEND = int(Op.APPEND)
 _HEAD_BYTES = APPEND_HEAD.size
 _pack_head = APPEND_HEAD.pack
@@ -38,11 +38,11 @@ class AppendLimits:
 
     Attributes:
         window_bytes: Bound on unacknowledged payload bytes.
-        max_batch_bytes: A joined batch is sent once it has this many payload bytes...
-        max_batch_records: ...or this many records, even while another is in flight.
-        max_in_flight: Batches sent and not answered, over all shards, besides those that a caller waits for. While that
-            many are, more appends of each shard collect and share the next batch, which serves both sides better than
-            ever more small ones.
+        max_batch_bytes: A joined batch is sent when it has this many payload bytes...
+        max_batch_records: ...or this many records, even while another batch is in flight.
+        max_in_flight: Bound on the batches that are sent and not answered, over all shards, in addition to those that a
+            caller waits for. While it is reached, further appends of each shard are joined into the next batch: larger
+            batches are more efficient for both sides than many small ones.
     """
 
     window_bytes: int
@@ -56,9 +56,9 @@ class Appends:
 
     Args:
         producer_name: Registered with the first append; opening the same name elsewhere fences this client.
-        after: Calls a function after some seconds, unless the client is closed first.
-        encoder: Makes batches of records.
-        backoff: Delays before sending again what was refused for the moment.
+        after: Calls a function after a number of seconds, unless the client is closed first.
+        encoder: Encodes batches.
+        backoff: Delays before the next attempt after a temporary refusal.
         limits: Of what is under way, and of batches.
     """
 
@@ -83,7 +83,7 @@ class Appends:
         self._backoff = backoff
         self._shards: dict[str, ShardAppends] = {}
         self._ready: deque[ShardAppends] = deque()
-        # Those with an append whose caller waits.
+        # Shards with an append whose caller waits.
         self._urgent: deque[ShardAppends] = deque()
         self._in_flight: dict[int, Entry] = {}
         self._most_in_flight = 0
@@ -94,10 +94,10 @@ class Appends:
         self._room: trio.Event | None = None
         self._stopped: StorageError | None = None
 
-    # What callers do.
+    # Called by users of the client.
 
     async def append(self, name: str, pending: AppendFuture) -> Appended:
-        """Queue an append when there is room for it, and wait for its outcome."""
+        """Queue an append when there is room for it, and wait for its result."""
         if not self._has_room(pending.size_bytes):
             await self.wait_for_room(pending.size_bytes)
         # Holding back an append whose caller waits would only delay the next one.
@@ -112,9 +112,9 @@ class Appends:
         """Queue an append to the shard ``name``.
 
         Args:
-            name: Of the shard.
+            name: Name of the shard.
             pending: The append.
-            is_awaited: The caller is about to wait for it, so others of the same task will not follow at once.
+            is_awaited: The caller will wait for it, so no further append of the same task follows at once.
 
         Raises:
             OverloadedError: The window is full: `wait_for_room`, or wait for an earlier append.
@@ -123,7 +123,7 @@ class Appends:
         if self._stopped is not None:
             raise afresh(self._stopped)
         size_bytes = pending.size_bytes
-        # What `_has_room` says, without its call.
+        # Inlined from `_has_room`.
         if self.unacknowledged_bytes and self.unacknowledged_bytes + size_bytes > self._window_bytes:
             raise OverloadedError(
                 f"{self.unacknowledged_bytes} bytes of appends wait for the server and the window is "
@@ -140,7 +140,8 @@ class Appends:
             return
         window = shard.window
         if window is not None and window.in_flight and not is_full and pending.join_key != NOT_JOINED:
-            # It waits for the batch in flight, to be joined by others; the answer to that one makes the shard ready.
+            # It waits for the batch in flight and is joined with others; the answer to that batch makes the shard
+            # ready.
             return
         self._mark_ready(shard)
         if is_awaited and self._is_alone():
@@ -149,14 +150,14 @@ class Appends:
             self._connection.wake()
 
     def _is_alone(self) -> bool:
-        """Whether just one append is under way, as it was the last time: then there is nothing that it could join."""
+        """Whether only one append is in flight, as at the last call: then there is nothing to join it with."""
         if self._in_flight or self._ready or len(self._urgent) > 1:
             return False
         peak, self._most_in_flight = self._most_in_flight, 0
         return peak <= 1
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
-        """Wait until the window has room for ``size_bytes`` more, or is empty; others may be quicker to fill it."""
+        """Wait until the window has room for ``size_bytes`` more, or is empty; another task may fill it first."""
         await trio.lowlevel.checkpoint()
         while not self._has_room(size_bytes) and self._stopped is None:
             if self._room is None:
@@ -164,7 +165,7 @@ class Appends:
             await self._room.wait()
 
     def refusal(self, name: str) -> StorageError | None:
-        """Why the server refuses appends to a shard for the moment; None if it does not, as far as is known."""
+        """The error with which the server refuses appends to a shard at present; None if no such error is known."""
         if self.identity is None:
             return self._register_refusal
         shard = self._shards.get(name)
@@ -178,10 +179,10 @@ class Appends:
                 self._room = trio.Event()
             await self._room.wait()
 
-    # What the connection and the client do.
+    # Called by the connection and the client.
 
     def connected(self, connection: Connection, server_batch_bytes: int) -> None:
-        """A session stands: everything unacknowledged is sent again on it."""
+        """Note a new session: everything unacknowledged is sent again on it."""
         self._connection = connection
         self._encoder.max_batch_bytes = server_batch_bytes
         for shard in self._shards.values():
@@ -190,7 +191,7 @@ class Appends:
         connection.wake()
 
     def disconnected(self) -> None:
-        """The session is over: handles are gone, what was in flight is undecided."""
+        """Note the end of the session: handles are lost, and results of appends in flight are not known."""
         self._connection = None
         self._in_flight.clear()
         self._ready.clear()
@@ -209,25 +210,25 @@ class Appends:
         return [batch for shard in self._shards.values() for batch in shard.batches()]
 
     def withdraw(self, appends: Collection[object]) -> None:
-        """Send these appends never again, nor those that share a batch with one of them.
+        """Never send these appends again, nor those that share a batch with one of them.
 
-        They fail with `ConnectionLostError`: whether those that were sent are stored is not known.
+        They fail with `ConnectionLostError`: it is not known whether those that were sent are stored.
 
-        REQUIRES: There is no connection, and the server carries out nothing any more that came over an earlier one.
+        REQUIRES: There is no connection, and the server carries out no more requests of an earlier one.
         """
         for shard in self._shards.values():
             withdrawn = shard.withdraw(appends)
             for pending in withdrawn:
                 pending.reject(
                     ConnectionLostError(
-                        f"the connection was lost and the append to {shard.name!r} was withdrawn: whether it is stored "
-                        f"is not known"
+                        f"the connection was lost and the append to {shard.name!r} was withdrawn: it is not known "
+                        f"whether it is stored"
                     )
                 )
             self._free(sum([pending.size_bytes for pending in withdrawn]))
 
     def stop(self, error: StorageError) -> None:
-        """Fail everything that waits and everything that will be asked."""
+        """Fail all waiting appends and all later ones."""
         if self._stopped is None:
             self._stopped = error
             self._in_flight.clear()
@@ -249,7 +250,7 @@ class Appends:
         in_flight = self._in_flight
         max_in_flight = self._max_in_flight
         size_bytes = 0
-        # Whatever is left over here is looked at again after sending, or when an answer comes.
+        # The rest is examined again after sending, or when an answer arrives.
         while size_bytes < limit_bytes:
             if urgent:
                 shard = urgent.popleft()
@@ -265,7 +266,7 @@ class Appends:
         self._most_in_flight = max(self._most_in_flight, len(in_flight))
 
     def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
-        """Resolve the appends that one APPENDED frame acknowledges."""
+        """Set the results of the appends that one APPENDED frame acknowledges."""
         take = self._in_flight.pop
         resolve_all = AppendFuture.resolve_all
         freed = 0
@@ -285,7 +286,7 @@ class Appends:
         self._wake_writer()
 
     def append_refused(self, correlation: int, error: StorageError) -> None:
-        """Act on the refusal of one append as its window decides."""
+        """Handle the refusal of one append as its window decides."""
         entry = self._in_flight.pop(correlation, None)
         if entry is None:
             return
@@ -310,12 +311,12 @@ class Appends:
         self._wake_writer()
 
     def _wake_writer(self) -> None:
-        """Something was answered: that may have made shards ready, or room for those that waited for it."""
+        """Wake the writer after an answer: shards may be ready now, and waiting appends may have room."""
         if (self._ready or self._urgent) and self._connection is not None:
             self._connection.wake()
 
     def _has_room(self, size_bytes: int) -> bool:
-        # One that is larger than the whole window goes alone, rather than never.
+        # An append that is larger than the whole window is sent alone, rather than never.
         return not self.unacknowledged_bytes or self.unacknowledged_bytes + size_bytes <= self._window_bytes
 
     def _mark_ready(self, shard: ShardAppends) -> None:
@@ -370,7 +371,7 @@ class Appends:
         return size_bytes
 
     def _encode_apart(self, group: list[AppendFuture], shard: ShardAppends, window: ProducerWindow) -> None:
-        """Queue each append of a group in a batch of its own, but for those that cannot be encoded."""
+        """Queue each append of a group in a batch of its own, except those that cannot be encoded."""
         for made in self._encoder.encode(group, window.identity, window.next_sequence):
             if isinstance(made, Entry):
                 made.owner = shard
@@ -416,8 +417,9 @@ class Appends:
         for shard in self._shards.values():
             if shard.window is not None:
                 forgotten = UnknownProducerError(
-                    f"the server has forgotten producer {self._producer_name!r}, so that it cannot tell whether an "
-                    f"append to {shard.name!r} that a lost connection left unanswered is stored; read and append again"
+                    f"the server does not know producer {self._producer_name!r} any more, so it is not known whether "
+                    f"an append to {shard.name!r} that was unanswered on a lost connection is stored; read and append "
+                    f"again"
                 )
                 self._reject(shard.window.rebind(identity), forgotten)
                 self._make_ready(shard)
@@ -450,7 +452,7 @@ class Appends:
         connection.call_nowait(Op.OPEN_SHARD, encode(OpenShardRequest(shard.name)), done)
 
     def _wait(self, shard: ShardAppends, refusal: StorageError) -> None:
-        """Let the shard rest for a while, longer each time."""
+        """Pause the shard for a while, longer each time."""
         shard.refusal = refusal
         connection = self._connection
         if shard.is_waiting or connection is None:
@@ -492,7 +494,7 @@ class Appends:
             self._wake_waiters()
 
     def _wake_waiters(self, *, force: bool = False) -> None:
-        # Waking at half keeps a steady producer from being woken for every single acknowledgement.
+        # Waking only at half of the window saves a wake-up for every single acknowledgement.
         if self._room is not None and (force or self.unacknowledged_bytes <= self._window_bytes // 2):
             self._room.set()
             self._room = None

@@ -1,7 +1,7 @@
-"""From the records of callers to record batches: what may share a batch, and its encoding. Nothing is sent here.
+"""Record batches from the records of callers: which appends may share a batch, and its encoding. Nothing is sent here.
 
-Appends are joined without waiting for more to come: what was queued in one tick goes together, and so does what
-collects while an earlier batch of the shard is in flight.
+Appends are joined without waiting for further ones: those queued in one iteration of the event loop share a batch, and
+so do those queued while an earlier batch of the shard is in flight.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from shards.format.compression import Codec
 from shards.format.record import Record
 from shards.model import ProducerIdentity
 
-# What an append, and each record with fields, costs in the window over its payload.
+# Bytes in the window for an append, and for each record with fields, in addition to the payload.
 _OVERHEAD_BYTES: Final = 128
-# They have a length and items, but mean a mistake.
+# Types with a length and items that are nevertheless a mistake here.
 _NO_SEQUENCES: Final = (bytes, str)
 
 
@@ -32,10 +32,10 @@ def pending_of(
     expected_offset: int | None = None,
     may_join: bool = False,
 ) -> AppendFuture:
-    """Make an append of plain values or of records; one with an expected offset shares its batch with no other.
+    """Make an append of plain values or of records; with an expected offset it does not share its batch.
 
     Raises:
-        InvalidRequestError: No records, or something that is neither bytes nor `Record`.
+        InvalidRequestError: No records, or an item that is neither bytes nor `Record`.
     """
     if expected_offset is None:
         expected_offset = NO_OFFSET
@@ -44,7 +44,7 @@ def pending_of(
         join_key = NOT_JOINED
     kind: type[object] = type(records)
     if kind is list and len(records) == 1 and type(value := records[0]) is bytes:
-        # One message at a time, which is what most brokers send.
+        # One message at a time, as most brokers send.
         return AppendFuture(1, len(value) + _OVERHEAD_BYTES, value, None, None, ack_level, expected_offset, join_key)
     if issubclass(kind, _NO_SEQUENCES):
         raise InvalidRequestError(f"an append takes a list of bytes or of Record, not one {kind.__name__}")
@@ -53,9 +53,9 @@ def pending_of(
         raise InvalidRequestError("an append needs at least one record")
     try:
         if isinstance(records[0], Record):
-            # Copied: they are encoded later, when the caller may have put other things into its list.
+            # Copied: they are encoded later, when the caller may have changed its list.
             fields = cast("tuple[Record, ...]", tuple(records))
-            # Headers and tags are not weighed one by one: the bound is on memory, roughly, not an account of it.
+            # Headers and tags are not counted: the bound on memory is approximate.
             size_bytes = sum([len(record.value) + len(record.key) for record in fields]) + _OVERHEAD_BYTES * count
             if join_key != NOT_JOINED:
                 join_key += 1
@@ -63,7 +63,7 @@ def pending_of(
         values = cast("tuple[bytes, ...]", tuple(records))
         size_bytes = sum(map(len, values)) + _OVERHEAD_BYTES
     except (TypeError, AttributeError) as fault:
-        raise InvalidRequestError(f"an append takes all bytes or all Record: {fault}") from fault
+        raise InvalidRequestError(f"an append takes either only bytes or only Record: {fault}") from fault
     return AppendFuture(
         count, size_bytes, values if count > 1 else values[0], None, None, ack_level, expected_offset, join_key
     )
@@ -73,7 +73,7 @@ def pending_of_batch(batch: bytes, *, ack_level: int, expected_offset: int | Non
     """Make an append of an encoded batch.
 
     Raises:
-        BatchError: These bytes are not one whole batch.
+        BatchError: These bytes are not one complete batch.
     """
     header = verify_body(batch)
     expected = NO_OFFSET if expected_offset is None else expected_offset
@@ -94,7 +94,7 @@ class AppendQueue:
         max_batch_records: Bound on its records.
 
     Attributes:
-        waiting: What is queued. Only to be looked at.
+        waiting: The queued appends; read-only for others.
     """
 
     __slots__ = ("_join_key", "_max_batch_bytes", "_max_batch_records", "_record_count", "_size_bytes", "waiting")
@@ -111,7 +111,7 @@ class AppendQueue:
         return len(self.waiting)
 
     def add(self, pending: AppendFuture) -> bool:
-        """Queue an append. Returns whether a full batch waits now."""
+        """Queue an append. Returns whether a full batch is queued now."""
         waiting = self.waiting
         if not waiting:
             self._join_key = pending.join_key
@@ -123,10 +123,10 @@ class AppendQueue:
         return size_bytes >= self._max_batch_bytes or count >= self._max_batch_records
 
     def take(self, *, is_busy: bool) -> list[AppendFuture]:
-        """Take the appends of the next batch; none if the queue is empty or if waiting joins more of them.
+        """Remove and return the appends of the next batch; none if the queue is empty or waiting allows more joining.
 
         Args:
-            is_busy: An earlier batch of the shard is in flight: less than a full batch waits for it.
+            is_busy: An earlier batch of the shard is in flight: then less than a full batch waits for it.
         """
         waiting = self.waiting
         if not waiting:
@@ -141,7 +141,7 @@ class AppendQueue:
         if is_busy and self._size_bytes < max_bytes and self._record_count < max_records:
             return []
         if self._join_key != NOT_JOINED and self._size_bytes <= max_bytes and self._record_count <= max_records:
-            # All of them fit together and into one batch: no need to look at each.
+            # All of them fit and may share one batch: no need to check each.
             return self.clear()
         return self._take_some(first, max_bytes, max_records)
 
@@ -166,7 +166,7 @@ class AppendQueue:
         return group
 
     def withdraw(self, appends: Collection[object]) -> list[AppendFuture]:
-        """Take appends out of the queue; returns those that were in it."""
+        """Remove appends from the queue; returns those that were in it."""
         waiting = self.clear()
         for pending in waiting:
             if pending not in appends:
@@ -174,7 +174,7 @@ class AppendQueue:
         return [pending for pending in waiting if pending in appends]
 
     def clear(self) -> list[AppendFuture]:
-        """Empty the queue; returns what was in it."""
+        """Empty the queue and return its content."""
         taken = list(self.waiting)
         self.waiting.clear()
         self._size_bytes = self._record_count = 0
@@ -188,9 +188,9 @@ class BatchEncoder:
     """Encodes groups of appends.
 
     Args:
-        now_us: Clock for records without a timestamp, in microseconds since the epoch.
-        codec: Compression of the batches made here; encoded ones stay as they are.
-        max_batch_bytes: The server's limit; to be set when it is known.
+        now_us: Time for records without a timestamp, in microseconds since the epoch.
+        codec: Compression of batches that are encoded here; already encoded ones are not changed.
+        max_batch_bytes: The server's limit; set when it is known.
     """
 
     def __init__(self, now_us: Callable[[], int], codec: Codec = Codec.NONE, max_batch_bytes: int = 0) -> None:
@@ -201,7 +201,7 @@ class BatchEncoder:
     def encode(
         self, group: list[AppendFuture], identity: ProducerIdentity, sequence: int
     ) -> Iterator[Entry | tuple[AppendFuture, StorageError]]:
-        """Make one batch of the group. If one append spoils it, each is encoded alone and the bad one is given back."""
+        """Make one batch of the group. If that fails, each append is encoded alone, and invalid ones are returned."""
         try:
             yield self.entry(group, identity, sequence)
         except ENCODING_FAULTS as fault:
@@ -210,14 +210,14 @@ class BatchEncoder:
                 yield group[0], error
                 return
             for pending in group:
-                # Encoded without its place in the sequence, which the window gives it.
+                # Encoded without its place in the sequence, which the window assigns.
                 for made in self.encode([pending], identity, sequence):
                     if isinstance(made, Entry):
                         made.stamped_sequence = -1
                     yield made
 
     def entry(self, group: list[AppendFuture], identity: ProducerIdentity, sequence: int) -> Entry:
-        """Make one batch of the whole group; one of `ENCODING_FAULTS` if an append spoils it."""
+        """Make one batch of the whole group; raises one of `ENCODING_FAULTS` if an append is invalid."""
         first = group[0]
         stamped_sequence = sequence
         if first.values is not None:

@@ -1,8 +1,8 @@
-"""The client of the journal service: one connection, kept alive, and every operation as a method.
+"""The client of the journal service: one connection, re-established when it is lost, and a method for each operation.
 
-Appends are carried out exactly once across reconnects (`journal.client.appends`), subscriptions go on where they were
-(`journal.client.subscription`), reads are repeated. Other requests are not: if the connection is lost while one is on
-its way, it raises `ConnectionLostError` and its outcome is unknown.
+Appends are carried out exactly once across reconnects (`journal.client.appends`), subscriptions continue at their
+position (`journal.client.subscription`), reads are repeated. Other requests are not repeated: if the connection is lost
+during one, it raises `ConnectionLostError`, and its result is not known.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Client(Operations):
     """See `open_client`. All methods may be called from any number of tasks; appends of one shard keep their order.
 
     Attributes:
-        name: What it calls itself.
-        failed_shards: Shards that the server stopped delivering to subscriptions by filter.
+        name: The name that it sends to the server.
+        failed_shards: Shards that the server has stopped delivering to subscriptions by filter.
     """
 
     def __init__(
@@ -92,23 +92,23 @@ class Client(Operations):
 
     @property
     def server(self) -> HelloReply | None:
-        """What the server last said of itself."""
+        """The latest HELLO reply of the server, None before the first."""
         return self._hello
 
     @property
     def restores(self) -> tuple[HistoryGap, ...]:
-        """Restores of the server's data from backups, as it told them last, oldest first."""
+        """Restores of the server's data from backups, as of the latest HELLO reply, oldest first."""
         return () if self._hello is None else tuple(self._hello.restores)
 
     async def wait_ended(self) -> StorageError:
-        """Wait until there will never be another connection; gives the reason."""
+        """Wait until no further connection will be made; returns the reason."""
         while self._refused is None:
             await self._changed.wait()
         return self._refused
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Payload bytes of appends under way, as the window counts them."""
+        """Payload bytes of unacknowledged appends, as the window counts them."""
         return self._appends.unacknowledged_bytes
 
     async def append(
@@ -121,11 +121,11 @@ class Client(Operations):
     ) -> Appended:
         """Append records (or plain values) and wait for the acknowledgement; waits for room in the window first.
 
-        The records get consecutive offsets from ``base_offset``. A caller that gives up waiting (cancelled, timed out)
-        does not take the append back.
+        The records get consecutive offsets from ``base_offset``. If the wait is cancelled or times out, the append is
+        still carried out.
 
         Raises:
-            ShardNotFoundError: Append never creates a shard.
+            ShardNotFoundError: The shard does not exist; an append never creates one.
             OffsetConflictError: ``expected_offset`` is not the shard's next offset.
             StaleEpochError: Another client has taken over the producer's name.
             StorageError: See docs/protocol.md.
@@ -135,7 +135,7 @@ class Client(Operations):
     async def append_batch(
         self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
     ) -> Appended:
-        """Append an encoded batch as it is, but for its producer fields; see `append`."""
+        """Append an encoded batch, in which only the producer fields are changed; see `append`."""
         pending = pending_of_batch(batch, ack_level=ack, expected_offset=expected_offset)
         return await self._appends.append(shard, pending)
 
@@ -165,9 +165,9 @@ class Client(Operations):
         return pending
 
     def append_refusal(self, shard: str) -> StorageError | None:
-        """Why appends to a shard wait: the connection is lost, or the server refuses them for the moment.
+        """Why appends to a shard wait: the connection is lost, or the server refuses them at present.
 
-        They are sent again by themselves. None if neither is known; the server may still take its time.
+        They are sent again automatically. None if neither is known; the server may still be slow.
         """
         return self._lost if self._connection is None else self._appends.refusal(shard)
 
@@ -176,16 +176,16 @@ class Client(Operations):
         await self._appends.wait_for_room(size_bytes)
 
     async def flush(self) -> None:
-        """Wait until every append is acknowledged or has failed; what failed is told to its own waiter."""
+        """Wait until every append is acknowledged or has failed; errors are raised only to the append's own waiter."""
         await self._appends.wait_until_idle()
 
     @contextmanager
     def before_resending(self, check: Callable[[Reconnection], Awaitable[None]]) -> Iterator[None]:
-        """Have a check run over each new connection before that is used, for the length of the block.
+        """Run a check on each new connection before it is used, for the length of the block.
 
-        Whatever was asked of the client waits until the check returns; the check looks at the store and withdraws
-        appends by way of what it is given. The server has ended this client's earlier connections by then, so its name
-        must not be another client's. An error of the store ends the connection, and the next one is checked.
+        All operations wait until the check returns. The check reads the store, and withdraws appends through its
+        argument. The server has ended this client's earlier connections by then, so no other client may have its name.
+        If the check raises an error of the store, the connection ends, and the next one is checked.
         """
         self._checks.append(check)
         try:
@@ -206,11 +206,11 @@ class Client(Operations):
         """Subscribe to one shard or to all that match a filter, for the length of the block.
 
         Args:
-            shard: Name of a shard; or else
-            topic_filter: Filter with ``+`` and ``#``; shards created later are included from their beginning.
+            shard: Name of a shard; or
+            topic_filter: Filter with ``+`` and ``#``; shards that are created later are included from their beginning.
             start: Where to begin. ``offset`` only with ``shard``.
             group: Share the records with the other members of this group.
-            credit_bytes: Bound on what is pushed and not yet read.
+            credit_bytes: Bound on the bytes that are pushed and not read yet.
         """
         if (shard is None) == (topic_filter is None):
             raise InvalidRequestError("subscribe to a shard or to a topic filter: give exactly one of them")
@@ -238,10 +238,10 @@ class Client(Operations):
         """Follow all shards that match a filter from an lsn on, for the length of the block.
 
         Args:
-            topic_filter: Filter or shard name; shards created later are included.
+            topic_filter: Filter or shard name; shards that are created later are included.
             after_lsn: Only records with a higher lsn; None: from now on.
-            until_lsn: End behind this lsn.
-            credit_bytes: Bound on what is pushed and not yet read.
+            until_lsn: End after this lsn.
+            credit_bytes: Bound on the bytes that are pushed and not read yet.
         """
         self._subscription_number += 1
         feed = Feed(self._subscription_number, topic_filter, after_lsn, until_lsn, credit_bytes)
@@ -250,7 +250,7 @@ class Client(Operations):
 
     @asynccontextmanager
     async def _receiving(self, receiver: Receiver) -> AsyncIterator[None]:
-        """Have the server push for the length of the block, over one connection after another."""
+        """Receive pushes for the length of the block, over any number of connections."""
         if self._refused is not None:
             raise afresh(self._refused)
         self._subscriptions[receiver.number] = receiver
@@ -267,7 +267,7 @@ class Client(Operations):
                 self._connection.call_nowait(Op.UNSUBSCRIBE, request, _ignore)
 
     async def open_shard(self, name: str, *, create: ShardConfig | None = None) -> ShardInfo:
-        """Describe a shard, and with ``create`` make it first if it is not there."""
+        """Describe a shard; with ``create``, create it first if it does not exist."""
         _, reply = await self._open(name, create)
         return reply.info
 
@@ -275,7 +275,7 @@ class Client(Operations):
         """Wait for a session.
 
         Raises:
-            StorageError: There will be none.
+            StorageError: No further connection will be made.
         """
         while True:
             if self._refused is not None:
@@ -284,14 +284,14 @@ class Client(Operations):
                 return self._connection
             await self._changed.wait()
 
-    # What the session keeper and the connection call.
+    # Called by the session keeper and the connection.
 
     async def prepare_session(self, connection: Connection, hello: HelloReply) -> None:
         before, self._hello = self._hello, hello
         if before is not None and (event := lost_history(before, hello)) is not None:
             self._restored(event)
         if self._checks:
-            # What came over an earlier connection and was not looked at yet must not be carried out after the check.
+            # Requests of an earlier connection that were not processed yet must not be carried out after the check.
             await connection.call(Op.END_CLIENT, EndClientRequest(self.name))
             for check in list(self._checks):
                 await check(Reconnection(connection, self._appends))
@@ -310,7 +310,7 @@ class Client(Operations):
     def _restored(self, event: ServerRestored) -> None:
         if self._ends_at_restore:
             raise ServerRestoredError(f"{event}: open the store again")
-        _log.warning("%s: subscriptions go back to the first records that may be others now", event)
+        _log.warning("%s: subscriptions go back to the first records that may differ now", event)
         for subscription in self._subscriptions.values():
             if event.former_node_id is None:
                 subscription.restored(event.common_lsn)
@@ -363,7 +363,7 @@ class Client(Operations):
         self._changed = trio.Event()
 
     def _begin(self, connection: Connection, subscription: Receiver, attempt: int) -> None:
-        """Subscribe on this connection; a refusal that may pass is tried again after a delay."""
+        """Subscribe on this connection; a temporary refusal is retried after a delay."""
 
         def done(error: StorageError | None, body: bytes | memoryview) -> None:
             if error is None:
@@ -389,7 +389,7 @@ class Client(Operations):
         return decode_reply(op, await self._exchange(op, lambda _: encode(message), repeat=repeat))
 
     async def _exchange(self, op: Op, make_body: Callable[[Connection], bytes], *, repeat: bool) -> bytes | memoryview:
-        """Send a request when there is a session; ``repeat`` it on the next one if this one is lost."""
+        """Send a request when there is a session; with ``repeat``, send it again on the next one if it is lost."""
         attempt = 0
         while True:
             connection = await self.wait_connected()
@@ -402,7 +402,7 @@ class Client(Operations):
             attempt += 1
 
     async def _with_handle(self, name: str, op: Op, make_body: Callable[[int], bytes]) -> bytes | memoryview:
-        """Repeatable request on an open shard; opens it on this connection if need be, and once more if it was lost."""
+        """Repeatable request on an open shard; opens it on this connection if needed, and once more if it was lost."""
         is_second = False
         while True:
             connection, handle = await self._handle(name)
@@ -438,4 +438,4 @@ class Client(Operations):
 
 
 def _ignore(error: StorageError | None, body: bytes | memoryview) -> None:
-    """Nobody waits for this reply."""
+    """Ignore a reply for which no caller waits."""

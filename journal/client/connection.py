@@ -1,7 +1,7 @@
 """One session over one transport: HELLO, calls by correlation id, one writer, one reader. It ends with its transport.
 
-Reconnecting and subscribing again live in `journal.client.client`, appends in `journal.client.appends`. Cancelling a
-caller never touches the stream: only the writer task sends, and a reply for which nobody waits any more is dropped.
+Reconnecting and subscribing again are in `journal.client.client`, appends in `journal.client.appends`. Cancelling a
+caller never affects the stream: only the writer task sends, and a reply for which no caller waits any more is dropped.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ SEND_BYTES: Final = 1 << 20
 MAX_FRAME_BYTES: Final = 256 << 20
 
 HEARTBEAT_S: Final = 5.0
-"""How often a client sends something at least. The server waits for three times as long."""
+"""How often a client sends something at least. The server waits three times as long."""
 
 # Called with the error, or with None and the body of the reply.
 Done = Callable[[StorageError | None, bytes | memoryview], None]
 
 
 class Listener(Protocol):
-    """Who hears what the server sends by itself, and who has appends to send. No method may block or raise."""
+    """Receives what the server sends without a request, and provides appends to send. No method may block or raise."""
 
     def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
-        """A group of appends is acknowledged: (correlation, level, flags, reserved, base_offset) each."""
+        """Called when appends were acknowledged: (correlation, level, flags, reserved, base_offset) each."""
 
     def append_refused(self, correlation: int, error: StorageError) -> None:
-        """One append was refused."""
+        """Called when one append was refused."""
 
     def pushed(self, push: frames.Push) -> None:
-        """Batches of a subscription."""
+        """Called with batches of a subscription."""
 
     def shard_event(self, event: ShardEvent) -> None:
-        """Something happened to the set of shards behind a subscription."""
+        """Called when the set of shards of a subscription has changed."""
 
     def fill(self, parts: list[bytes], limit_bytes: int) -> None:
-        """Add frames to send, up to about ``limit_bytes``; called whenever the writer has nothing else to wait for."""
+        """Add frames to send, up to about ``limit_bytes``; called whenever the writer has nothing else to send."""
 
 
 class Connection:
     """A session. `run` it in a task; `hello` first, then anything else.
 
     Args:
-        transport: Connected, and owned from now on.
-        listener: Gets what is not a reply to a call.
-        max_outgoing_bytes: Bound on frames of calls waiting to be sent; callers wait for room.
+        transport: A connected transport; the connection closes it.
+        listener: Receives what is not a reply to a call.
+        max_outgoing_bytes: Bound on the frames of calls that wait to be sent; callers wait for room.
     """
 
     def __init__(self, transport: Transport, listener: Listener, *, max_outgoing_bytes: int = 8 << 20) -> None:
@@ -78,15 +78,15 @@ class Connection:
 
     @property
     def reason(self) -> StorageError | None:
-        """Why the session is over, if it is: every call fails at once then."""
+        """Why the session has ended; None while it has not. After that every call fails at once."""
         return self._reason
 
     async def run(self, *, ping_interval_s: float = 15.0, heartbeat_s: float = HEARTBEAT_S) -> StorageError:
-        """Carry the session until it ends, close the transport, fail what waits. Returns why it ended.
+        """Run the session until it ends, close the transport, fail waiting calls. Returns why it ended.
 
         Args:
             ping_interval_s: Silence of the server after which it must answer a PING.
-            heartbeat_s: How often something is sent at least, as `hello` has promised.
+            heartbeat_s: How often something is sent at least, as promised in `hello`.
         """
         try:
             with self._scope:
@@ -109,10 +109,10 @@ class Connection:
     async def hello(
         self, client: str, credentials: dict[str, str] | None = None, *, heartbeat_s: float = HEARTBEAT_S
     ) -> HelloReply:
-        """Introduce ourselves, promise to send something now and then, and learn the server's limits.
+        """Send HELLO with the promise of heartbeats, and read the server's limits.
 
         Raises:
-            AuthenticationError, FormatVersionError: Trying again will not help.
+            AuthenticationError, FormatVersionError: Another attempt will not help.
             ConnectionLostError, ProtocolError: No journal server answered.
         """
         request = HelloRequest(frames.PROTOCOL_VERSION, client, credentials, round(heartbeat_s * 1000))
@@ -120,21 +120,21 @@ class Connection:
         if reply.version != frames.PROTOCOL_VERSION:
             raise FormatVersionError(
                 f"server {reply.server} chose protocol version {reply.version}; "
-                f"this client speaks {frames.PROTOCOL_VERSION}: update it"
+                f"this client supports {frames.PROTOCOL_VERSION}: update it"
             )
         self._parser.max_frame_bytes = min(reply.max_frame_bytes, MAX_FRAME_BYTES)
         self.hello_reply = reply
         return reply
 
     async def call(self, op: Op, message: object) -> Any:
-        """Send a MessagePack request and return its decoded reply. Cancelling leaves its outcome unknown."""
+        """Send a MessagePack request and return its decoded reply. If it is cancelled, its result is not known."""
         return decode_reply(op, await self.exchange(op, encode(message)))
 
     async def exchange(self, op: Op, body: bytes) -> bytes | memoryview:
         """Send a request with an encoded body and return the reply's body; see `call`.
 
         Raises:
-            LimitExceededError: The server would close the connection over so long a frame.
+            LimitExceededError: The frame would be too long for the server, which would close the connection.
         """
         limit = self.hello_reply.max_frame_bytes if self.hello_reply else frames.HELLO_MAX_FRAME_BYTES
         if frames.HEADER.size + len(body) > limit:
@@ -161,7 +161,7 @@ class Connection:
         return reply
 
     def call_nowait(self, op: Op, body: bytes, done: Done) -> int:
-        """Queue a request; ``done`` is called with its error or reply body, at once if the session is over."""
+        """Queue a request; ``done`` is called with its error or reply body, at once if the session has ended."""
         if self._reason is not None:
             done(self._lost(), b"")
             return 0
@@ -171,19 +171,19 @@ class Connection:
         return correlation
 
     def send_nowait(self, frame: bytes) -> None:
-        """Queue a frame that has no reply. The caller bounds how many."""
+        """Queue a frame that has no reply. The caller limits their number."""
         self._outgoing.append(frame)
         self._outgoing_bytes += len(frame)
         self._work.set()
 
     def wake(self) -> None:
-        """Tell the writer that the listener may have something to send."""
+        """Wake the writer: the listener may have something to send."""
         self._work.set()
 
     def send_pending_nowait(self) -> None:
-        """Send what the listener has from here, without the writer, if that has nothing to do and the stream takes it.
+        """Send frames of the listener directly, if the writer is idle and the stream accepts them.
 
-        It spares a lone append the way through another task.
+        This saves a single append a task switch.
         """
         if not self._is_idle or self._work.is_set() or self._reason is not None:
             self._work.set()
@@ -194,14 +194,14 @@ class Connection:
         sent_bytes = self._transport.send_nowait(data) if data else 0
         self._sent += bool(sent_bytes)
         if sent_bytes < len(data):
-            # It goes on with what is left, before anything else.
+            # The writer continues with the rest, before anything else.
             self._outgoing.insert(0, data[sent_bytes:])
             self._outgoing_bytes += len(data) - sent_bytes
         if sent_bytes < len(data) or len(data) >= SEND_BYTES:
             self._work.set()
 
     def next_correlation(self) -> int:
-        """Give a correlation id, from 1 to 2^32-1 and round again."""
+        """Return a correlation id, from 1 to 2^32-1, then again from 1."""
         self._correlation = self._correlation % frames.MAX_CORRELATION + 1
         return self._correlation
 
@@ -260,7 +260,7 @@ class Connection:
 
     def _reply(self, op: int, status: int, correlation: int, body: bytes | memoryview) -> None:
         if correlation == 0 and status:
-            # The server says why it is about to close.
+            # An error frame without a request: the server tells why it will close the connection.
             raise decode_error(status, body)
         call = self._calls.pop(correlation, None)
         if call is None:
@@ -272,10 +272,10 @@ class Connection:
         done(decode_error(status, body) if status else None, body)
 
     async def _watch(self, interval_s: float) -> None:
-        """Send PING after an interval in which nothing came or nothing was sent.
+        """Send PING after an interval in which nothing was received or nothing was sent.
 
-        A server that was silent must answer within another interval, or it counts as dead. And it must not take a
-        client for dead that receives and has nothing to say: it ends the memberships of one that sends nothing.
+        A silent server must answer within another interval, or the session ends. A client that only receives must send
+        something too: the server ends the group memberships of a client that sends nothing.
         """
         while True:
             heard, sent = self._heard, self._sent
@@ -287,7 +287,7 @@ class Connection:
                     raise ConnectionLostError(f"the server was silent for {2 * interval_s:g} s and answered no PING")
 
     async def _keep_promise(self, heartbeat_s: float) -> None:
-        """Send a PING when nothing else was sent for a while: the server takes whoever is silent for gone."""
+        """Send a PING when nothing else was sent for a while, since the server disconnects silent clients."""
 
         def answered(_error: StorageError | None, _reply: bytes | memoryview) -> None:
             self._is_pinging = False

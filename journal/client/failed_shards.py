@@ -1,4 +1,4 @@
-"""Which shards the server delivers no more to subscriptions by filter, and the word about each in the log."""
+"""Shards that the server has stopped delivering to subscriptions by filter, and their log messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _log = logging.getLogger(__name__)
 
 
 class FailedShards:
-    """What subscriptions note of shards that the server stopped delivering, over one connection after another.
+    """Records which shards the server has stopped delivering, across connections.
 
     Attributes:
-        count: Shards that at least one subscription lacks now.
+        count: Number of shards that are not delivered to at least one subscription now.
     """
 
     def __init__(self) -> None:
@@ -25,14 +25,14 @@ class FailedShards:
         return len(self._lacking)
 
     def failed(self, name: str, error: StorageError, subscription: int) -> None:
-        """A subscription gets nothing more of a shard; the first one is told in the log."""
+        """Note that a subscription gets nothing more of a shard; only the first time is logged."""
         self._lacking.setdefault(name, set()).add(subscription)
         if name not in self._told:
             self._told.add(name)
-            _log.error("shard %r is delivered no more, other shards are: %s", name, error)
+            _log.error("shard %r is not delivered any more, other shards are: %s", name, error)
 
     def delivered(self, name: str, subscription: int) -> None:
-        """A subscription gets the shard again, or the shard was deleted."""
+        """Note that a subscription gets the shard again, or that the shard was deleted."""
         lacking = self._lacking.get(name)
         if lacking is not None:
             lacking.discard(subscription)
@@ -40,10 +40,10 @@ class FailedShards:
                 del self._lacking[name]
 
     def ended(self, subscription: int) -> None:
-        """A subscription is over."""
+        """Note that a subscription has ended."""
         for name in list(self._lacking):
             self.delivered(name, subscription)
 
     def connected(self) -> None:
-        """A new connection: every shard is asked for again, and told again if it still fails."""
+        """Note a new connection: every shard is subscribed again, and logged again if it still fails."""
         self._told.clear()

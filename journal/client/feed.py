@@ -1,4 +1,4 @@
-"""A feed as its reader sees it: deliveries of all shards that match a filter, and how far that is."""
+"""A feed for its reader: deliveries of all shards that match a filter, and its progress."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from shards.subscriptions.events import Progress
 
 
 class Feed(Receiver):
-    """Async iterator of deliveries and progress. Get one from `Client.follow`.
+    """Async iterator of deliveries and progress. Created by `Client.follow`.
 
     Attributes:
-        start_lsn: Everything matching with a higher lsn comes.
+        start_lsn: All matching records with a higher lsn are delivered.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Feed(Receiver):
         return self
 
     async def __anext__(self) -> Delivery | Progress:
-        """Wait for what comes next; asking for it says that the delivery before is done with.
+        """Wait for the next item; calling it also releases the credit of the delivery before.
 
         Raises:
-            StorageError: The feed is over before its end, e.g. because the client is closed.
+            StorageError: The feed has ended before its last lsn, e.g. because the client was closed.
         """
         item = await self._next()
         if item is None:
@@ -47,13 +47,13 @@ class Feed(Receiver):
         return item
 
     def established(self, reply: SubscribeReply) -> None:
-        """The server accepted."""
+        """Note that the server has accepted."""
         if self.start_lsn < 0:
             self.start_lsn = reply.lsn
         super().established(reply)
 
     def begin_anew(self) -> None:
-        """Another server answers, whose lsns begin at 1."""
+        """Begin again at lsn 1: another server answers, with another history."""
         super().begin_anew()
         self.start_lsn = 0
         self._told_lsn = None
@@ -61,7 +61,7 @@ class Feed(Receiver):
     def _reached(self, lsn: int) -> None:
         lsn = max(lsn, self.start_lsn)
         told_lsn = self.start_lsn if self._told_lsn is None else self._told_lsn
-        # The end is told even if nothing was to come. Over a new connection what was told may come again.
+        # The end is reported even without new records. Reports may be repeated over a new connection.
         if lsn > told_lsn or (self.is_over and self._told_lsn is None):
             self._told_lsn = lsn
             if self._queue and isinstance(self._queue[-1], Progress):

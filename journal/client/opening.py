@@ -25,7 +25,7 @@ from shards.back_off import BackOff
 from shards.format.compression import Codec
 
 FIRST_WITHIN_S: Final = 10.0
-"""So long a client tries to reach a server for the first time, unless told otherwise."""
+"""Default limit in seconds for the first attempt to reach a server."""
 
 
 @asynccontextmanager
@@ -53,43 +53,44 @@ async def open_client(
     on_restored: Callable[[ServerRestored], None] | None = None,
     connect: Callable[[trio.Nursery], Awaitable[Transport]] | None = None,
 ) -> AsyncIterator[Client]:
-    """Open a client for the length of the block; it stands connected when the block begins.
+    """Open a client for the length of the block; it is connected when the block begins.
 
     Args:
-        address: ``host:port`` or a URL, which may say who is asking, too: see `journal.client.address`.
+        address: ``host:port`` or a URL, which may also identify the client: see `journal.client.address`.
         name: For the server's logs and statistics.
-        producer_name: Name under which appends are made exactly once; a unique one unless given. Giving a name fences
-            whoever used it before.
-        credentials: What to show to the server, in place of what the address and the environment say.
+        producer_name: Producer name for exactly-once appends; by default a unique one. A given name fences every client
+            that used it before.
+        credentials: Credentials to use instead of those of the address and the environment.
         window_bytes: Bound on unacknowledged payload bytes of appends.
         join_appends: Let small appends to one shard share batches.
         max_batch_bytes: Bound on the payload of a joined batch.
         max_batch_records: Bound on the records of a joined batch.
-        max_batches_in_flight: Bound on the batches, over all shards, that are sent and not answered, besides those
-            whose callers wait. Beyond it appends of each shard collect and join, which serves both sides better than
-            ever more small batches. A lower bound joins more, a higher one hides a slower server.
-        codec: Compression of batches encoded here.
+        max_batches_in_flight: Bound on the batches, over all shards, that are sent and not answered, in addition to
+            those whose callers wait. Beyond it appends of each shard are joined: larger batches are more efficient for
+            both sides than many small ones. A lower bound joins more, a higher one hides the latency of a slower
+            server.
+        codec: Compression of batches that are encoded here.
         backoff_min_s: First delay before connecting or sending again; it doubles up to ``backoff_max_s``.
         backoff_max_s: Longest delay.
         connect_timeout_s: Bound on one attempt to connect.
-        give_up_after_s: Seconds without a connection after which everything fails; None tries for ever.
-        first_within_s: The same for the time before the first connection, `math.inf` tries for ever; None takes
+        give_up_after_s: Seconds without a connection after which every operation fails; None for no limit.
+        first_within_s: The same for the time before the first connection, `math.inf` for no limit; None uses
             ``give_up_after_s``, or 10 s where that is None.
-        ping_interval_s: Silence after which the server must answer.
-        heartbeat_s: How often something is sent at least. The server ends a connection over which nothing came for
-            three times as long, and hands the shares in groups of such a client to others.
+        ping_interval_s: Silence of the server after which it must answer a PING.
+        heartbeat_s: How often something is sent at least. The server closes a connection on which it received nothing
+            for three times as long, and other members of groups get the shares of such a client.
         flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
-        ends_at_restore: End with `ServerRestoredError` when the server's data was restored from a backup since the last
-            connection, or another server answers at the address, before anything is sent to it. For programs that hold
-            more of the server's state than subscriptions. Otherwise subscriptions go back to the first records that may
-            be others now.
-        on_restored: Called when that has happened, before anything is sent or received over the new connection. What
-            was received before may still be waiting to be read. Must not block or raise.
-        connect: Makes the transport, instead of connecting to ``address``.
+        ends_at_restore: Whether to end with `ServerRestoredError`, before anything is sent, if the server's data was
+            restored from a backup since the last connection, or another server answers at the address. For programs
+            that store more of the server's state than subscriptions. Otherwise subscriptions go back to the first
+            records that may differ now.
+        on_restored: Called after such a restore, before anything is sent or received on the new connection. Items that
+            were received before may still be waiting to be read. Must not block or raise.
+        connect: Creates the transport, instead of connecting to ``address``.
 
     Raises:
         ConnectionLostError: ``first_within_s`` or ``give_up_after_s`` passed without a connection.
-        InvalidRequestError: What answers at the address is not what the address asks for, TLS for example.
+        InvalidRequestError: The server at the address differs from what the address requires, for example in TLS.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
     place = Address.parse(address)
@@ -152,7 +153,7 @@ async def open_client(
 
 
 def unique_name(prefix: str) -> str:
-    """A name for a client that no other one has: END_CLIENT ends all that have one name."""
+    """A name for a client that no other one has: END_CLIENT ends all connections with one name."""
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 

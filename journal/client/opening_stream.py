@@ -1,6 +1,6 @@
-"""A stream under a WebSocket that is being opened: what answers with anything but a WebSocket is seen at once.
+"""The stream under a WebSocket during its opening handshake: an answer that is not a WebSocket is noticed at once.
 
-The library above waits for ever when the answer is no HTTP, and fails in a task of its own when it is a refusal.
+The WebSocket library waits forever if the answer is not HTTP, and fails in another task if it is a refusal.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _REST_S: Final = 0.2
 
 
 class OpeningStream(trio.abc.Stream):
-    """Passes everything on, once the first bytes are those of a WebSocket.
+    """Passes all bytes on, once the first ones are the answer of a WebSocket server.
 
     Args:
-        stream: Connected.
+        stream: A connected stream.
 
     Attributes:
-        first: What came instead of a WebSocket; empty if nothing came.
-        until_refused: Cancelled when it is clear that there will be no WebSocket.
+        first: The bytes that arrived instead of a WebSocket answer; empty if there were none.
+        until_refused: Cancelled when it is certain that there will be no WebSocket.
     """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
@@ -35,7 +35,7 @@ class OpeningStream(trio.abc.Stream):
         """Receive.
 
         Raises:
-            BrokenResourceError: The connection is broken, or there is no WebSocket.
+            BrokenResourceError: The connection has broken, or there is no WebSocket.
         """
         if self._is_open:
             return await self._stream.receive_some(max_bytes)
@@ -60,7 +60,7 @@ class OpeningStream(trio.abc.Stream):
         if data.startswith(_OPENED):
             return data
         self.first = data
-        # The rest says why, if it comes.
+        # The rest of the answer contains the reason, if it arrives.
         with trio.move_on_after(_REST_S):
             while len(self.first) < _MOST_BYTES:
                 more = await self._stream.receive_some()
@@ -73,7 +73,7 @@ class OpeningStream(trio.abc.Stream):
         """Send.
 
         Raises:
-            BrokenResourceError: The connection is broken.
+            BrokenResourceError: The connection has broken.
         """
         try:
             await self._stream.send_all(data)

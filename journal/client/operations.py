@@ -1,4 +1,4 @@
-"""Every simple operation of the service as a method: one request, one reply. `journal.client.client` carries them."""
+"""The operations of the service that have one request and one reply. `journal.client.client` sends them."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ _DEFAULT_CONFIG: Final = ShardConfig()
 class Operations(abc.ABC):
     """Requests with one reply.
 
-    Those marked repeatable are sent again after a reconnect; the others raise `ConnectionLostError`, outcome unknown.
-    All raise the classes of `shards.errors`, and of `journal.protocol.errors`.
+    Those marked repeatable are sent again after a reconnect; the others raise `ConnectionLostError`, and their result
+    is not known. All raise the classes of `shards.errors`, and of `journal.protocol.errors`.
     """
 
     @abc.abstractmethod
@@ -78,7 +78,7 @@ class Operations(abc.ABC):
     async def _with_handle(self, name: str, op: Op, make_body: Callable[[int], bytes]) -> bytes | memoryview: ...
 
     async def ping(self) -> None:
-        """Ask for a sign of life. Repeatable."""
+        """Check that the server answers. Repeatable."""
         await self._call(Op.PING, Empty(), repeat=True)
 
     async def status(self) -> dict[str, Any]:
@@ -87,13 +87,13 @@ class Operations(abc.ABC):
         return reply
 
     async def snapshot(self) -> SnapshotReply:
-        """Have the server hold its files as they lie now, for a backup, until this connection is closed.
+        """Have the server keep its files as they are now, for a backup, until this connection is closed.
 
         Returns:
-            The directory on the server's machine that they can be copied from, and the lsn up to which it goes.
+            The directory on the server's machine from which they can be copied, and the last lsn that they contain.
 
         Raises:
-            OverloadedError: One is held already.
+            OverloadedError: Another snapshot is held already.
         """
         reply: SnapshotReply = await self._call(Op.SNAPSHOT, Empty())
         return reply
@@ -124,7 +124,7 @@ class Operations(abc.ABC):
     async def describe_shard(self, name: str) -> ShardInfo:
         """A shard with its segments, page by page. Repeatable.
 
-        What changes between two pages (segments that are closed, sealed or trimmed) is shown as it is by then.
+        Changes between two pages (segments that are closed, converted or trimmed) are shown as of the later page.
         """
         segments: list[SegmentInfo] = []
         shard_id = 0
@@ -133,7 +133,7 @@ class Operations(abc.ABC):
             request = DescribeShardRequest(name, from_offset)
             page: DescribedShard = await self._call(Op.DESCRIBE_SHARD, request, repeat=True)
             if segments and page.shard_id != shard_id:
-                # It was deleted and created again: what came before is none of it.
+                # The shard was deleted and created again: the pages before belong to the old one.
                 segments.clear()
                 continue
             shard_id = page.shard_id
@@ -147,14 +147,14 @@ class Operations(abc.ABC):
         await self._call(Op.DELETE_SHARD, NameRequest(name))
 
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
-        """Choose where the next segment lies; durable when it returns. Repeatable."""
+        """Choose the kind of the next segment; durable when it returns. Repeatable."""
         info: ShardInfo = await self._call(Op.SET_MODE, SetModeRequest(name, mode), repeat=True)
         return info
 
     async def configure_shard(
         self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
     ) -> ShardInfo:
-        """Change what is given. Repeatable."""
+        """Change the given settings. Repeatable."""
         request = ConfigureShardRequest(name, retention, segment_bytes)
         info: ShardInfo = await self._call(Op.CONFIGURE_SHARD, request, repeat=True)
         return info
@@ -164,13 +164,13 @@ class Operations(abc.ABC):
 
         Args:
             name: The shard.
-            wait: Return when every log segment that is closed by then lies in a Parquet file. Repeatable.
+            wait: Return when every log segment that is closed by then is a Parquet file. Repeatable.
 
         Raises:
-            SealFailedError: One could not be sealed this time; it stays a log file.
-            InvalidRequestError: The server does not seal.
+            SealFailedError: A segment could not be converted this time; it stays a log file.
+            InvalidRequestError: Conversion is disabled on the server.
         """
-        # A server that cannot wait reads the same request as ever.
+        # A server without this option gets the same request as before.
         request = SealRequest(name, wait=True) if wait else NameRequest(name)
         info: ShardInfo = await self._call(Op.SEAL, request, repeat=wait)
         return info
@@ -181,14 +181,14 @@ class Operations(abc.ABC):
         return info
 
     async def fetch(self, shard: str, offset: int, *, max_bytes: int = 1 << 20, max_wait_s: float = 0.0) -> FetchReply:
-        """Read whole batches from the one that holds ``offset``, which may begin below it: skip up to ``offset``.
+        """Read whole batches, beginning with the one that holds ``offset``; skip the records in it below ``offset``.
 
         Returns:
-            Batches back to back, possibly more than ``max_bytes`` if the first is larger; none if nothing was
-            appended within ``max_wait_s``. Go on at ``next_offset``. Repeatable.
+            Batches, one after another, possibly more than ``max_bytes`` if the first is larger; none if nothing was
+            appended within ``max_wait_s``. The next read begins at ``next_offset``. Repeatable.
 
         Raises:
-            OffsetOutOfRangeError: It says the range that is there.
+            OffsetOutOfRangeError: The offset is outside of the shard; the error has the valid range.
         """
 
         def body(handle: int) -> bytes:
@@ -218,7 +218,7 @@ class Operations(abc.ABC):
         max_bytes: int = 1 << 20,
         latest: bool = False,
     ) -> FetchReply:
-        """Read batches that hold records of a key or tag, and others: the reader filters. Repeatable.
+        """Read batches that hold records of a key or tag, and others: the caller has to filter. Repeatable.
 
         Raises:
             IndexMissingError: The shard was created without this index.
@@ -231,7 +231,7 @@ class Operations(abc.ABC):
         return read_fetch_reply(body)
 
     async def get_cursor(self, shard: str, name: str) -> Cursor | None:
-        """A cursor, None if it is not there. Repeatable."""
+        """A cursor, None if it does not exist. Repeatable."""
         reply: CursorReply = await self._call(Op.CURSOR_GET, CursorRequest(shard, name), repeat=True)
         return reply.cursor
 
@@ -249,7 +249,7 @@ class Operations(abc.ABC):
         """Set a cursor; durable when it returns.
 
         Raises:
-            VersionConflictError: ``expected_version`` (0: must not be there) is not its version.
+            VersionConflictError: ``expected_version`` (0: it must not exist) is not its version.
         """
         cursor: Cursor = await self._call(Op.CURSOR_COMMIT, CursorCommitRequest(shard, name, offset, expected_version))
         return cursor
@@ -259,7 +259,7 @@ class Operations(abc.ABC):
         await self._call(Op.CURSOR_DELETE, CursorDeleteRequest(shard, name, expected_version))
 
     async def get_state(self, key: bytes) -> StateValue | None:
-        """A state value, None if it is not there. Repeatable."""
+        """A value of the state store, None if it does not exist. Repeatable."""
         reply: StateGetReply = await self._call(Op.STATE_GET, StateGetRequest(key), repeat=True)
         return reply.value
 
@@ -269,7 +269,7 @@ class Operations(abc.ABC):
         """Set a state value; durable when it returns.
 
         Raises:
-            VersionConflictError: ``expected_version`` (0: must not be there) is not its version.
+            VersionConflictError: ``expected_version`` (0: it must not exist) is not its version.
         """
         request = StatePutRequest(key, value, expected_version, expires_at_us)
         stored: StateValue = await self._call(Op.STATE_PUT, request)
@@ -291,17 +291,17 @@ class Operations(abc.ABC):
         deletes: Sequence[StateDeleteRequest],
         cursors: Sequence[CursorCheck] = (),
     ) -> tuple[list[Appended], list[StateValue]]:
-        """Append batches and change state in one step; durable when it returns.
+        """Append batches and change state atomically; durable when it returns.
 
-        Appends that were acknowledged before come before it; of those that still wait nothing is said.
+        Appends that were acknowledged before are stored before it; the order of unacknowledged ones is not defined.
 
         Returns:
-            What became of the appends and of the puts, in their order.
+            The results of the appends and of the puts, in their order.
 
         Raises:
             VersionConflictError: A key has another version than expected; nothing was changed.
-            CursorConflictError: One of ``cursors`` lies further on; nothing was changed.
-            ConnectionLostError: Whether it was done is not known; the versions of the keys tell.
+            CursorConflictError: One of ``cursors`` is after its ``max_offset``; nothing was changed.
+            ConnectionLostError: It is not known whether the changes were made; the versions of the keys show it.
         """
         batches = [ShardBatch(shard, batch) for shard, batch in appends]
         request = CommitRequest(batches, list(puts), list(deletes), list(cursors))
@@ -311,15 +311,15 @@ class Operations(abc.ABC):
         return appended, values
 
     async def end_client(self, name: str) -> int:
-        """End the connections of the client of this name, and with them its subscriptions. Repeatable.
+        """End the connections of the client with this name, and with them its subscriptions. Repeatable.
 
         Returns:
-            How many connections that were.
+            The number of connections that were ended.
         """
         reply: EndClientReply = await self._call(Op.END_CLIENT, EndClientRequest(name), repeat=True)
         return reply.connections
 
     async def open_producer(self, name: str) -> ProducerIdentity:
-        """Register a producer, or raise its epoch, which fences its older holders. Not needed for `append`."""
+        """Register a producer, or raise its epoch, which fences clients with an older one. Not needed for `append`."""
         identity: ProducerIdentity = await self._call(Op.PRODUCER_OPEN, ProducerOpenRequest(name))
         return identity

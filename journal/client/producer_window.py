@@ -1,19 +1,19 @@
-"""The unacknowledged appends of one producer in one shard: what to send, what to send again, what has failed.
+"""The unacknowledged appends of one producer in one shard: what to send, what to repeat, what has failed.
 
-A pure state machine, no I/O and no clock. It makes appends exactly-once together with the server, whose rules are
+A pure state machine without I/O or clock. Together with the server it makes appends exactly-once. The server's rules
 (docs/protocol.md, "Exactly once"): a batch whose sequence follows the last accepted one is stored; one that was stored
-before is acknowledged again; one further ahead is refused with sequence_gap and the sequence that is expected; one that
-was lost with the server's memory while later ones are kept is refused with sequence_lost; the first batch of a producer
-in a shard where the server knows nothing of it is accepted at any sequence.
+before is acknowledged again; one further ahead is refused with sequence_gap and the expected sequence; one that was
+lost with the server's memory while later ones are kept is refused with sequence_lost; the first batch of a producer
+that the server has no state of in the shard is accepted with any sequence.
 
-What follows from them, and is kept here:
+The window keeps these invariants:
 
-Invariant: entries are sent, and after any fault sent again, in the order in which they were added. A batch is given a
-new sequence only when the server has told that it is not stored and what it expects in its place.
+Invariant: entries are sent, and after any failure sent again, in the order in which they were added. A batch gets a new
+sequence only when the server has reported that it is not stored and which sequence is expected.
 
-Invariant: while it is not known that the server holds this producer's state (a new connection, after a refusal), one
-entry is in flight alone. Otherwise the server could refuse the first batch, accept the second "at any sequence", and
-take the first for a repetition when it comes again: acknowledged and lost.
+Invariant: while it is not known that the server has the state of this producer (on a new connection, after a refusal),
+only one entry is in flight. Otherwise the server could refuse the first batch, accept the second one "with any
+sequence", and take the first one for a repetition when it is sent again: acknowledged and lost.
 """
 
 from __future__ import annotations
@@ -48,39 +48,39 @@ from shards.format.batch import with_sequence
 from shards.format.batch_header import MAX_SEQUENCE
 from shards.model import ProducerIdentity
 
-# Refusals of the same head for a gap, without progress, after which its error goes to the caller.
+# Refusals of the same first entry because of a gap, without progress, after which the caller gets the error.
 MAX_GAP_REFUSALS: Final = 4
 _HALF: Final = MAX_SEQUENCE // 2
 
 
 class Action(enum.Enum):
-    """What the owner of a window has to do about a refusal."""
+    """What the owner of a window has to do after a refusal."""
 
     NONE = enum.auto()
-    """Nothing was decided by it; take again, since something may be ready to be sent."""
+    """The refusal decided nothing; call `take` again, since an entry may be ready to be sent."""
     BACK_OFF = enum.auto()
     """Nothing is sent until `ProducerWindow.resume`, which is to be called after a delay."""
     REOPEN = enum.auto()
-    """The handle is of no use: nothing is sent until `resume`, which is to be called with a new handle at hand."""
+    """The handle is not valid any more: nothing is sent until `resume`, which is to be called with a new handle."""
     REGISTER = enum.auto()
     """The server does not know the producer: nothing is sent until `ProducerWindow.rebind`."""
     FAIL = enum.auto()
-    """`Decision.failed` are over; take again."""
+    """The entries `Decision.failed` have failed; call `take` again."""
     FENCED = enum.auto()
-    """`Decision.failed` are over, and so is the producer: a newer holder of its name has taken over."""
+    """The entries `Decision.failed` have failed, and so has the producer: another client has taken over its name."""
 
 
 @attrs.define(slots=True, eq=False)
 class Entry:
-    """One append on its way.
+    """One append in the window.
 
     Attributes:
         batch: Encoded record batch; its producer fields are set when it is taken.
-        record_count: Records in the batch.
-        token: The owner's business.
-        owner: Likewise.
-        sequence: Sequence of the first record, given by the window.
-        correlation: Of the attempt that counts; 0 when none is in flight.
+        record_count: Number of records in the batch.
+        token: A value of the owner; not used here.
+        owner: Another value of the owner.
+        sequence: Sequence of the first record, assigned by the window.
+        correlation: Correlation id of the current attempt; 0 when none is in flight.
         is_in_doubt: A connection was lost while it was in flight: it may be stored already.
     """
 
@@ -100,7 +100,7 @@ class Entry:
 
 @attrs.frozen(slots=True)
 class Decision:
-    """Outcome of a refusal: what to do, and the entries to whose callers the error goes."""
+    """Result of a refusal: what to do, and the entries whose callers get the error."""
 
     action: Action
     failed: tuple[Entry, ...] = ()
@@ -108,21 +108,22 @@ class Decision:
 
 _NONE: Final = Decision(Action.NONE)
 
-# The whole shard is out: what waits behind the refused append would be refused as well.
+# The whole shard is unavailable: the appends after the refused one would be refused as well.
 _SHARD_ERRORS: Final = (ShardNotFoundError, ShardDamagedError, StorageFailedError)
-# The append may have been stored all the same, so its sequence must not be given to another one by our own decision.
+# The append may nevertheless have been stored, so its sequence must not be assigned to another append.
 _UNCERTAIN_ERRORS: Final = (InternalError, StorageFailedError, CorruptionError, UnlistedError, RemoteProtocolError)
 
 
 class ProducerWindow:
     """Appends of one producer to one shard, from `add` until acknowledged or failed.
 
-    The owner calls `take` for what may be sent now, and reports what comes back. An acknowledgement counts for
-    whichever attempt it was; a refusal counts only for the attempt in flight, older ones are ignored.
+    The owner calls `take` for what may be sent now, and reports the answers. An acknowledgement is valid for any
+    attempt; a refusal is valid only for the current attempt, and ignored for older ones.
 
     Attributes:
-        queued: Entries that wait to be sent, for the first time or again. Only to be looked at.
-        in_flight: Entries sent on this connection and not resolved (or waiting for an earlier one to be). Likewise.
+        queued: Entries that wait to be sent, for the first time or again; read-only for others.
+        in_flight: Entries that were sent on this connection and have no result yet, or wait for that of an earlier one;
+            read-only for others.
     """
 
     def __init__(self, identity: ProducerIdentity, first_sequence: int = 0) -> None:
@@ -155,7 +156,7 @@ class ProducerWindow:
         self.in_flight.append(entry)
 
     def add(self, entry: Entry) -> None:
-        """Queue an append behind all others and give it its sequence."""
+        """Queue an append after all others and assign its sequence."""
         entry.sequence = self.next_sequence
         self.next_sequence = (self.next_sequence + entry.record_count) % MAX_SEQUENCE
         self.queued.append(entry)
@@ -163,7 +164,7 @@ class ProducerWindow:
     def take(self, correlation: int) -> Entry | None:
         """Return the next entry to send, marked as in flight under ``correlation``; None if nothing may be sent now.
 
-        Whether it is None does not depend on ``correlation``. The batch carries the right producer fields.
+        Whether it is None does not depend on ``correlation``. The batch has the right producer fields.
         """
         if self.is_blocked or (self._is_alone and self.in_flight):
             return None
@@ -190,7 +191,7 @@ class ProducerWindow:
         entry.stamped_sequence = entry.sequence
 
     def acknowledged(self, entry: Entry) -> bool:
-        """Note that an attempt of ``entry`` was acknowledged. Returns False if it was resolved before."""
+        """Note that an attempt of ``entry`` was acknowledged. Returns False if the entry had a result before."""
         if entry.is_done:
             return False
         entry.is_done = True
@@ -202,7 +203,7 @@ class ProducerWindow:
         return True
 
     def refused(self, entry: Entry, correlation: int, error: StorageError) -> Decision:
-        """Decide about the refusal of the attempt that went out under ``correlation``."""
+        """Decide what to do about the refusal of the attempt with ``correlation``."""
         if entry.is_done or entry.correlation != correlation:
             return _NONE
         if isinstance(error, StaleEpochError):
@@ -210,7 +211,7 @@ class ProducerWindow:
         if isinstance(error, _SHARD_ERRORS):
             return Decision(Action.FAIL, self.fail_all(is_certain=not isinstance(error, _UNCERTAIN_ERRORS)))
         if isinstance(error, _UNCERTAIN_ERRORS) and not is_retriable(error):
-            # What follows it is stored if it was stored, and else comes back with a gap that names what is expected.
+            # If it was stored, so are the following; otherwise they are refused with a gap and the expected sequence.
             return Decision(Action.FAIL, self._drop(entry))
         self._go_back(entry)
         if isinstance(error, SequenceGapError | SequenceLostError):
@@ -227,7 +228,7 @@ class ProducerWindow:
         return Decision(Action.FAIL, self._fail_head())
 
     def connection_lost(self) -> None:
-        """Everything in flight is to be sent again, in order, on the next connection."""
+        """Mark everything in flight to be sent again, in order, on the next connection."""
         if self.in_flight:
             for entry in self.in_flight:
                 entry.is_in_doubt = True
@@ -236,14 +237,14 @@ class ProducerWindow:
         self.is_blocked = False
 
     def resume(self) -> None:
-        """Lift the block of `Action.BACK_OFF` or `Action.REOPEN`; harmless when there is none."""
+        """Lift the block of `Action.BACK_OFF` or `Action.REOPEN`; no effect if there is none."""
         self.is_blocked = False
 
     def rebind(self, identity: ProducerIdentity) -> tuple[Entry, ...]:
-        """Go on as another producer, after the server said that it does not know the old one at all.
+        """Continue as another producer, after the server reported that it does not know the old one.
 
         Returns:
-            Entries that may have been stored before the server forgot the producer. They are over: sent as those of
+            Entries that may have been stored before the server removed the producer. They have failed: sent as those of
             another producer they could be stored twice.
         """
         if self.in_flight:
@@ -259,7 +260,7 @@ class ProducerWindow:
         return failed
 
     def fail_all(self, *, is_certain: bool = False) -> tuple[Entry, ...]:
-        """Empty the window; returns what was in it. Sequences are given out again only if nothing of it is stored."""
+        """Empty the window and return its entries. With ``is_certain`` none is stored: sequences are reused."""
         failed = tuple(entry for entry in (*self.in_flight, *self.queued) if not entry.is_done)
         self.in_flight.clear()
         self.queued.clear()
@@ -271,12 +272,12 @@ class ProducerWindow:
         return failed
 
     def withdraw(self, is_withdrawn: Callable[[Entry], bool]) -> tuple[Entry, ...]:
-        """Give up entries that are not to be sent again, whatever became of them; returns those.
+        """Remove entries that are not to be sent again, whatever their result is; returns them.
 
-        What follows keeps its sequences: if the server does not have what was given up, it refuses the next entry for a
-        gap and names the sequence that it expects, and that entry and all behind it move up.
+        Later entries keep their sequences: if the server does not have the removed entries, it refuses the next one
+        because of a gap and reports the expected sequence; then that entry and all later ones are renumbered.
 
-        REQUIRES: Nothing is in flight, and no attempt of before can reach the server any more.
+        REQUIRES: Nothing is in flight, and no earlier attempt can reach the server any more.
         """
         assert not self.in_flight
         withdrawn = tuple(entry for entry in self.queued if not entry.is_done and is_withdrawn(entry))
@@ -287,7 +288,7 @@ class ProducerWindow:
 
     def _out_of_sequence(self, entry: Entry, error: SequenceGapError | SequenceLostError) -> Decision:
         if self.in_flight:
-            # An earlier append is in doubt: once it is settled, this one goes out again, alone.
+            # An earlier append is in doubt: when its result is known, this one is sent again, alone.
             return _NONE
         return self._after_gap(entry, error) if isinstance(error, SequenceGapError) else self._after_loss(entry, error)
 
@@ -298,19 +299,19 @@ class ProducerWindow:
             return Decision(Action.FAIL, self._fail_head())
         if (entry.sequence - expected) % MAX_SEQUENCE >= _HALF:
             return Decision(Action.FAIL, self._fail_head())
-        # All before this one is settled, yet the server expects less: it lost what it had acknowledged without
-        # durability, or an append of unknown outcome was not stored. This one takes the place that is free.
+        # All earlier entries have results, yet the server expects a lower sequence: it lost what it had acknowledged
+        # without durability, or an append with an unknown result was not stored. This one gets the free sequence.
         self._renumber(expected)
         return _NONE
 
     def _after_loss(self, entry: Entry, error: SequenceLostError) -> Decision:
         expected = error.expected_sequence
         if expected is None or (entry.sequence - expected) % MAX_SEQUENCE >= _HALF:
-            # Later ones are stored under their sequences, so no other takes this one's place.
+            # Later ones are stored under their sequences, so no other can take this one's sequence.
             self.queued.popleft()
             entry.is_done = True
             return Decision(Action.FAIL, (entry,))
-        # The server has forgotten this producer: what may be stored already must not be sent as new.
+        # The server has no state of this producer any more: what may be stored already must not be sent as new.
         failed = self._fail_in_doubt()
         self._renumber(expected)
         return Decision(Action.FAIL, failed) if failed else _NONE
@@ -322,7 +323,7 @@ class ProducerWindow:
         return failed
 
     def _go_back(self, entry: Entry) -> None:
-        """Take ``entry`` and all behind it out of flight; from here on one goes out alone."""
+        """Take ``entry`` and all later ones out of flight; from now on only one is sent at a time."""
         while self.in_flight:
             last = self.in_flight.pop()
             last.correlation = 0
@@ -333,7 +334,7 @@ class ProducerWindow:
         self._is_alone = True
 
     def _fail_head(self) -> tuple[Entry, ...]:
-        """Give up the first queued entry, which is certainly not stored; the following take over its sequence."""
+        """Remove the first queued entry, which is certainly not stored; the following ones are renumbered."""
         entry = self.queued.popleft()
         entry.is_done = True
         self._renumber(entry.sequence)

@@ -1,8 +1,8 @@
-"""What subscriptions and feeds have in common: what is pushed, in order, over any number of connections.
+"""The common part of subscriptions and feeds: pushed items, in order, over any number of connections.
 
-Credit bounds what the server may push: what lies here unread plus the credit it still has is never more than
-``credit_bytes`` and one push. Taking the next delivery gives back what the one before it cost. Frames are sent through
-a hook.
+Credit bounds what the server may push: the unread bytes here and the server's remaining credit are together never more
+than ``credit_bytes`` and one push. Taking the next delivery returns the credit of the one before. Frames are sent
+through a callback.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Delivery:
     """Whole record batches of one shard.
 
     Attributes:
-        first_offset: First offset that is meant; the first batch may begin below it, and its reader skips up to here.
-        next_offset: Where the next delivery of this shard begins.
+        first_offset: First offset of the delivery; the first batch may begin below it, and the reader skips up to here.
+        next_offset: First offset of the next delivery of this shard.
         batches: Batches back to back; may be kept.
     """
 
@@ -41,27 +41,28 @@ class Delivery:
 
 
 class Receiver:
-    """The client's end of a subscription of any kind.
+    """The client's side of a subscription of any kind.
 
-    After a reconnect it goes on where it was: nothing is left out and nothing comes twice, except to the member of a
-    group, where what it had not acknowledged comes again, to it or to another.
+    After a reconnect it continues at its position: nothing is skipped and nothing is delivered twice, except to members
+    of a group, where unacknowledged records are delivered again, to the same or another member.
 
-    When the server was restored from a backup meanwhile (`restored`), offsets of lost records belong to other records
-    now: a position beyond the backup goes back to the first offset whose record may be another one.
+    If the server was restored from a backup in the meantime (`restored`), offsets of lost records belong to other
+    records
+    now: a position after the backup goes back to the first offset whose record may have changed.
 
     Args:
-        number: Of the subscription.
-        start: Where it begins; None for behind the newest committed lsn, which the server tells.
-        shard: Name of its shard, or else
+        number: Number of the subscription.
+        start: Where it begins; None for after the newest committed lsn, which the server reports.
+        shard: Name of its shard; or
         topic_filter: Its filter.
         group: Name of its group, if it has one.
-        until_lsn: The lsn behind which it ends, if it ends.
-        credit_bytes: Bound on what is pushed and not yet read.
+        until_lsn: The lsn after which it ends, if it ends.
+        credit_bytes: Bound on the bytes that are pushed and not read yet.
 
     Attributes:
-        failed_shards: With a filter: shards that the server stopped delivering, and why. Others go on, and progress
-            does not count these. They are asked for again over the next connection, from where they stopped.
-        is_over: Nothing more will come, over no connection.
+        failed_shards: With a filter: shards that the server has stopped delivering, and why. Others continue, and
+            progress does not include these. They are subscribed again on the next connection, from where they stopped.
+        is_over: Nothing more will be delivered, on any connection.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Receiver:
     ) -> None:
         self.number = number
         self.failed_shards: dict[str, StorageError] = {}
-        # Shards that failed over the present connection.
+        # Shards that failed on the present connection.
         self._failed_here: set[str] = set()
         self.is_over = False
         self._shard = shard
@@ -92,7 +93,7 @@ class Receiver:
         self._owed_bytes = 0
         self._names: dict[int, str] = {}
         self._positions: dict[str, tuple[int, int]] = {}
-        # Since a restore: records with a higher lsn than this are none that were received before it.
+        # After a restore: records with a higher lsn were not received before it.
         self._common_lsn: int | None = None
         # Shards whose position is from before that restore.
         self._unconfirmed: set[str] = set()
@@ -103,7 +104,7 @@ class Receiver:
         self._is_established = False
 
     async def _next(self) -> Delivery | Progress | None:
-        """Wait for what comes next, None at the end; asking for it says that the delivery before is done with."""
+        """Wait for the next item, None at the end; calling it also releases the credit of the delivery before."""
         await trio.lowlevel.checkpoint()
         self._give_back(self._taken_bytes)
         self._taken_bytes = 0
@@ -123,7 +124,7 @@ class Receiver:
         """Wait until the server has accepted the subscription.
 
         Raises:
-            StorageError: It refused.
+            StorageError: The server refused.
         """
         await trio.lowlevel.checkpoint()
         while not self._is_established and self._error is None:
@@ -136,21 +137,21 @@ class Receiver:
             self._event = trio.Event()
         await self._event.wait()
 
-    # What the client calls.
+    # Called by the client.
 
     def restored(self, common_lsn: int) -> None:
-        """The server was restored from a backup; to be called before `request` on the new connection.
+        """Note that the server was restored from a backup; call it before `request` on the new connection.
 
         Args:
-            common_lsn: Up to here its history is the one that was received from.
+            common_lsn: Up to here its history is the same as before.
         """
         self._common_lsn = common_lsn if self._common_lsn is None else min(self._common_lsn, common_lsn)
         self._unconfirmed.update(self._positions)
 
     def begin_anew(self) -> None:
-        """Another server answers, of which nothing was received; to be called before `request` on the new connection.
+        """Note that another server answers; call it before `request` on the new connection.
 
-        All that it has comes, from its beginning: what was asked for was a place in another history.
+        All of its records are delivered, from the beginning: the old position belonged to another history.
         """
         self._positions.clear()
         self._unconfirmed.clear()
@@ -158,12 +159,12 @@ class Receiver:
         self._resume = Start.earliest()
 
     def request(self, send: Callable[[bytes], None]) -> SubscribeRequest:
-        """Begin on a new connection: what to ask of the server there."""
+        """Begin on a new connection; returns the request to send."""
         self._send = send
         self._epoch += 1
         self._names.clear()
         self._failed_here.clear()
-        # What is queued still holds its credit; it is given when that is read.
+        # Queued items still hold their credit; it is returned when they are read.
         self._owed_bytes = 0
         start = self._resume
         if self._shard is not None and self._group is None and self._shard in self._positions:
@@ -181,28 +182,28 @@ class Receiver:
         )
 
     def established(self, reply: SubscribeReply) -> None:
-        """The server accepted."""
-        # Of one shard the event "added" tells the offset, but the connection may be lost before that comes.
+        """Note that the server has accepted."""
+        # For one shard the event "added" has the offset, but the connection may be lost before it arrives.
         if self._resume is None or self._resume.kind == "latest":
             self._resume = Start.lsn(reply.lsn + 1)
         self._is_established = True
         self._event.set()
 
     def disconnected(self) -> None:
-        """The connection is lost; what is queued stays readable, unless the group gives it to others."""
+        """Note that the connection was lost; queued items stay readable, except for the member of a group."""
         self._send = None
         if self._group is not None:
             self._queue.clear()
             self._queued_bytes = 0
 
     def fail(self, error: StorageError) -> None:
-        """No more will come; the reader gets ``error`` after what is queued."""
+        """End with an error: the reader gets ``error`` after the queued items."""
         if self._error is None:
             self._error = error
         self._event.set()
 
     def pushed(self, push: frames.Push) -> None:
-        """Take in a PUSH; what was seen before the connection was lost is dropped."""
+        """Queue a PUSH; records that were delivered before the connection was lost are dropped."""
         name = self._names.get(push.shard_ref)
         size_bytes = len(push.batches)
         if name is None:
@@ -223,12 +224,12 @@ class Receiver:
         self._event.set()
 
     def _confirmed(self, name: str, position: int, push: frames.Push) -> int:
-        """The position in a shard after a restore, as far as this push tells it.
+        """The position in a shard after a restore, as far as this push determines it.
 
         Raises:
-            RemoteProtocolError: The push holds something else than record batches.
+            RemoteProtocolError: The push has something else than record batches.
         """
-        assert self._common_lsn is not None  # there was a restore
+        assert self._common_lsn is not None  # set by the restore
         try:
             for _, header in iterate(push.batches):
                 if header.lsn > self._common_lsn:
@@ -239,7 +240,7 @@ class Receiver:
         return position
 
     def shard_event(self, event: ShardEvent) -> None:
-        """Take in a SHARD_EVENT; unknown ones are ignored, since a newer server may send them."""
+        """Process a SHARD_EVENT; unknown events are ignored, since a newer server may send them."""
         if event.event == "added":
             self._added(event)
         elif event.event == "removed":
@@ -258,8 +259,8 @@ class Receiver:
                 self.failed_shards[event.name] = error
                 self._failed_here.add(event.name)
         elif event.event == "progress" and self._filter is not None:
-            # What a failed shard did not deliver may lie at or below this lsn: the next connection has to begin where
-            # the failure was. What other shards deliver again is dropped.
+            # Undelivered records of a failed shard may be at or below this lsn: the next connection has to begin where
+            # the failure was. Records that other shards deliver again are dropped.
             if not self._failed_here:
                 self._resume = Start.lsn(event.lsn + 1)
             self._reached(event.lsn)
@@ -269,7 +270,7 @@ class Receiver:
             self._event.set()
 
     def _reached(self, lsn: int) -> None:
-        """Everything up to this lsn has come."""
+        """Note that everything up to this lsn was delivered."""
 
     def _added(self, event: ShardEvent) -> None:
         self._names[event.shard_ref] = event.name
@@ -277,11 +278,11 @@ class Receiver:
         self._failed_here.discard(event.name)
         shard_id, position = self._positions.get(event.name, (event.shard_id, -1))
         if shard_id != event.shard_id:
-            # Deleted and made anew while we were away: its offsets begin again.
+            # Deleted and created again while there was no connection: its offsets begin again.
             position = -1
             self._unconfirmed.discard(event.name)
         if self._shard is not None and self._group is None and self._common_lsn is not None:
-            # The server was told of the restore, and found out how far back to begin.
+            # The server was informed of the restore, and determined how far back to begin.
             position = event.offset
             self._common_lsn = None
             self._unconfirmed.clear()

@@ -1,4 +1,4 @@
-"""A connection that follows a lost one, before it is used: the server can be asked, and appends be withdrawn."""
+"""A new connection before it is used: operations on it, and withdrawing appends of earlier connections."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from journal.protocol.messages import OpenShardReply, OpenShardRequest
 
 
 class Reconnection(Operations):
-    """Operations over one connection, for the check of `Client.before_resending`. None is repeated.
+    """Operations on one connection, for the check of `Client.before_resending`. None of them is repeated.
 
     Args:
-        connection: HELLO was answered on it.
-        appends: What earlier connections have left unanswered.
+        connection: A connection on which HELLO was answered.
+        appends: The unanswered appends of earlier connections.
     """
 
     def __init__(self, connection: Connection, appends: Appends) -> None:
@@ -30,9 +30,9 @@ class Reconnection(Operations):
         return self._appends.unanswered_batches()
 
     def withdraw(self, appends: Collection[object]) -> None:
-        """Send these appends never again, nor those that share a batch with one of them.
+        """Never send these appends again, nor those that share a batch with one of them.
 
-        They fail with `ConnectionLostError`: whether those that were sent are stored is not known.
+        They fail with `ConnectionLostError`: it is not known whether those that were sent are stored.
         """
         self._appends.withdraw(appends)
 

@@ -1,7 +1,6 @@
-"""Keeps one session with the server alive: connects, introduces itself, and connects again when the session ends.
+"""Keeps one session with the server open: connects, sends HELLO, and connects again when the session ends.
 
-What is done with a session is its owner's business (`journal.client.client`); how one session works is
-`journal.client.connection`.
+`journal.client.client` uses the sessions; `journal.client.connection` implements one session.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from journal.protocol.messages import HelloReply
 from shards.back_off import BackOff
 from shards.errors import FormatVersionError, InvalidRequestError, StorageError
 
-# Trying again does not change the answer.
+# Another attempt would get the same answer.
 _FINAL_ERRORS: Final = (AuthenticationError, FormatVersionError, InvalidRequestError, ServerRestoredError)
 
 
@@ -29,9 +28,9 @@ class SessionTimes:
 
     Attributes:
         connect_timeout_s: Bound on connecting and HELLO together.
-        give_up_after_s: Seconds without a session after which to stop trying; None never stops.
-        first_within_s: The same for the time before the first session; None takes ``give_up_after_s``.
-        ping_interval_s: Silence after which the server must answer a PING.
+        give_up_after_s: Seconds without a session after which it stops trying; None for no limit.
+        first_within_s: The same for the time before the first session; None uses ``give_up_after_s``.
+        ping_interval_s: Silence of the server after which it must answer a PING.
         heartbeat_s: How often something is sent at least.
     """
 
@@ -43,25 +42,25 @@ class SessionTimes:
 
 
 class Owner(Listener, Protocol):
-    """Who uses the sessions. No method but `prepare_session` may block or raise."""
+    """The user of the sessions. No method but `prepare_session` may block or raise."""
 
     async def prepare_session(self, connection: Connection, hello: HelloReply) -> None:
         """HELLO was answered: do what has to be done before the session may be used.
 
         Raises:
-            ServerRestoredError: The owner does not go on after a restore of the server: this session ends, and there
-                will never be another one.
-            StorageError: This session cannot be used; another one is made.
+            ServerRestoredError: The owner does not continue after a restore of the server: this session ends, and no
+                other one follows.
+            StorageError: This session cannot be used; another one is opened.
         """
 
     def session_began(self, connection: Connection) -> None:
-        """A session stands."""
+        """Called when a session is ready."""
 
     def session_ended(self, reason: StorageError) -> None:
-        """It ended; another one is being made."""
+        """Called when it has ended; another one will be opened."""
 
     def session_refused(self, error: StorageError) -> None:
-        """There will never be another one."""
+        """Called when no other session will be opened."""
 
 
 async def keep_session(
@@ -73,18 +72,18 @@ async def keep_session(
     backoff: BackOff,
     times: SessionTimes = SessionTimes(),
 ) -> None:
-    """Hold a session, one after another, until cancelled or until there is no hope.
+    """Keep a session open, one after another, until cancelled or until there is no hope.
 
-    The delay before an attempt doubles with each attempt that failed since the last session. Sessions that end about as
-    soon as they begin count as failures too; one that lasted longer than the delay before it would have been does not,
-    however long the server had been away before. So a client whose connection is ended soon after an outage, by
-    END_CLIENT for example, is back at once.
+    The delay before an attempt doubles with each attempt that failed since the last session. A session that ends about
+    as soon as it begins counts as a failure, too; one that lasted longer than the next delay does not, however long the
+    server was unavailable before. So a client whose connection is ended soon after an outage, by END_CLIENT for
+    example, reconnects at once.
 
     Args:
-        owner: Told of every session, and its listener.
-        connect: Makes a transport; its background tasks run in the nursery it gets.
+        owner: The user of the sessions, and their listener.
+        connect: Opens a transport; its background tasks run in the given nursery.
         name: For the server's logs.
-        credentials: Gives them for HELLO, for every session anew.
+        credentials: Returns the credentials for HELLO; called for every session.
         backoff: Delays between attempts.
         times: How long the server may take.
     """
@@ -114,7 +113,7 @@ async def keep_session(
                     is_short = last_seen - began_at <= backoff.longest_delay_s(short_count)
                     attempt = short_count = short_count + 1 if is_short else 0
             except StorageError as error:
-                # A call only knows that the connection ended; the connection knows why.
+                # A call only reports that the connection has ended; the connection has the reason.
                 reason = (connection.reason if connection is not None else None) or error
             nursery.cancel_scope.cancel()
         if began:

@@ -1,4 +1,4 @@
-"""The way of appends into one shard: a queue of those that are not encoded yet, then the window."""
+"""The appends to one shard: a queue of those that are not encoded yet, then the producer window."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class ShardAppends:
         self.is_opening = False
         self.is_waiting = False
         self.attempts = 0
-        # Why it waited the last time. It holds while there are attempts, so that an acknowledgement need not clear it.
+        # Why it waited the last time. Valid while there are attempts, so that an acknowledgement need not clear it.
         self.refusal: StorageError | None = None
 
     @property
     def has_work(self) -> bool:
-        """Something waits to be sent, now or when the window permits."""
+        """Whether something waits to be sent, now or when the window permits."""
         return bool(self.queue.waiting) or (self.window is not None and bool(self.window.queued))
 
     def batches(self) -> list[list[AppendFuture]]:
@@ -52,7 +52,7 @@ class ShardAppends:
         return [entry.token for entry in entries if not entry.is_done]
 
     def withdraw(self, appends: Collection[object]) -> list[AppendFuture]:
-        """Give up appends, and those that share an encoded batch with one of them; returns all that were given up.
+        """Remove appends, and those that share an encoded batch with one of them; returns all that were removed.
 
         REQUIRES: There is no connection, so that nothing is in flight.
         """

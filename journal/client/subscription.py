@@ -1,4 +1,4 @@
-"""A subscription as its reader sees it: deliveries in order, over any number of connections."""
+"""A subscription for its reader: deliveries in order, over any number of connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shards.position import Start
 
 
 class Subscription(Receiver):
-    """Async iterator of deliveries. Get one from `Client.subscribe`."""
+    """Async iterator of deliveries. Created by `Client.subscribe`."""
 
     def __init__(
         self,
@@ -36,20 +36,20 @@ class Subscription(Receiver):
         return self
 
     async def __anext__(self) -> Delivery:
-        """Wait for the next delivery; asking for it says that the one before is done with.
+        """Wait for the next delivery; calling it also releases the credit of the one before.
 
         Raises:
-            StorageError: The subscription is over, e.g. its shard was deleted or the position trimmed meanwhile.
+            StorageError: The subscription has ended, e.g. its shard was deleted, or its position was trimmed.
         """
         item = await self._next()
-        assert isinstance(item, Delivery)  # a subscription has no end, and does not tell how far it is
+        assert isinstance(item, Delivery)  # a subscription has no end and reports no progress
         return item
 
     def acknowledge(self, delivery: Delivery) -> bool:
-        """Tell the group that a delivery is worked off.
+        """Acknowledge to the group that a delivery was processed.
 
         Returns:
-            False if the connection it came over is lost: it will be delivered again.
+            False if the connection on which it was received is lost: it will be delivered again.
         """
         if self._send is None or delivery.epoch != self._epoch or self._group is None:
             return self._group is None

@@ -1,7 +1,7 @@
 """A byte stream to the server, over TCP or over binary WebSocket messages. No framing here.
 
-Every error of the network comes out as `ConnectionLostError`. trio-websocket is imported only when an address asks for
-it, so a broker that speaks TCP needs no more than trio.
+Every network error is raised as `ConnectionLostError`. trio-websocket is imported only if an address needs it, so a
+broker that uses TCP needs only trio.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from journal.protocol import RemoteProtocolError
 from journal.protocol.errors import AuthenticationError, ConnectionLostError
 from shards.errors import StorageError
 
-# The frame parser has the real limit, from HELLO; this only keeps one message from being endless.
+# The frame parser has the actual limit, from HELLO; this one only bounds a single message.
 _MAX_MESSAGE_BYTES: Final = 256 << 20
 
-# What the library calls bytes that are no TLS. Versions of it differ.
+# How the library describes bytes that are not TLS; versions of it differ.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG")
 
 _BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -33,7 +33,7 @@ _BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class Transport(Protocol):
-    """One connection's bytes. One task receives, one task sends; closing from a third is allowed."""
+    """The bytes of one connection. One task receives, one task sends; a third one may close it."""
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at least one byte into ``buffer`` and return how many; 0 when the peer has ended the stream."""
@@ -42,14 +42,14 @@ class Transport(Protocol):
         """Send all of ``data``. If cancelled, an unknown part is sent: the transport must then be closed."""
 
     def send_nowait(self, data: bytes) -> int:
-        """Send what can go at once, while no `send` is under way; returns how many bytes did. Faults are for `send`."""
+        """Send what is possible at once, while no `send` is running; returns the number of bytes. Raises no error."""
 
     async def aclose(self) -> None:
         """Close without waiting for the peer."""
 
 
 class TcpTransport:
-    """The frames as they are on a TCP stream."""
+    """Frames directly on a TCP stream."""
 
     def __init__(self, stream: trio.SocketStream, address: Address) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -86,7 +86,7 @@ class TcpTransport:
 
     def send_nowait(self, data: bytes) -> int:
         try:
-            # trio's sockets never block, and have no call that does not yield.
+            # trio's sockets never block, and have no method that does not yield.
             return os.write(self._socket.fileno(), data)
         except OSError:
             return 0
@@ -96,14 +96,14 @@ class TcpTransport:
 
 
 class TlsTransport:
-    """The frames over TLS."""
+    """Frames over TLS."""
 
     def __init__(self, secure: TlsSocket) -> None:
         self._socket = secure
 
     async def receive_into(self, buffer: memoryview) -> int:
         try:
-            # What is received may be decrypted already and wait where no one is told of it, so this tries first.
+            # Received bytes may be decrypted already, which makes no socket readable, so this tries first.
             await trio.lowlevel.checkpoint()
             while True:
                 try:
@@ -140,11 +140,11 @@ class TlsTransport:
 
 
 def _lost(error: Exception, doing: str) -> Exception:
-    """An error of TLS as ours. Who is refused for its certificate need not come again with it."""
+    """Convert an error of TLS. A client whose certificate is refused must not try again with it."""
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLError) and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
         return AuthenticationError(
-            f"the server refuses this client's certificate, or asks for one: {_worded(error)}; name one that it trusts "
+            f"the server refuses this client's certificate, or requires one: {_worded(error)}; name one that it trusts "
             "with certificate_file and key_file"
         )
     return ConnectionLostError(f"connection lost while {doing}: {error}")
@@ -155,7 +155,7 @@ def _worded(error: ssl.SSLError) -> str:
 
 
 class WebSocketTransport:
-    """The frames in binary messages, each of one or more whole frames."""
+    """Frames in binary messages, each with one or more complete frames."""
 
     def __init__(self, websocket: WebSocket, stream: trio.abc.Stream) -> None:
         self._websocket = websocket
@@ -171,7 +171,7 @@ class WebSocketTransport:
             except Exception as error:
                 raise _mapped(error) from error
             if isinstance(message, str):
-                raise RemoteProtocolError("the server sent a text message; frames travel in binary messages")
+                raise RemoteProtocolError("the server sent a text message; frames are sent in binary messages")
             self._rest = memoryview(message)
         size_bytes = min(len(buffer), len(self._rest))
         buffer[:size_bytes] = self._rest[:size_bytes]
@@ -190,15 +190,15 @@ class WebSocketTransport:
         return 0
 
     async def aclose(self) -> None:
-        # The closing handshake of a dead peer never ends: a moment for a good one, then the socket goes.
+        # The closing handshake with a dead peer never ends: it has a short time limit, then the socket is closed.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 0.5):
             await self._websocket.aclose()
-        # trio-websocket leaves the stream open when the server was the first to close.
+        # trio-websocket leaves the stream open if the server closed first.
         await trio.aclose_forcefully(self._stream)
 
 
 class WebSocket(Protocol):
-    """What is used of trio-websocket's connection."""
+    """The methods of trio-websocket's connection that are used here."""
 
     async def get_message(self) -> str | bytes: ...
 
@@ -208,7 +208,7 @@ class WebSocket(Protocol):
 
 
 def _mapped(error: Exception) -> Exception:
-    """Errors of trio-websocket as ours; anything else unchanged, since it is a bug."""
+    """Convert errors of trio-websocket; others are returned unchanged, since they are bugs."""
     from trio_websocket import ConnectionClosed, HandshakeError
 
     if isinstance(error, ConnectionClosed | HandshakeError):
@@ -220,7 +220,7 @@ async def open_transport(address: Address, nursery: trio.Nursery) -> Transport:
     """Connect. Background tasks of a WebSocket run in ``nursery``, which must outlive the transport.
 
     Raises:
-        ConnectionLostError: Nobody answers there, or not as a WebSocket server.
+        ConnectionLostError: No server answers there, or it is not a WebSocket server.
     """
     if address.kind in ("tcp", "tls"):
         try:
@@ -298,17 +298,17 @@ def _unanswered(address: Address, error: Exception) -> ConnectionLostError:
 
 
 def _not_agreed(address: Address, error: BaseException | None) -> StorageError:
-    """The error for a TLS handshake that did not come to its end, for another reason than a certificate."""
-    # Which of the two a close in the middle of a handshake is depends on the version of Python.
+    """The error for a TLS handshake that failed for another reason than a certificate."""
+    # Which exception a close during the handshake raises depends on the version of Python.
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         if error.reason in _NO_TLS:
             return no_tls(address)
-        return ConnectionLostError(f"{address} and this client do not agree on TLS: {_worded(error)}")
+        return ConnectionLostError(f"{address} and this client could not agree on TLS parameters: {_worded(error)}")
     return closed_unheard(address)
 
 
 def _distrusted(address: Address, error: ssl.SSLCertVerificationError) -> AuthenticationError:
     return AuthenticationError(
-        f"the certificate of {address} is not to be trusted: {_worded(error)}; name the authority that signed it with "
-        "ca_file, and the host as the certificate does"
+        f"the certificate of {address} is not trusted: {_worded(error)}; name the authority that signed it with "
+        "ca_file, and use the host name that the certificate has"
     )

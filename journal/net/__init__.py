@@ -1,3 +1,3 @@
-"""Listening, TLS, telling protocols apart, and what WebSocket needs beyond its library."""
+"""Listening, TLS, protocol sniffing, and additions to the WebSocket library."""
 
 __all__: list[str] = []

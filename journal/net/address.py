@@ -1,4 +1,4 @@
-"""Addresses as settings and commands write them: ``host:port``."""
+"""Addresses in settings and commands: ``host:port``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def parse_address(address: str) -> tuple[str, int] | None:
-    """Part ``host:port``; None for the empty address that stands for "do not listen".
+    """Split ``host:port``; None for the empty address, which means "do not listen".
 
     Raises:
         ValueError: It is neither.
@@ -15,5 +15,5 @@ def parse_address(address: str) -> tuple[str, int] | None:
         return None
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:\[\]]+)):(\d{1,5})", address)
     if match is None or int(match[3]) > 65_535:
-        raise ValueError(f"{address!r} is no address")
+        raise ValueError(f"{address!r} is not an address")
     return match[1] or match[2], int(match[3])

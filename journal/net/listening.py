@@ -1,6 +1,6 @@
-"""Listening sockets: binding them, accepting from them, setting up and closing what was accepted.
+"""Listening sockets: binding, accepting, and preparing and closing accepted sockets.
 
-What is said over the connections is not known here.
+The protocols of the connections are implemented elsewhere.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
     """Bind the configured addresses.
 
     Args:
-        addresses: By name of the setting under ``[listen]``; an empty one is left out.
-        main: The name for which the option ``--listen`` stands.
+        addresses: Addresses by name of the setting under ``[listen]``; empty ones are skipped.
+        main: The name of the setting that the option ``--listen`` changes.
 
     Raises:
-        OSError: An address is taken or not of this machine; the message names the setting.
+        OSError: An address is in use or not of this machine; the message names the setting.
     """
     sockets: dict[str, socket.socket] = {}
     for name, text in addresses.items():
@@ -67,15 +67,15 @@ def listens_at(sock: socket.socket) -> str:
 
 
 def reached_at(sock: socket.socket) -> str:
-    """``HOST:PORT`` at which this machine reaches a listening socket."""
+    """``HOST:PORT`` for connecting to a listening socket from this machine."""
     host, _, port = listens_at(sock).rpartition(":")
-    # An address that stands for all of them is none to connect to.
+    # The address for all interfaces cannot be connected to.
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 it is compared, not bound
     return f"{host}:{port}"
 
 
 async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool]) -> None:
-    """Accept until cancelled; what ``admit`` turns away is closed."""
+    """Accept until cancelled; sockets that ``admit`` refuses are closed."""
     sock.setblocking(False)
     while True:
         try:
@@ -84,7 +84,7 @@ async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool
             await trio.lowlevel.wait_readable(sock)
             continue
         except OSError as error:
-            # Out of descriptors, or the client is gone already: others must still be served.
+            # Out of descriptors, or the client has disconnected already: other clients must still be served.
             log.warning("cannot accept", error=str(error))
             await trio.sleep(_RETRY_S)
             continue
@@ -94,7 +94,7 @@ async def accept(sock: socket.socket, admit: Callable[[socket.socket, str], bool
 
 
 def prepare(sock: socket.socket) -> None:
-    """Set a socket up: no delay for small frames, and a dead peer is noticed within a minute."""
+    """Prepare a socket: no delay for small frames, and a dead peer is noticed within a minute."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -104,10 +104,10 @@ def prepare(sock: socket.socket) -> None:
 
 
 async def linger(sock: socket.socket) -> None:
-    """End the outgoing side and wait a moment for the peer to end its own.
+    """Shut down the outgoing side and wait a moment for the peer to close its side.
 
-    A socket that is closed with unread bytes in it resets the connection, and the peer may lose what was sent last:
-    acknowledgements, or the reason why the connection is closed.
+    Closing a socket with unread bytes resets the connection, and the peer may lose the last bytes that were sent:
+    acknowledgements, or the reason for the end of the connection.
     """
     with trio.move_on_after(_LINGER_S):
         try:
@@ -120,5 +120,5 @@ async def linger(sock: socket.socket) -> None:
                     await trio.lowlevel.wait_readable(sock)
                 await trio.lowlevel.checkpoint()
         except OSError:
-            # The peer is gone: nobody is left to lose anything.
+            # The peer has disconnected: nothing can be lost.
             return

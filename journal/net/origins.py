@@ -1,8 +1,8 @@
-"""Which web pages may talk to the server: the rule for the Origin and Host that a browser sends. Pure.
+"""Web pages that may connect to the server: the rules for the Origin and Host headers of browsers. Pure.
 
-A page on any site can make its reader's browser connect to a server on the reader's own machine or network. The
-browser says in Origin which page that is, and the page cannot change it; programs that are no browsers send none. A
-page may also have its own name resolved to the server's address; then only Host tells.
+A page of any site can make a browser connect to a server on the user's machine or network. The browser sends the page's
+site in Origin, and the page cannot change it; other programs send no Origin. A page may also have its own name resolved
+to the server's address; then only Host shows it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _LOCAL_NAME = "localhost"
 
 
 def parse_origin(text: str) -> str:
-    """Return an origin as browsers write it: ``https://console.example.com``, with a port if it is not the usual one.
+    """Return an origin as browsers send it: ``https://console.example.com``, with a port unless it is the default.
 
     Raises:
-        ValueError: It is none, or more than one.
+        ValueError: It is not an origin, or more than one.
     """
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or text != f"{parts.scheme}://{parts.netloc}":
-        raise ValueError(f"{text!r} is no origin")
+        raise ValueError(f"{text!r} is not an origin")
     if "@" in parts.netloc:
-        raise ValueError(f"{text!r} is no origin")
+        raise ValueError(f"{text!r} is not an origin")
     _ = parts.port  # raises for a port that is no number
     return text.lower()
 
 
 class Origins:
-    """The pages that may: those of this machine's loopback, and those that are listed.
+    """The allowed pages: those of this machine's loopback addresses, and those that are listed.
 
     Args:
         listed: Origins, or `ANY_ORIGIN`.
@@ -43,15 +43,15 @@ class Origins:
         self._hosts = frozenset(urlsplit(origin).hostname for origin in self._listed - {ANY_ORIGIN})
 
     def allows(self, origin: str | None) -> bool:
-        """Whether a connection from a page of this origin is taken; None: no page asks."""
+        """Whether a connection from a page of this origin is allowed; None for a program that is not a browser."""
         if origin is None or self._any:
             return True
         return origin.lower() in self._listed or _is_loopback_origin(origin)
 
     def allows_host(self, host: str) -> bool:
-        """Whether a request for this host (its Host header) can be no page's whose name was made to point here.
+        """Whether a request with this Host header cannot come from a page whose name was resolved to this server.
 
-        An address is what it is, and a listed page is trusted; any other name may be anybody's.
+        Addresses are safe, and listed pages are trusted; any other name may belong to any site.
         """
         if self._any:
             return True

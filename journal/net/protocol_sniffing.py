@@ -1,7 +1,7 @@
-"""What a peer speaks, by the first bytes that come from it. Pure: server and client ask it of each other.
+"""Recognises a peer's protocol by its first bytes. Pure; used by server and client.
 
-No frame before the end of HELLO is as long as these bytes would make it: there the first four are its length, of at
-most 64 KiB.
+A frame of the native protocol cannot begin with these bytes before the end of HELLO: its first four bytes are its
+length, which is then at most 64 KiB.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import enum
 from typing import Final
 
 ENOUGH_BYTES: Final = 8
-"""Of more nothing is looked at."""
+"""Number of bytes that are examined at most."""
 
 LEAST_BYTES: Final = 3
-"""Of fewer nothing can be said."""
+"""Number of bytes that are needed at least."""
 
 _HANDSHAKE: Final = 0x16
 _ALERT: Final = 0x15
@@ -22,7 +22,7 @@ _HTTP: Final = (b"HTTP/", b"GET ", b"POST ", b"PUT ", b"HEAD ", b"PATCH ", b"DEL
 
 
 class SniffedProtocol(enum.Enum):
-    """A protocol that can be told by its first bytes."""
+    """A protocol that is recognised by its first bytes."""
 
     TLS = "TLS"
     HTTP = "HTTP"
@@ -30,7 +30,7 @@ class SniffedProtocol(enum.Enum):
 
 
 def spoken_in(first: bytes) -> SniffedProtocol:
-    """What begins with these bytes."""
+    """The protocol that begins with these bytes."""
     if len(first) >= LEAST_BYTES and first[0] in (_HANDSHAKE, _ALERT) and first[1] == _TLS_MAJOR and first[2]:
         return SniffedProtocol.TLS
     if first.startswith(_HTTP):

@@ -1,7 +1,7 @@
-"""TLS over a connected socket, with the non-blocking calls that one without TLS has. Server and client use the same.
+"""TLS over a connected socket, with the same non-blocking calls as a socket without TLS; for server and client.
 
-Whose certificates are trusted is said by the context; what is sent is not known here. Many records are taken from the
-socket, and given to it, at a time: two calls of the system for each of 16 KiB cost as much as their encryption.
+The context has the certificates and trusted authorities. Many TLS records are received or sent with one system call:
+two calls for each of 16 KiB would cost as much as their encryption.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from shards.segments.chunks import Readable
 
 _RECEIVED_AT_ONCE_BYTES: Final = 256 * 1024
 _SENT_AT_ONCE_BYTES: Final = 64 * 1024
-# What lies between the socket and TLS grows to this and is kept as long as the connection.
+# The buffers between the socket and TLS grow to this size and are kept as long as the connection.
 _DECRYPTED_AT_ONCE_BYTES: Final = 32 * 1024
 _RECORD_BYTES: Final = 17 * 1024
 _LEAST_ROOM_BYTES: Final = 64 * 1024
 
 
 class _Scratch(threading.local):
-    """Where what was received lies until it is decrypted: never for longer than a call, so a thread has one."""
+    """Buffer for received bytes until they are decrypted; used only during a call, so each thread has one."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_RECEIVED_AT_ONCE_BYTES))
@@ -36,12 +36,12 @@ _scratch: Final = _Scratch()
 
 
 class TlsSocket:
-    """A non-blocking socket that encrypts. One task receives and one sends; `handshake` comes before both.
+    """A non-blocking socket with encryption. One task receives and one sends; call `handshake` before both.
 
     Args:
-        sock: Connected; it is owned by this from now on.
-        context: Certificates and whom to trust.
-        server_hostname: Whom a client expects at the other end; None for a server.
+        sock: A connected socket, which this object owns from now on.
+        context: Certificates and trusted authorities.
+        server_hostname: Expected name of the server; None on the server's side.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, server_hostname: str | None = None) -> None:
@@ -55,29 +55,29 @@ class TlsSocket:
             server_side=server_hostname is None,
             server_hostname=server_hostname,
         )
-        # Encrypted and not sent yet, and how many bytes of what was to be sent that is.
+        # Encrypted bytes that are not sent yet, and the number of plain bytes that they contain.
         self._unsent = memoryview(b"")
         self._owed_bytes = 0
 
     def fileno(self) -> int:
-        """Number of the descriptor, to wait for."""
+        """Number of the descriptor, for waiting."""
         return self._socket.fileno()
 
     @property
     def peer_name(self) -> str:
-        """Common name of the certificate that the peer showed, and that was checked; empty if it showed none."""
+        """Common name of the peer's certificate, which was verified; empty if it has none."""
         return common_name(self._tls.getpeercert())
 
     @property
     def holds_some(self) -> bool:
-        """Whether something was received that nobody has taken: the descriptor need not become readable for it."""
+        """Whether received bytes are buffered, so that the descriptor need not become readable for them."""
         return bool(self._incoming.pending or self._tls.pending())
 
     async def handshake(self) -> None:
-        """Agree on keys.
+        """Do the TLS handshake.
 
         Raises:
-            OSError: The peer is gone, or does not accept our certificate, or we do not accept its.
+            OSError: The peer has disconnected, or one side does not accept the other's certificate.
         """
         is_done = False
         while not is_done:
@@ -88,7 +88,7 @@ class TlsSocket:
                 pass
             except ssl.SSLError:
                 with suppress(OSError):
-                    # Why, for the peer.
+                    # Sends the peer the reason.
                     self._push()
                 raise
             await self._push_all()
@@ -112,10 +112,10 @@ class TlsSocket:
                 return
 
     def _take(self, limit_bytes: int) -> memoryview:
-        """Receive into the thread's scratch, where it lies for the length of a call; nothing is the end.
+        """Receive into the thread's buffer, which is valid during the call; no bytes mean the end.
 
         Raises:
-            OSError: Nothing is there, or never will be.
+            OSError: Nothing is available, or the connection has broken.
         """
         view = _scratch.view
         return view[: self._socket.recv_into(view[: min(limit_bytes, len(view))])]
@@ -127,11 +127,11 @@ class TlsSocket:
             self._incoming.write_eof()
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive what is there into ``view``; 0 when the peer has ended its side.
+        """Receive available bytes into ``view``; 0 when the peer has closed its side.
 
         Raises:
-            BlockingIOError: Nothing is there: wait until the socket is readable.
-            OSError: The connection is broken.
+            BlockingIOError: Nothing is available: wait until the socket is readable.
+            OSError: The connection has broken.
         """
         received, is_end = self._decrypt(view)
         is_full = True
@@ -147,16 +147,16 @@ class TlsSocket:
                 self._give(taken[at : at + _DECRYPTED_AT_ONCE_BYTES])
                 size, is_end = self._decrypt(view[received:])
                 received += size
-            # Less than a record is no reason to stop; that this was all there is, is one.
+            # Continue after less than a record, but not after a receive that returned all that was available.
             is_full = len(taken) == asked or not received
         if self._outgoing.pending:
-            # Keys are renewed. A peer that takes nothing holds up itself alone.
+            # Keys are renewed. If the peer reads nothing, only its own connection waits.
             with suppress(BlockingIOError):
                 self._push()
         return received
 
     def _decrypt(self, view: memoryview) -> tuple[int, bool]:
-        """Fill ``view`` with what came; gives how many bytes, and whether the peer has ended its side."""
+        """Fill ``view`` with decrypted bytes; returns their number, and whether the peer has closed its side."""
         received = 0
         limit = len(view)
         read = self._tls.read
@@ -169,25 +169,25 @@ class TlsSocket:
         except ssl.SSLWantReadError:
             pass
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            # Who ends in the middle of a frame is found out where frames are known.
+            # A truncated frame is detected by the code that parses frames.
             return received, True
         except ssl.SSLError:
-            # What came before it counts, and the next call meets it again.
+            # The bytes before it are valid, and the next call gets the error again.
             if not received:
                 raise
         return received, False
 
     def sendmsg(self, buffers: Sequence[Readable]) -> int:
-        """Send the beginning of ``buffers``; gives how many bytes went.
+        """Send the beginning of ``buffers``; returns the number of bytes.
 
-        After a call that did not send everything the next one must begin where it ended, with no less.
+        After a call that did not send everything, the next call must begin where it ended, with at least as much.
 
         Raises:
-            BlockingIOError: Nothing goes: wait until the socket is writable.
-            OSError: The connection is broken.
+            BlockingIOError: Nothing can be sent: wait until the socket is writable.
+            OSError: The connection has broken.
         """
         if not self._owed_bytes:
-            # Small frames share a record. What is encrypted is sent as it is, however long that takes.
+            # Small frames share a record. Encrypted bytes are sent unchanged, however long that takes.
             data = _beginning(buffers)
             if not data:
                 return 0
@@ -197,10 +197,10 @@ class TlsSocket:
         return owed
 
     def _push(self) -> None:
-        """Send what is encrypted.
+        """Send encrypted bytes.
 
         Raises:
-            BlockingIOError: Some is left.
+            BlockingIOError: Some bytes are left.
         """
         if self._outgoing.pending:
             more = self._outgoing.read()
@@ -209,8 +209,8 @@ class TlsSocket:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
 
     def say_end(self) -> socket.socket:
-        """Tell the peer that nothing more comes, as TLS has it; gives the socket, to close."""
-        # Without an answer it is said all the same, and a peer that is gone needs not hear it.
+        """Send the TLS close notification; returns the socket, which the caller closes."""
+        # The answer is not awaited, and errors are ignored: the peer may have disconnected.
         with suppress(OSError, ValueError):
             self._tls.unwrap()
         with suppress(OSError):
@@ -234,7 +234,7 @@ def _beginning(buffers: Sequence[Readable]) -> Readable:
 
 
 def common_name(certificate: object) -> str:
-    """The common name in a certificate, as the standard library gives one; empty if it has none."""
+    """The common name in a certificate in the form of the standard library; empty if it has none."""
     if not isinstance(certificate, dict):
         return ""
     return next(

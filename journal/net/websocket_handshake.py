@@ -1,4 +1,4 @@
-"""A WebSocket over an accepted stream, from its handshake to its end. What its messages hold is not known here."""
+"""A WebSocket on an accepted stream, from its handshake to its end. Its messages are handled elsewhere."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ async def open_websocket(
     """Open a WebSocket as the server, and close it in order at the end.
 
     Args:
-        stream: What was accepted; it is closed, too.
-        max_message_bytes: A longer message ends the connection, until `allow` allows it.
-        handshake_timeout_s: The peer must have asked for the WebSocket by then.
-        subprotocol: The one that the peer must offer; None takes any offer.
-        choices: Those of which the first that the peer offers is chosen then; if it offers none, none is.
-        allows_origin: Whether the page of this origin may open it; None says that no page does.
+        stream: An accepted stream; it is closed, too.
+        max_message_bytes: A longer message ends the connection, until `allow` raises the limit.
+        handshake_timeout_s: The peer must have sent the handshake within this time.
+        subprotocol: The sub-protocol that the peer must offer; None for any.
+        choices: With None, the first of these that the peer offers is chosen; if it offers none of them, none is.
+        allows_origin: Whether a page of this origin may open it; called with None for programs that are not browsers.
 
     Raises:
-        OSError: The peer went away, or asked for no such WebSocket in time.
+        OSError: The peer disconnected, or sent no acceptable handshake in time.
     """
     failure: Exception | None = None
     async with stream, trio.open_nursery() as nursery:
@@ -53,7 +53,7 @@ async def open_websocket(
                 await connection.aclose()
         except (ConnectionClosed, trio.TooSlowError):
             failure = BrokenPipeError("the WebSocket was not opened")
-        except Exception as error:  # noqa: BLE001 it goes on outside the nursery, which would wrap it
+        except Exception as error:  # noqa: BLE001 it is raised outside of the nursery, which would wrap it
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
@@ -69,7 +69,7 @@ async def _accept(
     origin = next((value.decode("latin-1") for name, value in request.headers if name.lower() == b"origin"), None)
     if not allows_origin(origin):
         await request.reject(_FORBIDDEN, body=f"pages of {origin} may not connect\n".encode())
-        raise BrokenPipeError(f"the WebSocket was asked for by a page of {origin}")
+        raise BrokenPipeError(f"the WebSocket was requested by a page of {origin}")
     if subprotocol is not None and subprotocol not in request.proposed_subprotocols:
         await request.reject(_BAD_REQUEST, body=f"offer the sub-protocol {subprotocol}\n".encode())
         raise BrokenPipeError(f"the WebSocket was offered without the sub-protocol {subprotocol}")

@@ -1,8 +1,8 @@
-"""The server's end of a WebSocket whose messages are bounded in their pieces as well as in their bytes.
+"""The server's side of a WebSocket with a limit on the number of pieces of a message as well as on its bytes.
 
-A message comes in pieces: fragments that the peer made, and parts of them that one receive brought. Each costs memory
-beside its bytes, and an empty fragment has no bytes at all, so a limit of bytes bounds neither. Compression is never
-agreed on: what a message holds is what was sent, and a compressed frame is a breach of the protocol.
+A message arrives in pieces: fragments that the peer made, and parts of them from one receive each. Each piece needs
+memory besides its bytes, and an empty fragment has no bytes at all, so a limit on bytes does not bound the memory.
+Compression is never negotiated: the size of a message is what was sent, and a compressed frame is a protocol error.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 class LimitedWebSocketConnection(WebSocketConnection):
-    """See the module.
+    """A WebSocket connection with limits; see the module.
 
     Args:
-        stream: What was accepted.
-        peer: Who it is, for the log.
+        stream: An accepted stream.
+        peer: Address of the peer, for the log.
         max_message_bytes: A longer message ends the connection.
-        receive_bytes: How much is received at once.
+        receive_bytes: Size of one receive.
     """
 
     def __init__(self, stream: trio.abc.Stream, peer: str, *, max_message_bytes: int, receive_bytes: int) -> None:
@@ -40,22 +40,22 @@ class LimitedWebSocketConnection(WebSocketConnection):
         self._peer = peer
 
     def allow(self, max_message_bytes: int) -> None:
-        """Take longer messages from now on: the peer has said who it is."""
+        """Allow longer messages from now on, after the peer was authenticated."""
         self._max_message_size = max_message_bytes
 
     async def open(self, nursery: trio.Nursery) -> WebSocketRequest:
-        """Receive in the nursery; gives the peer's request for a WebSocket."""
+        """Start receiving in the nursery; returns the peer's handshake request."""
         nursery.start_soon(self._reader_task)
         return await self._get_request()
 
     async def _handle_message_event(self, event: BytesMessage | TextMessage) -> None:
         if not self._reader_running:
-            # It was refused; this came with the same receive.
+            # It was refused; this piece came with the same receive.
             return
         size = self._message_size + len(event.data)
         pieces = len(self._message_parts) + 1
         if size > self._max_message_size:
-            await self._refuse(f"a message of more than {self._max_message_size} bytes, the most that is allowed")
+            await self._refuse(f"a message of more than {self._max_message_size} bytes, the limit")
         elif pieces > _FREE_PIECES and not event.message_finished and size < pieces * _LEAST_BYTES_A_PIECE:
             await self._refuse(
                 f"a message of {pieces} pieces with {size} bytes; send fragments of at least {_LEAST_BYTES_A_PIECE}"

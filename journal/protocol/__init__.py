@@ -1,6 +1,6 @@
-"""Sans-IO protocol of the journal service: frames, bodies, errors, and cutting a stream into frames.
+"""Sans-IO protocol of the journal service: frames, bodies, errors, and splitting a byte stream into frames.
 
-Knows neither sockets nor clocks nor an async library. `docs/protocol.md` specifies it for other languages.
+Uses no sockets, clocks or async library. `docs/protocol.md` specifies it for other languages.
 """
 
 from journal.protocol.errors import (

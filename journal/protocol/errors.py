@@ -1,7 +1,7 @@
-"""Errors on the wire: the table of error numbers, the body of an error reply, and faults of the protocol itself.
+"""Errors on the wire: the table of error numbers, the body of an error reply, and protocol errors.
 
 An error raised in the engine reaches the client as the same class with the same message and attributes. An exception
-that is not a `StorageError` is nobody's business but the server log's: the peer learns only "internal_error".
+that is not a `StorageError` is written only to the server's log: the client gets "internal_error" without details.
 """
 
 from __future__ import annotations
@@ -18,89 +18,89 @@ from shards.errors import StorageError
 
 
 class ProtocolError(StorageError):
-    """The rules of the protocol were broken; the connection cannot go on. The subclasses say whose fault it is."""
+    """The rules of the protocol were broken; the connection cannot go on. The subclass tells which side broke them."""
 
     code = "protocol_error"
 
 
 class LocalProtocolError(ProtocolError):
-    """This side was about to break the rules: a fault of the calling program."""
+    """This side was about to break the rules: a bug of the calling program."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke the rules, or is no journal peer at all."""
+    """The other side broke the rules, or is not a journal peer."""
 
 
 class InternalError(StorageError):
-    """The server met an unexpected exception; its log has the details."""
+    """An unexpected exception in the server; its log has the details."""
 
     code = "internal_error"
 
 
 class UnknownOperationError(StorageError):
-    """The server does not know the operation number: it is older than the client."""
+    """The server does not support the operation number: it is older than the client."""
 
     code = "unknown_operation"
 
 
 class UnknownHandleError(StorageError):
-    """The shard handle was not given on this connection, or was closed, or its shard deleted: open the shard again."""
+    """The handle is not open on this connection, was closed, or its shard was deleted: open the shard again."""
 
     code = "unknown_handle"
 
 
 class UnknownSubscriptionError(StorageError):
-    """No subscription of that number is open on this connection."""
+    """No subscription with this number is open on this connection."""
 
     code = "unknown_subscription"
 
 
 class AuthenticationError(StorageError):
-    """HELLO carried no credentials, or wrong ones."""
+    """HELLO had no credentials, or credentials that are not valid."""
 
     code = "authentication_failed"
 
 
 class NotAuthorizedError(StorageError):
-    """The peer is known, and may not do this here."""
+    """The peer is authenticated, but has no right to do this."""
 
     code = "not_authorized"
 
 
 class QuotaExceededError(StorageError):
-    """The peer, or all together, have as much as the server's quotas allow; the request was not carried out."""
+    """The principal, or all principals together, reached a quota; the request was not carried out."""
 
     code = "quota_exceeded"
     retriable = True
 
 
 class ShuttingDownError(StorageError):
-    """The server is stopping in good order; the request was not carried out. Connect again and repeat it."""
+    """The server is stopping in order; the request was not carried out. Connect again and repeat it."""
 
     code = "shutting_down"
     retriable = True
 
 
 class ConnectionLostError(StorageError):
-    """The connection ended before the reply came: the request may or may not have been carried out."""
+    """The connection ended before the reply arrived: the request may or may not have been carried out."""
 
     code = "connection_lost"
     retriable = True
 
 
 class ServerRestoredError(errors.StorageFailedError):
-    """The server's data was restored from a backup, or another server took its place: its history is not the known one.
+    """The server's data was restored from a backup, or another server has replaced it: its history is another one.
 
-    What this client remembers may be of a lost history. Raised by clients that are to end then; it does not travel.
+    Data that the client remembers may belong to the lost history. Only raised by clients; never sent on the wire.
     """
 
 
 class UnlistedError(StorageError):
-    """An error number that this version does not know.
+    """An error number that this version does not define.
 
     Attributes:
-        remote_code: The name the server gave it.
-        remote_retriable: Whether the server says that a retry may help.
+        remote_code: The code that the server sent.
+        remote_retriable: Whether a retry may help, according to the server.
     """
 
     code = "unlisted"
@@ -160,9 +160,9 @@ class ErrorBody:
 
     Attributes:
         code: Stable name of the error.
-        message: For people: names the thing, the value found, the value allowed, the way out.
+        message: For people: the object, the value found, the values allowed, and what can be done.
         retriable: The same request may succeed later without being changed.
-        details: Attributes of the error, by its class.
+        details: Attributes of the error; which ones depends on the class.
     """
 
     code: str
@@ -171,7 +171,7 @@ class ErrorBody:
     details: dict[str, Any] = attrs.Factory(dict)
 
 
-# Attributes that travel in `details`: enough to build the same object at the other end.
+# Attributes that are sent in `details`, so that the other side can rebuild the same exception.
 DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
     errors.OffsetOutOfRangeError: ("shard", "offset", "start_offset", "next_offset"),
     errors.OffsetConflictError: ("shard", "expected_offset", "next_offset"),
@@ -185,7 +185,7 @@ _OF_SEQUENCES: Final = (errors.SequenceGapError, errors.SequenceLostError)
 
 
 _TEXTS: Final = frozenset(("shard", "name", "what", "path", "problem"))
-"""Those of them that are texts; all others are numbers."""
+"""The attributes that are texts; all others are numbers."""
 
 
 def _with_expected_sequence(
@@ -229,7 +229,7 @@ def error_number(error: BaseException) -> int:
 
 
 def describe_error(error: BaseException) -> ErrorBody:
-    """Body of an error reply. An exception that is no `StorageError` is not described."""
+    """Body of an error reply. An exception that is not a `StorageError` is not described."""
     if not isinstance(error, StorageError):
         error = InternalError("the server met an unexpected error; its log has the details")
     names = next((DETAILS[cls] for cls in type(error).__mro__ if cls in DETAILS), ())
@@ -238,22 +238,22 @@ def describe_error(error: BaseException) -> ErrorBody:
 
 
 def encode_error_body(error: BaseException) -> tuple[int, bytes]:
-    """Make (status, body) of an error reply; see `encode_error` for the whole frame."""
+    """Make (status, body) of an error reply; see `encode_error` for the complete frame."""
     return error_number(error), _encoder.encode(describe_error(error))
 
 
 def encode_error(correlation: int, op: int, error: BaseException) -> bytes:
-    """Make the error reply to request ``correlation``. An exception that is no `StorageError` is not described."""
+    """Make the error reply to request ``correlation``. An exception that is not a `StorageError` is not described."""
     status, body = encode_error_body(error)
     return build(op, correlation, body, status=status)
 
 
 def decode_error(status: int, body: bytes | memoryview) -> StorageError:
-    """Rebuild the error that a reply with a non-zero status carries.
+    """Rebuild the error of a reply with a non-zero status.
 
     Returns:
-        An instance of the class that was raised at the other end; `UnlistedError` for a number this version does not
-        know; `RemoteProtocolError` if the body is not an error body.
+        An instance of the class that was raised on the other side; `UnlistedError` for a number that this version does
+        not define; `RemoteProtocolError` if the body is not an error body.
     """
     try:
         error = _decoder.decode(body)
@@ -265,7 +265,7 @@ def decode_error(status: int, body: bytes | memoryview) -> StorageError:
 def decode_error_parts(
     status: int, code: str, message: str, details: dict[str, Any], *, retriable: bool = False
 ) -> StorageError:
-    """Rebuild an error from its number and parts, as they travel in error replies and shard events."""
+    """Rebuild an error from its number and parts, as in error replies and shard events."""
     cls = ERROR_CLASSES.get(status)
     if cls is None:
         return UnlistedError(f"{code} (error {status}): {message}", code, retriable)

@@ -1,7 +1,7 @@
 """Byte layouts of protocol version 1: the frame header and every fixed body, each declared once.
 
-Encoder, decoder, client and server all use these structs; `docs/protocol.md` draws them. MessagePack bodies are in
-`journal.protocol.messages`, cutting a byte stream into frames in `journal.protocol.parser`. All is little-endian.
+Encoder, decoder, client and server all use these structs; `docs/protocol.md` shows them. MessagePack bodies are in
+`journal.protocol.messages`; `journal.protocol.parser` splits a byte stream into frames. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final, NamedTuple
 
 PROTOCOL_VERSION: Final = 1
 
-# Nobody may be made to hold more than this before HELLO has told the real limits.
+# Neither side needs to buffer more than this before the HELLO reply with the configured limits.
 HELLO_MAX_FRAME_BYTES: Final = 64 * 1024
 
 NO_OFFSET: Final = -1
 
 # length (of the whole frame, header included), op, status, correlation
 HEADER: Final = struct.Struct("<IHHI")
-# header; handle, ack_level, expected_offset; 40 bytes, so that the batch behind it starts at a multiple of 8
+# header; handle, ack_level, expected_offset; 40 bytes, so that the batch after it begins at a multiple of 8
 APPEND_HEAD: Final = struct.Struct("<IHHIIB3xq12x")
-# header, 4 reserved bytes: the entries behind it start at a multiple of 8
+# header, 4 reserved bytes: the entries after it begin at a multiple of 8
 APPENDED_HEAD: Final = struct.Struct("<IHHI4x")
 # correlation, level, flags, base_offset
 ACK: Final = struct.Struct("<IBBHq")
@@ -42,7 +42,7 @@ MAX_CORRELATION: Final = 0xFFFFFFFF
 
 
 class Op(enum.IntEnum):
-    """Operation numbers. They never change meaning; a removed one is never used again."""
+    """Operation numbers. They never change their meaning; the number of a removed operation is never used again."""
 
     HELLO = 1
     PING = 2
@@ -93,7 +93,7 @@ class Ack(NamedTuple):
 
     @property
     def is_duplicate(self) -> bool:
-        """The producer had sent this batch before; it was not stored again."""
+        """Whether the producer had sent this batch before, so that it was not stored again."""
         return bool(self.flags & ACK_DUPLICATE)
 
 
@@ -115,7 +115,7 @@ class FetchRequest(NamedTuple):
 
 
 class FetchReply(NamedTuple):
-    """Fixed part of a FETCH or FETCH_INDEXED reply and the batches behind it."""
+    """Fixed part of a FETCH or FETCH_INDEXED reply, and the batches after it."""
 
     start_offset: int
     next_offset: int
@@ -130,7 +130,7 @@ class Credit(NamedTuple):
 
 
 class Push(NamedTuple):
-    """Fixed part of a PUSH frame and the batches behind it."""
+    """Fixed part of a PUSH frame, and the batches after it."""
 
     subscription: int
     shard_ref: int
@@ -149,12 +149,12 @@ class Acknowledge(NamedTuple):
 
 
 def build(op: int, correlation: int, body: bytes = b"", *, status: int = 0) -> bytes:
-    """Make a whole frame of a MessagePack (or empty) body."""
+    """Make a complete frame with a MessagePack (or empty) body."""
     return HEADER.pack(HEADER.size + len(body), op, status, correlation) + body
 
 
 def build_append_head(correlation: int, handle: int, ack_level: int, expected_offset: int, batch_bytes: int) -> bytes:
-    """Make the 40 bytes that go before a batch of ``batch_bytes`` bytes; the batch itself is sent as it is."""
+    """Make the 40 bytes before a batch of ``batch_bytes`` bytes; the batch itself is sent unchanged."""
     return APPEND_HEAD.pack(
         APPEND_HEAD.size + batch_bytes, Op.APPEND, 0, correlation, handle, ack_level, expected_offset
     )
@@ -163,7 +163,7 @@ def build_append_head(correlation: int, handle: int, ack_level: int, expected_of
 def build_append(
     correlation: int, handle: int, batch: bytes, *, ack_level: int = 0, expected_offset: int = NO_OFFSET
 ) -> bytes:
-    """Make a whole APPEND frame."""
+    """Make a complete APPEND frame."""
     return build_append_head(correlation, handle, ack_level, expected_offset, len(batch)) + batch
 
 
@@ -182,7 +182,7 @@ def build_fetch(correlation: int, handle: int, offset: int, max_bytes: int, max_
 def build_fetch_reply_head(
     correlation: int, start_offset: int, next_offset: int, batches_bytes: int, *, op: int = Op.FETCH
 ) -> bytes:
-    """Make what goes before the batches of a FETCH reply (or FETCH_INDEXED reply, by ``op``)."""
+    """Make the part of a FETCH reply (or FETCH_INDEXED reply, by ``op``) before its batches."""
     return FETCH_REPLY.pack(FETCH_REPLY.size + batches_bytes, op, 0, correlation, start_offset, next_offset)
 
 
@@ -194,17 +194,17 @@ def build_credit(subscription: int, size_bytes: int) -> bytes:
 def build_push_head(
     subscription: int, shard_ref: int, first_offset: int, next_offset: int, batches_bytes: int
 ) -> bytes:
-    """Make what goes before the batches of a PUSH frame."""
+    """Make the part of a PUSH frame before its batches."""
     return PUSH.pack(PUSH.size + batches_bytes, Op.PUSH, 0, 0, subscription, shard_ref, first_offset, next_offset)
 
 
 def build_acknowledge(subscription: int, shard_ref: int, first_offset: int, next_offset: int) -> bytes:
-    """Make an ACKNOWLEDGE frame of a group member."""
+    """Make the ACKNOWLEDGE frame of a group member."""
     return ACKNOWLEDGE.pack(ACKNOWLEDGE.size, Op.ACKNOWLEDGE, 0, 0, subscription, shard_ref, first_offset, next_offset)
 
 
-# Readers of bodies: `body` is what follows the 12-byte header, as the parser gives it. The structs above start at the
-# frame, so the body forms are derived from them here, once.
+# Functions that read bodies: `body` is the part after the 12-byte header, as returned by the parser. The structs above
+# begin with the header, so the layouts of the bodies are derived from them here, once.
 _APPEND_BODY = struct.Struct("<IB3xq12x")
 FETCH_BODY: Final = struct.Struct("<IIqI4x")
 _FETCH_REPLY_BODY = struct.Struct("<qq")
@@ -232,7 +232,7 @@ def read_acks(body: bytes | memoryview) -> Iterator[tuple[int, int, int, int, in
     """Iterate (correlation, level, flags, reserved, base_offset) of an APPENDED body, at C speed.
 
     Raises:
-        struct.error: The body is not 4 bytes and whole entries.
+        struct.error: The body is not 4 bytes and a number of complete entries.
     """
     if len(body) < APPENDED_ENTRIES_AT:
         raise struct.error(f"an APPENDED body has at least {APPENDED_ENTRIES_AT} bytes, this one {len(body)}")

@@ -1,7 +1,7 @@
 """MessagePack bodies of protocol version 1, and the table of operations. Fixed bodies are in `journal.protocol.frames`.
 
-A body is one map keyed by field name. Unknown fields are ignored, so either side may be newer; a missing field takes
-its default, and a missing field without default or a value of the wrong type is an error that names operation and path.
+A body is one map with field names as keys. Unknown fields are ignored, so either side may be newer. A missing field has
+its default; a missing field without a default or a value of the wrong type is an error that names operation and path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=0x7FFFFFFFFFFFFFFF)]
 
 @attrs.frozen(slots=True)
 class Empty:
-    """No fields: also what an empty body decodes to."""
+    """No fields; an empty body decodes to it as well."""
 
 
 @attrs.frozen(slots=True)
@@ -31,11 +31,11 @@ class HelloRequest:
     """First frame of a connection.
 
     Attributes:
-        version: Highest protocol version the client speaks.
+        version: Highest protocol version that the client supports.
         client: Name for logs and statistics.
-        credentials: What the server's configuration asks for, e.g. ``{"token": "..."}``.
-        heartbeat_ms: The client sends something at least this often; 0 promises nothing. The server takes a client that
-            broke its promise for gone.
+        credentials: Credentials that the server's configuration requires, e.g. ``{"token": "..."}``.
+        heartbeat_ms: The client promises to send something at least this often; 0 is no promise. If the client breaks
+            its promise, the server closes the connection.
     """
 
     version: U32
@@ -46,16 +46,16 @@ class HelloRequest:
 
 @attrs.frozen(slots=True)
 class HelloReply:
-    """What the server says of itself; its limits hold for the rest of the connection.
+    """Description of the server; its limits apply to the rest of the connection.
 
     Attributes:
         version: Protocol version of this connection.
-        node_id: Stable name of the node's data.
+        node_id: Permanent id of the node's data.
         max_frame_bytes: Longest frame, header included, in either direction.
         max_batch_bytes: Longest record batch in an append.
         connection_id: Number of the connection; a later connection has a higher one.
-        restores: Restores of the server's data from backups, oldest first. A client that finds others than over its
-            last connection has records of a history that is lost.
+        restores: Restores of the server's data from backups, oldest first. If they differ from those of the client's
+            last connection, the client has records of a lost history.
     """
 
     version: U32
@@ -69,14 +69,14 @@ class HelloReply:
 
 @attrs.frozen(slots=True)
 class EndClientRequest:
-    """End the connections of the client that gave itself this name."""
+    """End the connections of the client with this name."""
 
     client: str
 
 
 @attrs.frozen(slots=True)
 class EndClientReply:
-    """How many connections that were."""
+    """The number of connections that were ended."""
 
     connections: Count
 
@@ -90,7 +90,7 @@ class CreateShardRequest:
 
 @attrs.frozen(slots=True)
 class OpenShardRequest:
-    """Ask for a handle; ``create`` makes the shard with this configuration if it is not there."""
+    """Open a handle; ``create`` creates the shard with this configuration if it does not exist."""
 
     name: str
     create: ShardConfig | None = None
@@ -109,7 +109,7 @@ class HandleRequest:
 
 @attrs.frozen(slots=True)
 class ListShardsRequest:
-    """One page of shards by name: those matching ``filter`` that sort behind ``after``."""
+    """One page of the shards that match ``filter``, sorted by name, after ``after``."""
 
     filter: str = "#"
     after: str = ""
@@ -118,7 +118,7 @@ class ListShardsRequest:
 
 @attrs.frozen(slots=True)
 class ListShardsReply:
-    """Shards sorted by name, without their segments; ``more`` asks for another page."""
+    """Shards sorted by name, without their segments; ``more`` means that another page follows."""
 
     shards: list[ShardInfo]
     more: bool = False
@@ -131,7 +131,7 @@ class NameRequest:
 
 @attrs.frozen(slots=True)
 class DescribeShardRequest:
-    """A shard with up to ``limit`` of its segments, from the one that holds ``from_offset`` on."""
+    """A shard with up to ``limit`` of its segments, beginning with the one that holds ``from_offset``."""
 
     name: str
     from_offset: Count = 0
@@ -140,7 +140,7 @@ class DescribeShardRequest:
 
 @attrs.frozen(slots=True)
 class DescribedShard(ShardInfo):
-    """A ShardInfo with segments; ``more`` asks for another page, from the offset on with which the last one ends."""
+    """A ShardInfo with segments; ``more`` means that another page follows, which begins where the last segment ends."""
 
     more: bool = False
 
@@ -153,7 +153,7 @@ class SetModeRequest:
 
 @attrs.frozen(slots=True)
 class ConfigureShardRequest:
-    """Change what is not null."""
+    """Change the fields that are not null."""
 
     name: str
     retention: Retention | None = None
@@ -162,7 +162,7 @@ class ConfigureShardRequest:
 
 @attrs.frozen(slots=True)
 class SealRequest:
-    """Close the active segment; with ``wait`` the reply comes when all that is closed lies in Parquet files."""
+    """Close the active segment; with ``wait`` the reply is sent when all closed log segments are Parquet files."""
 
     name: str
     wait: bool = False
@@ -188,7 +188,7 @@ class FindOffsetReply:
 
 @attrs.frozen(slots=True)
 class FetchIndexedRequest:
-    """Batches with records of one key or tag; ``latest`` asks only for the newest such record's batch."""
+    """Batches with records of one key or tag; with ``latest`` only the batch with the newest such record."""
 
     handle: U32
     by: Literal["key", "tag"]
@@ -202,9 +202,9 @@ class FetchIndexedRequest:
 class SubscribeRequest:
     """Exactly one of ``shard`` and ``filter`` is given; ``start`` and ``value`` are those of `Start`.
 
-    A filter without a group may also start at "committed", behind the lsn of the reply, and end behind ``until_lsn``.
-    After a restore from a backup ``common_lsn`` is the lsn up to which the client has the same history as the server:
-    a start at an offset then begins no later than at the first record with a higher lsn.
+    A filter without a group may also start at "committed", which is after the lsn of the reply, and end after
+    ``until_lsn``. After a restore from a backup ``common_lsn`` is the lsn up to which the client and the server have
+    the same history: a start at an offset then begins no later than at the first record with a higher lsn.
     """
 
     subscription: U32
@@ -220,7 +220,7 @@ class SubscribeRequest:
 
 @attrs.frozen(slots=True)
 class SubscribeReply:
-    """``lsn``: newest committed lsn at the moment the subscription began; a filter is resumed from behind it."""
+    """``lsn``: newest committed lsn when the subscription began; a subscription by filter can be resumed after it."""
 
     lsn: Count = 0
 
@@ -232,14 +232,15 @@ class UnsubscribeRequest:
 
 @attrs.frozen(slots=True)
 class ShardEvent:
-    """What happens to the set of shards behind a subscription.
+    """A change of the set of shards of a subscription.
 
     Attributes:
-        event: ``added`` announces a shard_ref before its first PUSH; ``removed`` ends it (deleted); ``error`` ends it
-            with ``status``, ``code``, ``message``, ``details``; ``progress`` says that all records up to ``lsn`` were
-            pushed, ``end`` that besides nothing more comes. Others are to be ignored.
-        offset: With ``added``: offset at which the subscription starts in this shard; -1 if the group decides.
-        shard_id: With ``added``: number of the shard, which tells a new shard from a deleted one of the same name.
+        event: ``added`` announces a shard_ref before its first PUSH; ``removed`` ends it because the shard was deleted;
+            ``error`` ends it with ``status``, ``code``, ``message``, ``details``; ``progress`` means that all records
+            up to ``lsn`` were pushed, ``end`` means that in addition nothing more follows. Other events are to be
+            ignored.
+        offset: With ``added``: offset at which the subscription begins in this shard; -1 if the group decides.
+        shard_id: With ``added``: id of the shard, which differs from that of a deleted shard with the same name.
     """
 
     subscription: U32
@@ -268,7 +269,7 @@ class CursorReply:
 
 @attrs.frozen(slots=True)
 class CursorListRequest:
-    """One page of a shard's cursors by name: those that sort behind ``after``."""
+    """One page of a shard's cursors, sorted by name, after ``after``."""
 
     shard: str
     after: str = ""
@@ -277,7 +278,7 @@ class CursorListRequest:
 
 @attrs.frozen(slots=True)
 class CursorListReply:
-    """Cursors sorted by the bytes of their names; ``more`` asks for another page."""
+    """Cursors sorted by the bytes of their names; ``more`` means that another page follows."""
 
     cursors: list[Cursor]
     more: bool = False
@@ -285,7 +286,7 @@ class CursorListReply:
 
 @attrs.frozen(slots=True)
 class CursorCommitRequest:
-    """``expected_version``: 0 for "must not exist", null for unconditional."""
+    """``expected_version``: 0 for "must not exist", null for any version."""
 
     shard: str
     name: str
@@ -312,7 +313,7 @@ class StateGetReply:
 
 @attrs.frozen(slots=True)
 class StatePutRequest:
-    """``expected_version``: 0 for "must not exist", null for unconditional. ``expires_at_us``: 0 for never."""
+    """``expected_version``: 0 for "must not exist", null for any version. ``expires_at_us``: 0 for never."""
 
     key: bytes
     value: bytes
@@ -328,7 +329,7 @@ class StateDeleteRequest:
 
 @attrs.frozen(slots=True)
 class StateScanRequest:
-    """One page of keys with ``prefix``, sorted, behind ``after``."""
+    """One page of keys with ``prefix``, sorted, after ``after``."""
 
     prefix: bytes
     after: bytes | None = None
@@ -351,7 +352,7 @@ class ShardBatch:
 
 @attrs.frozen(slots=True)
 class CursorCheck:
-    """A condition: the cursor, if there is one, lies at ``max_offset`` or before it."""
+    """A condition: the cursor does not exist, or is at ``max_offset`` or before it."""
 
     shard: str
     name: str
@@ -360,9 +361,9 @@ class CursorCheck:
 
 @attrs.frozen(slots=True)
 class CommitRequest:
-    """Appends and state changes that are made together or not at all; no key may be there twice.
+    """Appends and state changes that are made atomically; no key may be changed twice.
 
-    They are made only if all of ``cursors`` hold at that moment.
+    They are made only if all conditions in ``cursors`` hold at that moment.
     """
 
     appends: list[ShardBatch] = attrs.Factory(list)
@@ -373,7 +374,7 @@ class CommitRequest:
 
 @attrs.frozen(slots=True)
 class BatchAppended:
-    """Level reached and first offset of a batch."""
+    """Acknowledgement level and first offset of a batch."""
 
     level: U32
     base_offset: Count
@@ -381,7 +382,7 @@ class BatchAppended:
 
 @attrs.frozen(slots=True)
 class CommitReply:
-    """What became of the appends and the puts, in their order."""
+    """Results of the appends and the puts, in their order."""
 
     appended: list[BatchAppended]
     values: list[StateValue]
@@ -400,13 +401,13 @@ class SnapshotReply:
 
 @attrs.frozen(slots=True)
 class Operation:
-    """Body types of an operation; None stands for a fixed body or for a direction that carries nothing."""
+    """Body types of an operation; None for a fixed body, or if there is no message in that direction."""
 
     request: type | None
     reply: Any
 
 
-# A dict reply is the free-form map of STATUS.
+# A dict reply is the map of STATUS, whose fields may change.
 OPERATIONS: Final[dict[Op, Operation]] = {
     Op.HELLO: Operation(HelloRequest, HelloReply),
     Op.PING: Operation(Empty, Empty),
@@ -462,7 +463,7 @@ def encode(message: object) -> bytes:
     """Encode a request or reply body.
 
     Raises:
-        LocalProtocolError: A field holds a value that MessagePack cannot carry.
+        LocalProtocolError: The value of a field cannot be encoded as MessagePack.
     """
     try:
         return _encoder.encode(message)
@@ -471,16 +472,16 @@ def encode(message: object) -> bytes:
 
 
 def decode_request(op: Op, body: bytes | memoryview) -> Any:
-    """Decode a request body to the type `OPERATIONS` names. An empty body stands for an empty map.
+    """Decode a request body to its type in `OPERATIONS`. An empty body is decoded like an empty map.
 
     Raises:
-        RemoteProtocolError: Not MessagePack, a wrong type, or a missing field; names operation and path.
+        RemoteProtocolError: Not MessagePack, a wrong type, or a missing field; it names operation and path.
     """
     return _decode(_request_decoders, "request", op, body)
 
 
 def decode_reply(op: Op, body: bytes | memoryview) -> Any:
-    """Decode the body of a good reply (or of a SHARD_EVENT); see `decode_request`."""
+    """Decode the body of a successful reply (or of a SHARD_EVENT); see `decode_request`."""
     return _decode(_reply_decoders, "reply", op, body)
 
 

@@ -1,8 +1,8 @@
-"""Cuts a byte stream into frames. It holds no socket and decodes no body; layouts are in `journal.protocol.frames`.
+"""Splits a byte stream into frames. No sockets, and bodies are not decoded; layouts are in `journal.protocol.frames`.
 
-Invariant (tested with garbage): any byte stream gives frames and then possibly one `RemoteProtocolError`, and the
-outcome is the same whether the stream arrives whole or byte by byte. At most one unfinished frame is held, and no
-memory is taken for a frame longer than the limit.
+Invariant (tested with random bytes): any byte stream gives frames and then possibly one `RemoteProtocolError`, and the
+result is the same whether the stream arrives at once or byte by byte. At most one unfinished frame is buffered, and no
+memory is allocated for a frame longer than the limit.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final, NamedTuple
 from journal.protocol.errors import RemoteProtocolError
 from journal.protocol.frames import HEADER
 
-# A frame that misses at least this much is worth receiving straight into its own buffer.
+# A frame that still misses at least this many bytes is received directly into its own buffer.
 DIRECT_MIN_BYTES: Final = 64 * 1024
 
 
 class Frame(NamedTuple):
-    """One frame; ``body`` is what follows the header and may be kept.
+    """One frame; ``body`` is the part after the header and may be kept.
 
     Attributes:
-        op: Operation number; one that this version does not know is passed on, not refused.
+        op: Operation number; unknown numbers are passed on, not refused.
         status: 0, or an error number in an error reply.
-        correlation: Ties a reply to its request; 0 in frames a server sends by itself.
+        correlation: Links a reply to its request; 0 in frames that a server sends without a request.
     """
 
     op: int
@@ -36,7 +36,7 @@ class Frame(NamedTuple):
 class FrameParser:
     """Push parser: `feed` bytes, then iterate over the frames they completed.
 
-    A large frame can be received without a copy: when `missing` gives a buffer, receive into it and call `filled`.
+    A large frame can be received without a copy: if `missing` returns a buffer, receive into it and call `filled`.
 
     Args:
         max_frame_bytes: Longest frame to accept, header included. May be raised later by setting the attribute.
@@ -52,13 +52,13 @@ class FrameParser:
 
     @property
     def is_empty(self) -> bool:
-        """No unfinished frame is held: the peer may close the stream here."""
+        """Whether no unfinished frame is buffered: the peer may close the stream here."""
         return not self._head and self._frame is None
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes of the stream. They are copied: the caller may use its buffer again at once.
+        """Process the next bytes of the stream. They are copied: the caller may reuse its buffer at once.
 
-        Bytes after a framing fault are ignored; iterating raises the fault.
+        Bytes after a framing error are ignored; iterating raises the error.
         """
         if self._error is not None:
             return
@@ -80,21 +80,21 @@ class FrameParser:
             self._cut(view, at)
 
     def missing(self) -> memoryview | None:
-        """The unfilled rest of a large unfinished frame, to receive into, or None when `feed` serves better."""
+        """The unfilled rest of a large unfinished frame, to receive into; None if `feed` is to be used."""
         if self._frame is None or len(self._frame) - self._have < DIRECT_MIN_BYTES:
             return None
         return memoryview(self._frame)[self._have :]
 
     def filled(self, size_bytes: int) -> None:
-        """Note that ``size_bytes`` were received into what `missing` gave."""
+        """Note that ``size_bytes`` were received into the buffer from `missing`."""
         self._have += size_bytes
         self._finish()
 
     def __iter__(self) -> Iterator[Frame]:
-        """Take the finished frames, in order.
+        """Return the finished frames, in order.
 
         Raises:
-            RemoteProtocolError: The stream broke the framing rules; the connection is of no more use.
+            RemoteProtocolError: The stream broke the framing rules; the connection cannot be used any more.
         """
         frames = self._frames
         while frames:
@@ -103,7 +103,7 @@ class FrameParser:
             raise self._error
 
     def _cut(self, view: memoryview, at: int) -> None:
-        """Cut all frames that lie whole in the chunk (the hot loop); keep the beginning of the one that does not."""
+        """Split off all complete frames of the chunk (the hot loop); keep the beginning of an incomplete one."""
         unpack = HEADER.unpack_from
         header_bytes = HEADER.size
         limit = self.max_frame_bytes
@@ -134,7 +134,7 @@ class FrameParser:
         return True
 
     def _fill(self, view: memoryview) -> int:
-        """Move bytes into the unfinished frame; returns how many were taken."""
+        """Move bytes into the unfinished frame; returns their number."""
         frame = self._frame
         if frame is None:
             return 0
@@ -155,5 +155,5 @@ class FrameParser:
 def _bad_length(length: int, limit: int) -> RemoteProtocolError:
     return RemoteProtocolError(
         f"frame length {length} is impossible: a frame has from {HEADER.size} to {limit} bytes; "
-        f"the peer speaks another protocol or ignores the limit told in the HELLO reply"
+        f"the peer uses another protocol or ignores the limit in the HELLO reply"
     )

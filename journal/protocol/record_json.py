@@ -1,6 +1,6 @@
-"""The JSON form of records, one for every way out: the command line's lines, the JSON sub-protocol. Pure.
+"""The JSON form of records, for the command line and the JSON sub-protocol. Pure.
 
-Bytes are text where they are UTF-8; else they are base64, under the field's name with `_base64` behind it.
+Bytes that are UTF-8 are encoded as text; others as base64, in a field with `_base64` after its name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from shards.format.record import StoredRecord
 
 
 def record_fields(record: StoredRecord, shard: str) -> dict[str, object]:
-    """All fields of a record; one without a topic of its own shows its shard's name."""
+    """All fields of a record; the topic of a record without one is its shard's name."""
     fields: dict[str, object] = {
         "offset": record.offset,
         "lsn": record.lsn,
@@ -30,5 +30,5 @@ def bytes_field(name: str, value: bytes) -> dict[str, object]:
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:
-        # msgspec writes bytes as base64.
+        # msgspec encodes bytes as base64.
         return {f"{name}_base64": value}

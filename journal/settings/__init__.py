@@ -1,3 +1,3 @@
-"""Settings: kinds of values, reading them from files, those of the server and of access control."""
+"""Settings: types of values, reading them from files, the settings of the server and of access control."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The server's settings of TLS, access and quotas. What they become is said by `journal.server.security`."""
+"""The server's settings of TLS, access and quotas. `journal.server.security` applies them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _MANY = 1_000_000_000
 def _parse_actions(value: object) -> tuple[RuleAction, ...]:
     values = value if isinstance(value, list) else [value]
     if not values:
-        raise ValueError("names none")
+        raise ValueError("names no action")
     try:
         return tuple(RuleAction(parse_text(each)) for each in values)
     except ValueError as error:
-        raise ValueError("names what is no action") from error
+        raise ValueError("names something that is not an action") from error
 
 
 class RuleAction(enum.StrEnum):
-    """What a rule is about."""
+    """An action of a rule."""
 
     APPEND = "append"
     READ = "read"
@@ -48,7 +48,7 @@ class RuleAction(enum.StrEnum):
 
 
 Filters = Annotated[
-    tuple[str, ...], Kind(parse_filters, 'a list of topic filters, in which "%u" stands for the principal\'s name')
+    tuple[str, ...], Kind(parse_filters, 'a list of topic filters, in which "%u" is replaced by the principal\'s name')
 ]
 Actions = Annotated[
     tuple[RuleAction, ...], Kind(_parse_actions, 'a list of "append", "read", "subscribe", "administer" and "all"')
@@ -66,7 +66,7 @@ class TlsSection:
 
 @attrs.frozen
 class AccessRuleTable:
-    """One rule of what principals may do."""
+    """One rule about the rights of principals."""
 
     permission: Permission
     topics: Filters
@@ -76,7 +76,7 @@ class AccessRuleTable:
 
 @attrs.frozen
 class AccessSection:
-    """Who may do what."""
+    """Authentication and rights."""
 
     users_file: File = ""
     tokens_file: File = ""
@@ -88,7 +88,7 @@ class AccessSection:
 
 @attrs.frozen
 class QuotaTable:
-    """How much a principal, or all together, may have."""
+    """Limits of a principal, or of all together."""
 
     principal: Text = ""
     topics: Filters = ()
@@ -103,13 +103,13 @@ class QuotaTable:
 def access_problems(
     listen: Mapping[str, str], tls: TlsSection, access: AccessSection, quotas: Sequence[QuotaTable]
 ) -> Iterable[str]:
-    """What is wrong with settings that are each for themselves as they should be.
+    """Problems of settings that are valid one by one but not together.
 
     Args:
         listen: Addresses by the name of their setting.
-        tls: Certificates.
-        access: Who may do what.
-        quotas: How much of it.
+        tls: The section of certificates.
+        access: The section of access.
+        quotas: The tables of quotas.
     """
     if bool(tls.certificate_file) != bool(tls.key_file):
         yield "[tls] certificate_file and key_file belong together; give both or neither"
@@ -119,13 +119,13 @@ def access_problems(
         for name, address in listen.items():
             if not is_loopback(address):
                 yield (
-                    f"[listen] {name} = {address!r} is open to strangers, and nobody is asked who they are: name "
-                    "access.users_file, access.tokens_file or tls.client_ca_file, or listen on 127.0.0.1; "
-                    "access.allow_insecure = true listens there all the same"
+                    f"[listen] {name} = {address!r} can be reached by other machines, and authentication is not "
+                    f"configured: set access.users_file, access.tokens_file or tls.client_ca_file, or listen on "
+                    f"127.0.0.1; access.allow_insecure = true permits it nevertheless"
                 )
     for number, rule in enumerate(access.rules, 1):
         if any("%c" in each for each in rule.topics):
-            yield f'[[access.rules]] number {number} has "%c" in its topics; only "%u" stands for a name here'
+            yield f'[[access.rules]] number {number} has "%c" in its topics; only "%u" is allowed here'
     seen = set()
     for number, quota in enumerate(quotas, 1):
         if quota.principal in seen:
@@ -134,16 +134,16 @@ def access_problems(
         if (quota.stored_bytes or quota.shards) and not quota.topics:
             yield f"[[quotas]] number {number} bounds shards or stored_bytes; say which shards count with topics"
         if any("%c" in each for each in quota.topics):
-            yield f'[[quotas]] number {number} has "%c" in its topics; only "%u" stands for a name here'
+            yield f'[[quotas]] number {number} has "%c" in its topics; only "%u" is allowed here'
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address of ``[listen]``; nobody reaches an empty one."""
+    """Whether only this machine can reach an address of ``[listen]``; True for an empty one."""
     place = parse_address(address)
     if place is None or place[0] == "localhost":
         return True
     try:
         return ipaddress.ip_address(place[0]).is_loopback
     except ValueError:
-        # Where a name leads is not known before somebody listens there.
+        # The address of a host name is not known before the server listens there.
         return False

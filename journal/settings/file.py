@@ -1,11 +1,11 @@
-"""From a TOML file and overrides to the classes that say which settings there are, and the words for what is wrong.
+"""From a TOML file and overrides to the classes that define the settings, and the messages about wrong ones.
 
-The classes are made of
+The classes consist of
 
 - sections: attrs classes of plain values, ``[section]`` in the file;
 - lists of tables: ``tuple[Class, ...]``, ``[[name]]`` in the file, or ``[[section.name]]`` for one in a section.
 
-What a single value may be is `journal.settings.values`.
+The types of single values are in `journal.settings.values`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Schema(Generic[_T]):
     Args:
         settings_class: Its attributes are the sections and lists of tables.
         relations: Rules between settings, by dotted name.
-        check: Tells what else is wrong with settings that are each for themselves as they should be, a problem a text.
+        check: Returns further problems of settings that are valid one by one, a text for each.
 
     Attributes:
-        sections: The plain settings by section and name.
-        tables: Those of each list of tables, by the dotted name of the list.
+        sections: The single settings by section and name.
+        tables: The settings of each list of tables, by the dotted name of the list.
     """
 
     def __init__(
@@ -84,21 +84,21 @@ class Schema(Generic[_T]):
         """Read a settings file.
 
         Args:
-            path: A TOML file; None takes the defaults alone.
-            overrides: Values that win over the file's, by dotted name: ``{"storage.segment_bytes": "1 GiB"}``.
+            path: A TOML file; None for the defaults.
+            overrides: Values that replace the file's, by dotted name: ``{"storage.segment_bytes": "1 GiB"}``.
 
         Raises:
-            ConfigurationError: The file cannot be read, or a setting is unknown, of a wrong kind or out of bounds. The
+            ConfigurationError: The file cannot be read, or a setting is unknown, of a wrong type or out of bounds. The
                 message has one line for each such setting.
         """
         source = "the defaults" if path is None else os.fspath(path)
         return self.settle({} if path is None else _read(source), source, overrides)
 
     def settle(self, values: dict[str, object], source: str, overrides: Mapping[str, object] = {}) -> _T:
-        """Make settings of values that were read already.
+        """Create settings from values that were read already.
 
         Args:
-            values: As TOML gives them.
+            values: Values as decoded from TOML.
             source: Where they are from, for messages.
             overrides: See `load`.
 
@@ -122,7 +122,7 @@ class Schema(Generic[_T]):
         return settings
 
     def _merge(self, values: dict[str, object], overrides: Mapping[str, object], problems: _Problems) -> dict[str, Any]:
-        """The file's values and the overrides together, without what has not even the right shape."""
+        """Combine the file's values and the overrides, without values whose shape is wrong."""
         merged: dict[str, Any] = {}
         for name, value in values.items():
             if name in self.tables:
@@ -142,7 +142,7 @@ class Schema(Generic[_T]):
         for name, value in overrides.items():
             section, dot, key = name.partition(".")
             if not dot:
-                problems.add(f"{name} is no dotted name; write it like log.level", source=f"override {name}")
+                problems.add(f"{name} is not a dotted name; write it like log.level", source=f"override {name}")
             elif (table := name if name in self.tables else section) in self.tables:
                 problems.add(f"[[{table}]] is a list of tables, which only a file can have", source=f"override {name}")
             else:
@@ -151,7 +151,7 @@ class Schema(Generic[_T]):
 
     @property
     def names(self) -> list[str]:
-        """What may stand at the top of a file."""
+        """The allowed names at the top of a file."""
         return [*self.sections, *(name for name in self.tables if "." not in name)]
 
     def _check_bounds(self, settings: _T, merged: dict[str, Any], problems: _Problems) -> None:
@@ -182,7 +182,7 @@ class Schema(Generic[_T]):
 
 
 class _Problems:
-    """Words and collects what is wrong with one file and its overrides."""
+    """Collects the problems of one file and its overrides, and words them."""
 
     def __init__(self, schema: Schema[Any], source: str, overrides: Mapping[str, object]) -> None:
         self._schema = schema
@@ -197,14 +197,14 @@ class _Problems:
         self._lines.append(f"{self._source if source is None else source}: {problem}")
 
     def expect_tables(self, name: str, found: str, value: object) -> bool:
-        """Whether it is a list of tables; otherwise that is a problem."""
+        """Whether a value is a list of tables; otherwise a problem is added."""
         if isinstance(value, list) and all(isinstance(row, dict) for row in value):
             return True
         self.add(f"{found} must be a list of tables: [[{name}]] before each")
         return False
 
     def take(self, error: ClassValidationError, merged: dict[str, Any]) -> None:
-        """Word cattrs' tree of errors: whole sections and lists of tables at its top, settings below."""
+        """Add the problems in cattrs' tree of errors: sections and lists of tables at its top, settings below."""
         problems, others = error.group_exceptions()
         for problem, note in problems:
             if isinstance(problem, ClassValidationError):
@@ -274,7 +274,7 @@ class _Problems:
 
 
 def unknown(found: str, known: Iterable[str], name: str | None = None) -> str:
-    """Say that there is no such setting, and which one may have been meant."""
+    """The message about an unknown setting, with the one that may have been meant."""
     names = sorted(known)
     close = difflib.get_close_matches((name or found).strip("[]"), names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
@@ -282,9 +282,9 @@ def unknown(found: str, known: Iterable[str], name: str | None = None) -> str:
 
 
 def _assigned(key: str, value: object, attributes: Iterable[attrs.Attribute[Any]]) -> str:
-    """How a file has it, without the value if one of the attributes that it may be meant for is a secret.
+    """The setting as in a file, without its value if one of the attributes that may be meant is a secret.
 
-    Secrets are the attributes that their class leaves out of its ``repr``.
+    Secrets are the attributes that their class excludes from its ``repr``.
     """
     return f"{key} = {_shown(value)}" if all(each.repr for each in attributes) else key
 
@@ -306,7 +306,7 @@ def _read(path: str) -> dict[str, object]:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}; name an existing settings file") from error
     except (ValueError, RecursionError) as error:
-        # Beside what the standard forbids there are limits of the library: on digits of a number, and on nesting.
+        # Besides violations of the standard, the library has limits on digits of a number and on nesting.
         raise ConfigurationError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -324,7 +324,7 @@ def _out_of_bounds(values: object, attributes: Mapping[str, attrs.Attribute[Any]
 
 def _structure_int(value: object, _: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("is no whole number")
+        raise TypeError("is not a whole number")
     return value
 
 

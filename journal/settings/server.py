@@ -1,8 +1,8 @@
-"""The server's settings: their defaults, units and bounds. How a file is read into them is `journal.settings.file`.
+"""The server's settings: their defaults, units and bounds. `journal.settings.file` reads them from a file.
 
-``conf/journal.toml`` shows every setting with its default; a test keeps the two the same. A setting is added here and
-there alone, and there are at most forty besides those of TLS and access, which are in `journal.settings.access`. What
-the settings do is the business of those who read them.
+``conf/journal.toml`` shows every setting with its default; a test keeps the two the same. A new setting is added only
+here and there. There are at most forty, in addition to those of TLS and access in `journal.settings.access`. The effect
+of a setting is implemented by the code that reads it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _parse_origins(value: object) -> tuple[str, ...]:
     try:
         return tuple(each if each == ANY_ORIGIN else parse_origin(parse_text(each)) for each in values)
     except ValueError as error:
-        raise ValueError("names what is no origin") from error
+        raise ValueError("names something that is not an origin") from error
 
 
 OriginList = Annotated[
@@ -57,7 +57,7 @@ class OnFailure(enum.StrEnum):
 
 @attrs.frozen
 class ListenConfig:
-    """Where the server listens."""
+    """Addresses of the listeners."""
 
     tcp: Address = "127.0.0.1:7420"
     websocket: Address = "127.0.0.1:7421"
@@ -71,7 +71,7 @@ class ListenConfig:
 
 @attrs.frozen
 class StorageConfig:
-    """Files, buffers and how often what is done with them."""
+    """Files, buffers, and intervals of background work."""
 
     journal_file_bytes: Size = field(default=128 * MIB, metadata=bytes_within(1 * MIB, 4 * GIB))
     journal_budget_bytes: Size = field(default=512 * MIB, metadata=bytes_within(2 * MIB, 1 * TIB))
@@ -90,7 +90,7 @@ class StorageConfig:
 
 @attrs.frozen
 class ShardsConfig:
-    """What a shard gets that names nothing else."""
+    """Defaults of shards that do not set these values."""
 
     default_mode: Mode = Mode.FILE
     max_age_s: int = field(default=0, metadata=within("seconds", 0, 3_153_600_000))
@@ -102,7 +102,7 @@ class ShardsConfig:
 
 @attrs.frozen
 class SealingConfig:
-    """When closed log segments become Parquet files."""
+    """When closed log segments are converted to Parquet."""
 
     enabled: bool = True
     min_bytes: Size = field(default=4 * MIB, metadata=bytes_within(0, 64 * GIB))
@@ -111,7 +111,7 @@ class SealingConfig:
 
 @attrs.frozen
 class LimitsConfig:
-    """What one peer can make the server hold."""
+    """Limits on the resources that one peer can use."""
 
     max_connections: int = field(default=10_000, metadata=within("connections", 1, 1_000_000))
     max_frame_bytes: Size = field(default=16 * MIB, metadata=bytes_within(64 * KIB, 1 * GIB))
@@ -154,11 +154,9 @@ _SCHEMA = Schema(
             "storage.journal_file_bytes",
             "one file is written while one is recycled",
         ),
-        Relation(
-            "storage.journal_file_bytes", 1, 4 * KIB, "limits.max_batch_bytes", "a batch lies in one journal file"
-        ),
+        Relation("storage.journal_file_bytes", 1, 4 * KIB, "limits.max_batch_bytes", "a batch is in one journal file"),
         Relation("storage.memory_budget_bytes", 1, 0, "storage.memory_segment_bytes", "it holds at least one segment"),
-        Relation("limits.max_frame_bytes", 1, 4 * KIB, "limits.max_batch_bytes", "a batch travels in one frame"),
+        Relation("limits.max_frame_bytes", 1, 4 * KIB, "limits.max_batch_bytes", "a batch is sent in one frame"),
         Relation(
             "limits.max_inflight_bytes_per_connection", 1, 0, "limits.max_frame_bytes", "a frame is received whole"
         ),
@@ -168,7 +166,7 @@ _SCHEMA = Schema(
 )
 
 SECTIONS = _SCHEMA.sections
-"""All settings by section and name. ``metadata`` holds ``unit`` and ``bounds`` of those that have them."""
+"""All settings by section and name. ``metadata`` has their ``unit`` and ``bounds``, if any."""
 
 TABLES = _SCHEMA.tables
 """The settings of each list of tables, by its dotted name."""
@@ -178,6 +176,6 @@ def load_config(path: str | os.PathLike[str] | None, overrides: Mapping[str, obj
     """Read a settings file; see `journal.settings.file.Schema.load`.
 
     Raises:
-        ConfigurationError: The file cannot be read, or a setting is unknown, of a wrong kind or out of bounds.
+        ConfigurationError: The file cannot be read, or a setting is unknown, of a wrong type or out of bounds.
     """
     return _SCHEMA.load(path, overrides)

@@ -1,8 +1,8 @@
-"""What settings are made of: kinds of values, units, bounds, and how each is written in a file and in a message.
+"""Types of settings: kinds of values, units, bounds, and their form in files and messages.
 
-Which settings a program has is said by its own classes (`journal.settings.server` has the server's), how they are read
-by `journal.settings.file`. An attribute's type is its kind, its ``metadata`` holds its unit and bounds (`within`,
-`bytes_within`). The classes check nothing themselves, so a test may build what no file may name.
+The settings of a program are defined by its own classes (the server's in `journal.settings.server`), and read by
+`journal.settings.file`. An attribute's type is its kind; its ``metadata`` has its unit and bounds (`within`,
+`bytes_within`). The classes check nothing themselves, so that tests may use values that files may not.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ConfigurationError(StorageError):
 
 @attrs.frozen
 class Kind:
-    """What values of one kind are; it annotates the type of an attribute.
+    """A kind of values; it annotates the type of an attribute.
 
     Attributes:
-        parse: From what TOML has to the value; raises `TypeError` or `ValueError` with the words after "x = 1": "is no
-            size".
-        allowed: What is allowed, in the words of an error message; empty if the attribute's bounds say it.
-        show: How a number of this kind is written.
+        parse: Converts from TOML to the value; raises `TypeError` or `ValueError` with the words after "x = 1": "is not
+            a size".
+        allowed: Description of the allowed values for error messages; empty if the bounds are sufficient.
+        show: Formats a number of this kind.
     """
 
     parse: Callable[[object], Any]
@@ -57,10 +57,10 @@ def parse_size(value: object) -> int:
         return value
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB|TiB)", value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError('is no size; write a whole number of bytes or a text like "256 MiB" (B, KiB, MiB, GiB, TiB)')
+        raise ValueError('is not a size; write a whole number of bytes or a text like "256 MiB" (B to TiB)')
     size = Fraction(match[1]) * _UNITS[match[2]]
     if size.denominator != 1:
-        raise ValueError("is no whole number of bytes")
+        raise ValueError("is not a whole number of bytes")
     return size.numerator
 
 
@@ -73,31 +73,31 @@ def format_size(size_bytes: int) -> str:
 
 
 def parse_text(value: object) -> str:
-    """Return a text.
+    """Return the value if it is a text.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not.
     """
     if not isinstance(value, str):
-        raise TypeError("is no text")
+        raise TypeError("is not a text")
     return value
 
 
 def parse_filters(value: object) -> tuple[str, ...]:
-    """Return topic filters, in which ``%u`` and ``%c`` may stand for names.
+    """Return topic filters, in which ``%u`` and ``%c`` are placeholders for names.
 
     Raises:
-        TypeError, ValueError: They are none.
+        TypeError, ValueError: They are not valid.
     """
     values = value if isinstance(value, list) else [value]
     if not values:
-        raise ValueError("names none")
+        raise ValueError("names no topic filter")
     for each in values:
         try:
-            # What stands for a name is no part of the filter's grammar.
+            # A placeholder is not part of the grammar of filters.
             validate_filter(re.sub("%[uc]", "x", parse_text(each)))
         except InvalidNameError as error:
-            raise ValueError("is no topic filter") from error
+            raise ValueError("is not a topic filter") from error
     return tuple(values)
 
 
@@ -106,7 +106,7 @@ def _parse_address(value: object) -> str:
     try:
         parse_address(address)
     except ValueError as error:
-        raise ValueError("is no address") from error
+        raise ValueError("is not an address") from error
     return address
 
 
@@ -122,14 +122,14 @@ Address = Annotated[str, Kind(_parse_address, '"host:port", or "" for off')]
 
 
 class Permission(enum.StrEnum):
-    """What a rule, or what no rule decides, comes to."""
+    """The effect of a rule, or of no matching rule."""
 
     ALLOW = "allow"
     DENY = "deny"
 
 
 class LogLevel(enum.StrEnum):
-    """The least grave messages that are shown."""
+    """The lowest level of messages that are shown."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -146,7 +146,7 @@ class LogFormat(enum.StrEnum):
 
 @attrs.frozen
 class LogConfig:
-    """What a program says of itself, on standard error."""
+    """The log of a program, on standard error."""
 
     level: LogLevel = LogLevel.INFO
     format: LogFormat = LogFormat.CONSOLE
@@ -163,7 +163,7 @@ def bytes_within(at_least: int, at_most: int) -> dict[str, Any]:
 
 
 def allowed(attribute: attrs.Attribute[Any]) -> str:
-    """Say what a setting may be, as the error messages and the comments in the files under ``conf/`` put it."""
+    """The allowed values of a setting, as in error messages and the comments in the files under ``conf/``."""
     annotation = _without_none(attribute.type)
     kind = kind_of(annotation)
     if kind is not None and kind.allowed:
@@ -178,7 +178,7 @@ def allowed(attribute: attrs.Attribute[Any]) -> str:
 
 
 def kind_of(annotation: Any) -> Kind | None:
-    """The kind that annotates a type."""
+    """The kind that annotates a type, None if there is none."""
     return next((found for found in getattr(annotation, "__metadata__", ()) if isinstance(found, Kind)), None)
 
 
@@ -191,5 +191,5 @@ def _without_none(annotation: Any) -> Any:
 
 
 def is_choice(annotation: Any) -> bool:
-    """Whether a type has a few values that a file names by their texts."""
+    """Whether a type is a choice of values that a file names by their texts."""
     return isinstance(annotation, type) and issubclass(annotation, enum.StrEnum)

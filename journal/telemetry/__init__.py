@@ -1,3 +1,3 @@
-"""Looking at a running engine from beside it: what it holds, and whether its loop keeps up. Nothing here changes it."""
+"""Observing a running engine: what it holds, and how late its event loop is. Nothing here changes it."""
 
 __all__: list[str] = []

@@ -1,6 +1,6 @@
-"""Metrics in the text format of Prometheus, for programs that are installed without its client library. Pure.
+"""Metrics in the text format of Prometheus, for programs without its client library. Pure.
 
-A program says what its metrics are as a list of families, made anew for every reading.
+A program describes its metrics as a list of families, which is created for every scrape.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Family:
     """The series of one metric.
 
     Attributes:
-        name: As it is asked for; that of a counter ends in ``_total``.
+        name: Name of the metric; that of a counter ends in ``_total``.
         kind: ``counter``, ``gauge`` or ``histogram``.
-        what: One sentence about it.
+        what: One sentence that describes it.
         labels: Names of its labels.
-        samples: What is behind the name (``_bucket`` or nothing), values of labels, value.
+        samples: Suffix of the name (``_bucket`` or empty), values of the labels, value.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Family:
 
 
 def gauge(name: str, what: str, value: float) -> Family:
-    """What goes up and down."""
+    """A value that can rise and fall."""
     return Family(name, "gauge", what, (), [("", (), value)])
 
 
 def counter(name: str, what: str, value: float) -> Family:
-    """What only grows while the process lives."""
+    """A value that only rises while the process runs."""
     return Family(name, "counter", what, (), [("", (), value)])
 
 
@@ -62,7 +62,7 @@ def counters(name: str, what: str, labels: Labels, values: Mapping[Labels, float
 
 
 def histogram(name: str, what: str, values: Histogram) -> Family:
-    """How often values were how large."""
+    """The distribution of values."""
     bounds = [*map(_number, values.bounds), "+Inf"]
     counts = list(accumulate(values.counts()))
     samples = [("_bucket", (bound,), float(count)) for bound, count in zip(bounds, counts, strict=True)]

@@ -1,6 +1,7 @@
-"""Counts values by size: durations and sizes of commit groups. What is shown of them is the business of others.
+"""Counts of values by size: durations and sizes of commit groups. Other modules publish them.
 
-A histogram is filled by one thread and may be read by another: a reading may miss the newest value, it is never torn.
+A histogram is filled by one thread and may be read by another: the reader may miss the newest value, but never sees a
+partial one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 DURATION_BOUNDS_S: Final = (
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 )  # fmt: skip
-"""From a fast drive's fsync to a disk that is about to fail."""
+"""From the fsync of a fast drive to a disk that will fail soon."""
 
 SIZE_BOUNDS_BYTES: Final = tuple(float(1 << power) for power in range(8, 27, 2))
 """256 bytes to 64 MiB."""
@@ -21,7 +22,7 @@ COUNT_BOUNDS: Final = tuple(float(4**power) for power in range(9))
 
 
 class Histogram:
-    """Values by the lowest bound that is not below them.
+    """Counts values by the lowest bound that is not below them.
 
     Attributes:
         bounds: Upper bounds, rising.
@@ -41,5 +42,5 @@ class Histogram:
         self.total += value
 
     def counts(self) -> tuple[int, ...]:
-        """How many values each bound took, and last those above all bounds; not cumulated."""
+        """The number of values for each bound, and last of those above all bounds; not cumulative."""
         return tuple(self._counts)

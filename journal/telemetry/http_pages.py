@@ -1,7 +1,7 @@
-"""A few pages over HTTP/1.1, for programs that are installed without a web framework: health, metrics, a little more.
+"""A small HTTP/1.1 server for programs that are installed without a web framework: health, metrics, a few pages.
 
-Peers may be anybody: how many there are, how long each takes and how much it says is bounded. What the pages say, and
-who may see them, is known to whoever serves them.
+Peers are not trusted: their number, the time of each request and its size are limited. The callers provide the pages,
+and decide which clients may see them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal.http")
 
 @attrs.frozen(slots=True)
 class Request:
-    """What is asked for.
+    """One request.
 
     Attributes:
-        path: Without what follows a question mark.
+        path: Path without the part after a question mark.
         authorization: The header of this name, empty without one.
-        host: Where the peer is, without its port.
-        query: What follows the question mark, empty without one.
-        headers: All headers, by their names in lower case; of those that came twice the last.
-        body: What came with it; empty where a page takes none.
+        host: Address of the peer, without its port.
+        query: The part after the question mark, empty without one.
+        headers: All headers, by their names in lower case; of repeated ones the last.
+        body: The body; empty if the page takes none.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Request:
 
     @property
     def basic_credentials(self) -> tuple[str | None, bytes | None]:
-        """User and password of HTTP Basic; nobody's if there are none that can be understood."""
+        """User and password of HTTP Basic; (None, None) if there are none or they are not valid."""
         scheme, _, encoded = self.authorization.partition(" ")
         if scheme.lower() != "basic":
             return None, None
@@ -72,11 +72,11 @@ class Reply:
     """An answer.
 
     Attributes:
-        body: For people or for Prometheus.
-        status: Of HTTP.
-        content_type: Of the body.
-        challenge: What `WWW-Authenticate` says, where credentials are missing.
-        headers: Others, by name.
+        body: The body.
+        status: HTTP status.
+        content_type: Content type of the body.
+        challenge: Value of `WWW-Authenticate`, where credentials are missing.
+        headers: Other headers, by name.
     """
 
     body: bytes
@@ -91,11 +91,11 @@ Page = Callable[[Request], Awaitable[Reply]]
 
 @attrs.frozen(slots=True)
 class Resource:
-    """What a path has that takes more than GET.
+    """The methods of a path that accepts more than GET.
 
     Attributes:
-        methods: What answers each method, in capitals; HEAD is answered where GET is.
-        max_body_bytes: The largest body that is taken.
+        methods: The function for each method, in capitals; HEAD is answered where GET is.
+        max_body_bytes: The largest accepted body.
     """
 
     methods: Mapping[str, Page]
@@ -103,12 +103,12 @@ class Resource:
 
     @property
     def allowed(self) -> list[str]:
-        """The methods that are answered."""
+        """The supported methods."""
         return [method for name in self.methods for method in ((name, "HEAD") if name == "GET" else (name,))]
 
 
 def health_reply(reasons: list[str]) -> Reply:
-    """What `/readyz` answers: ready without reasons, and with some 503 and all of them in one line."""
+    """The answer of `/readyz`: ready without reasons, otherwise 503 with all reasons in one line."""
     if not reasons:
         return Reply(b"ready\n")
     return Reply(f"not ready: {'; '.join(reasons)}\n".encode(), 503)
@@ -118,8 +118,8 @@ class HttpPages:
     """Serves pages.
 
     Args:
-        pages: By path; a page alone answers GET and HEAD.
-        tls: Gives what connections that come now are encrypted with; None for plain ones.
+        pages: Pages by path; a page without methods answers GET and HEAD.
+        tls: Returns the TLS context for new connections; None for unencrypted ones.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class HttpPages:
                 reply = await self._answer(*asked, host)
                 is_head = asked[0].method == b"HEAD"
             except h11.RemoteProtocolError as error:
-                # What it found stands behind the colon, and need not be sent back.
+                # The part after the colon is content of the request, and need not be sent back.
                 reply = Reply(f"{str(error).partition(':')[0]}\n".encode(), error.error_status_hint)
                 is_head = False
             with trio.fail_after(REQUEST_S):
@@ -195,18 +195,18 @@ class HttpPages:
         path, query = _target_of(asked)
         resource = self._pages.get(path)
         if resource is None:
-            return Reply(f"there is nothing here; there is {', '.join(self._pages)}\n".encode(), 404)
+            return Reply(f"there is no such page; pages are {', '.join(self._pages)}\n".encode(), 404)
         method = asked.method.decode("ascii")
         page = resource.methods.get("GET" if method == "HEAD" else method)
         if page is None:
             allowed = resource.allowed
-            text = f"only {' and '.join(allowed)} are answered\n".encode()
+            text = f"only {' and '.join(allowed)} are supported\n".encode()
             return Reply(text, HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(allowed)})
         headers = {name.decode("ascii"): value.decode("ascii", "replace") for name, value in asked.headers}
         return await page(Request(path, headers.get("authorization", ""), host, query, headers, body))
 
     async def _next_request(self, http: h11.Connection, stream: trio.abc.Stream) -> tuple[h11.Request, bytes] | None:
-        """The next request, read to its end, and its body; None if the peer has ended."""
+        """The next request and its body, completely received; None if the peer has closed the connection."""
         request: h11.Request | None = None
         body = bytearray()
         max_body_bytes = 0
@@ -224,7 +224,9 @@ class HttpPages:
                 body += event.data
                 if len(body) > max(max_body_bytes, _MAX_HEAD_BYTES):
                     most = (
-                        f"the body has more than {max_body_bytes} bytes" if max_body_bytes else "nothing is sent here"
+                        f"the body has more than {max_body_bytes} bytes"
+                        if max_body_bytes
+                        else "this page takes no body"
                     )
                     raise h11.RemoteProtocolError(most, error_status_hint=413)
             elif isinstance(event, h11.EndOfMessage):
@@ -250,7 +252,7 @@ def _encoded(http: h11.Connection, reply: Reply, *, is_head: bool) -> bytes:
     if reply.challenge:
         headers.append(("WWW-Authenticate", reply.challenge))
     if http.our_state is h11.ERROR:
-        # It was we who broke off; h11 says nothing any more.
+        # This side ended the connection; h11 sends nothing any more.
         return b""
     parts = [
         http.send(

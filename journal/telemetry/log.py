@@ -1,8 +1,8 @@
-"""What a program that runs on says of itself: one line an event on standard error, for people or as JSON.
+"""The log of a long-running program: one line for each event on standard error, for people or as JSON.
 
-An event that comes again and again is told a few times and then counted: a storm of refused connections must not fill
-the disk, nor hide what else happens. Who a line is about (`peer`, `connection`) comes from the context variables of the
-task that logs it.
+An event that is repeated often is shown a few times and then counted: a flood of refused connections must not fill the
+disk, nor hide other events. Fields of a connection (`peer`, `connection`) come from the context variables of the task
+that logs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from journal.settings.values import LogConfig, LogFormat
 
 PERIOD_S: Final = 10.0
 LINES_PER_PERIOD: Final = 20
-"""Lines of one event that are shown in one period."""
+"""Number of lines of one event that are shown in one period."""
 
 _EVENTS_KEPT_APART: Final = 1_000
 _KEY: Final = "_kind"
@@ -46,11 +46,11 @@ class _Window:
 class RateLimit:
     """Shows `LINES_PER_PERIOD` lines of each event in `PERIOD_S`, and counts the others.
 
-    Threads may log; what counts as the same event has the same level and text. The first line of the next period says
-    how many were left out as ``left_out``; if none comes, `keep_telling` says it.
+    Any thread may log; events are the same if they have the same level and text. The first line of the next period has
+    the number of dropped lines as ``left_out``; if there is none, `keep_telling` logs it.
 
     Args:
-        now_s: A clock that only runs forward.
+        now_s: A monotonic clock in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def __call__(self, logger: WrappedLogger, method: str, event_dict: EventDict) -> EventDict:
-        """Let a line pass or drop it: a processor of structlog."""
+        """Pass a line on or drop it: a processor of structlog."""
         kind = str(event_dict.pop(_KEY, event_dict.get("event", "")))
         if event_dict.pop(_UNLIMITED, False):
             return event_dict
@@ -74,10 +74,10 @@ class RateLimit:
         return event_dict
 
     def _window(self, key: tuple[str, str]) -> tuple[_Window, int]:
-        """The present period of an event, and how many lines the one that just ended left out."""
+        """The present period of an event, and how many lines were dropped in the one that has just ended."""
         now = self._now_s()
         if key not in self._windows and len(self._windows) >= _EVENTS_KEPT_APART:
-            # Texts that differ each time: they share a period rather than fill the memory.
+            # Events whose text differs each time share a period, so that they do not fill the memory.
             key = (key[0], "(other events)")
         window = self._windows.get(key)
         if window is not None and now < window.ends_at:
@@ -86,7 +86,7 @@ class RateLimit:
         return fresh, 0 if window is None else window.left_out
 
     def tell(self, *, also_unfinished: bool = False) -> None:
-        """Log how many lines were left out of each period that has ended, or of all."""
+        """Log the number of dropped lines of each period that has ended, or of all periods."""
         with self._lock:
             now = self._now_s()
             ended = {key: window for key, window in self._windows.items() if also_unfinished or now >= window.ends_at}
@@ -105,23 +105,23 @@ class RateLimit:
 
 
 class _ToStructlog(logging.Handler):
-    """Takes what a library says through the standard library, which it knows alone."""
+    """Passes messages of libraries from the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # The text before its values are filled in says which event it is.
+        # The text before its values are filled in identifies the event.
         kind = {_KEY: str(record.msg)}
         structlog.get_logger("journal").log(record.levelno, record.getMessage(), exc_info=record.exc_info, **kind)
 
 
 def configure_log(config: LogConfig, libraries: Sequence[str] = ("journal",)) -> RateLimit:
-    """Set the process's log up.
+    """Configure the log of the process.
 
     Args:
-        config: What is shown, and how.
-        libraries: Names of the loggers in the standard library whose messages go there too.
+        config: What is shown, and in which form.
+        libraries: Names of the standard library's loggers whose messages are included.
 
     Returns:
-        What bounds the log. The program runs its `keep_telling` and, at its end, `tell`.
+        The rate limit. The program runs its `keep_telling` and, at its end, `tell`.
     """
     limit = RateLimit()
     form: list[Processor] = (
@@ -149,13 +149,13 @@ def configure_log(config: LogConfig, libraries: Sequence[str] = ("journal",)) ->
 
 
 def condense_exception(logger: WrappedLogger, method: str, event_dict: EventDict) -> EventDict:
-    """Put an exception into the line: what it is, what it came from, and where, innermost first."""
+    """Put an exception into one line: type, message, causes, and stack, innermost frame first."""
     exc_info = event_dict.pop("exc_info", None)
     error = exc_info[1] if isinstance(exc_info, tuple) else exc_info
     if error is True:
         error = sys.exc_info()[1]
     if isinstance(error, BaseException):
-        # Under the name "exception" the renderer would begin a new line.
+        # With the key "exception" the renderer would begin a new line.
         event_dict["raised"] = _condensed(error)
     return event_dict
 
@@ -172,7 +172,7 @@ def _condensed(error: BaseException) -> str:
 
 
 def in_one_line(logger: WrappedLogger, method: str, event_dict: EventDict) -> EventDict:
-    """Write control characters as escapes: what a client calls itself must not make a line of its own."""
+    """Escape control characters: a name from a client must not begin a line of its own."""
     for key, value in event_dict.items():
         if isinstance(value, str) and _NOT_IN_A_LINE.search(value):
             event_dict[key] = _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], value)

@@ -16,16 +16,16 @@ import trio
 from journal.telemetry.histogram import Histogram
 
 LONG_S: Final = 0.05
-"""What no iteration should take: everybody else waits for that long."""
+"""An iteration should be shorter than this: all other tasks wait for that long."""
 
 _WINDOW_S: Final = 60.0
 
 
 class LoopMonitor(trio.abc.Instrument):
-    """The longest iterations of the loop that it is added to with `trio.lowlevel.add_instrument`.
+    """The longest iterations of the loop to which it is added with `trio.lowlevel.add_instrument`.
 
     Attributes:
-        long_count: Iterations that took longer than `LONG_S`.
+        long_count: Number of iterations that took longer than `LONG_S`.
     """
 
     def __init__(self) -> None:
@@ -36,14 +36,14 @@ class LoopMonitor(trio.abc.Instrument):
         self._longest_before_s = 0.0
 
     def after_io_wait(self, timeout: float) -> None:
-        """An iteration begins."""
+        """Note the beginning of an iteration."""
         self._began_s = perf_counter()
 
     def before_io_wait(self, timeout: float) -> None:
-        """An iteration ends."""
+        """Note the end of an iteration."""
         now_s = perf_counter()
         took_s = now_s - self._began_s
-        if took_s > self._longest_s:  # noqa: PLR1730 a call of max() costs more, and this runs in every iteration
+        if took_s > self._longest_s:  # noqa: PLR1730 a call of max() takes longer, and this runs in every iteration
             self._longest_s = took_s
         if took_s > LONG_S:
             self.long_count += 1
@@ -66,15 +66,15 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 class LoopLag:
-    """Looks at the loop, and at whether appends are held back.
+    """Measures the delay of the loop, and how long appends have been held back.
 
     Args:
-        has_room: Whether the engine takes in more appends just now.
+        has_room: Whether the engine accepts more appends now.
 
     Attributes:
-        late_s: How late each beat came.
-        stalls: Beats that came more than a tenth of a second late.
-        stalled_s: How late those came, in all.
+        late_s: Delay of each sample in seconds.
+        stalls: Number of samples that were more than a tenth of a second late.
+        stalled_s: Sum of the delays of these, in seconds.
     """
 
     def __init__(self, has_room: Callable[[], bool]) -> None:
@@ -85,14 +85,14 @@ class LoopLag:
         self.stalled_s = 0.0
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Take samples until cancelled."""
         while True:
             wanted = trio.current_time() + _EVERY_S
             await trio.sleep_until(wanted)
             self.beat(wanted)
 
     def beat(self, wanted: float) -> None:
-        """One beat, which should have come at a time of trio's clock."""
+        """Take one sample, which was due at this time of trio's clock."""
         now = trio.current_time()
         late_s = max(0.0, now - wanted)
         self.late_s.observe(late_s)
@@ -107,5 +107,5 @@ class LoopLag:
 
     @property
     def held_back_s(self) -> float:
-        """For how long appends have been held back; 0 while they are not."""
+        """How long appends have been held back, in seconds; 0 while they are accepted."""
         return 0.0 if self._held_back_since is None else trio.current_time() - self._held_back_since

@@ -1,4 +1,4 @@
-"""Long walks over a million things in small steps, so that whoever else uses the event loop notices nothing."""
+"""Splitting walks over a million things into small steps, so that other tasks of the event loop are not delayed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import trio
 _LOOKED_AT_ONCE: Final = 64
 _STEP_S: Final = 0.0005
 _SHARE: Final = 0.01
-"""Of the loop's time that a walk may take."""
+"""Share of the loop's time that a walk may take."""
 
 
 class Pace:
-    """Keeps a walk to one hundredth of the loop's time: a step of half a millisecond, then fifty for the others.
+    """Limits a walk to one hundredth of the loop's time: a step of half a millisecond, then a pause of fifty.
 
     Args:
-        share: Another part of the loop's time; 1 for no pause but a checkpoint between steps.
+        share: Another share of the loop's time; 1 for no pause but a checkpoint between steps.
     """
 
     def __init__(self, share: float = _SHARE) -> None:
@@ -26,7 +26,7 @@ class Pace:
         self._began_s = perf_counter()
 
     async def step(self) -> None:
-        """Call once for each thing that is looked at; waits now and then."""
+        """Call once for each thing of the walk; waits from time to time."""
         # Not a checkpoint on every call: this is called a million times.
         self._left -= 1
         if self._left:
@@ -37,6 +37,6 @@ class Pace:
             await self.rest()
 
     async def rest(self) -> None:
-        """Give the loop to the others for as long as the time spent since the last rest allows for."""
+        """Wait as long as the time used since the last wait requires."""
         await trio.sleep((perf_counter() - self._began_s) * self._pauses_per_step)
         self._began_s = perf_counter()

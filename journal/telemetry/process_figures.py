@@ -1,4 +1,4 @@
-"""What Linux knows of this process, under the names that all programs tell it to Prometheus by."""
+"""Figures of this process from Linux, under the common names of Prometheus."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from journal.telemetry.exposition import Family, counter, gauge
 _SELF: Final = Path("/proc/self")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-# Fields of /proc/self/stat, counted from behind the program's name, which may have spaces in it.
+# Fields of /proc/self/stat, counted from after the program's name, which may contain spaces.
 _STARTED_TICKS: Final = 19
 _VIRTUAL_BYTES: Final = 20
 _RESIDENT_PAGES: Final = 21
 
 
 def process_figures() -> Iterator[Family]:
-    """Families ``process_...``; those that cannot be read here are left out."""
+    """Families ``process_...``; those that cannot be read are left out."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield counter("process_cpu_seconds_total", "Time of the processor.", usage.ru_utime + usage.ru_stime)
     try:
         figures = (_SELF / "stat").read_text().rpartition(")")[2].split()
-        # Linux 6.2 and newer tell their number; before, they have to be counted, which takes its time with thousands.
+        # Linux 6.2 and newer report their number; before, they have to be counted, which is slow for thousands.
         open_count = os.stat(_SELF / "fd").st_size or len(os.listdir(_SELF / "fd"))
     except OSError:
         return
@@ -41,6 +41,6 @@ def process_figures() -> Iterator[Family]:
 
 @functools.cache
 def _started_s(ticks_since_boot: int) -> float:
-    """When that was. It is found out once: a clock that is put right must not look like a start."""
+    """Start time. It is computed once: a change of the clock must not look like a restart."""
     booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     return round(booted_s + ticks_since_boot / _TICKS_PER_S, 2)

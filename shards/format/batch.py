@@ -1,7 +1,7 @@
-"""Record batches: the unit of append, storage, transport and read; made, opened, cut and walked here.
+"""Record batches: the unit of append, storage, transport and read; encoding, decoding, slicing and iterating.
 
-The header, its stamp and its checks are `shards.format.batch_header`, the columns inside are `shards.format.columns`. A
-server moves batches without opening them: it needs `verify_body`, `stamp` and `iterate` alone.
+The header, its stamp and its checks are in `shards.format.batch_header`, the columns in `shards.format.columns`. A
+server passes batches on without decoding them: it needs only `verify_body`, `stamp` and `iterate`.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ def encode_values(
     producer_epoch: int = 0,
     sequence: int = 0,
 ) -> bytes:
-    """Return an unstamped batch of records that have nothing but a value: the fast way in, see `encode`."""
+    """Return an unstamped batch of records that have only a value: the fast way, see `encode`."""
     count = len(values)
     if count == 1 and not codec:
         value = values[0]
         size_bytes = len(value)
         if size_bytes <= MAX_RAW_BYTES - 16 and 0 <= timestamp_us <= MAX_TIME_US:
-            # What many clients send, one message at a time: the same bytes in one step.
+            # Many clients send one message at a time: the same bytes in one step.
             if size_bytes & 7:
                 value += pad(size_bytes)
             body_size = 8 + len(value)
@@ -165,9 +165,9 @@ def encode_values(
 
 
 def with_sequence(batch: Buffer, *, producer_id: int, producer_epoch: int, sequence: int) -> bytes:
-    """Return a copy of an encoded batch with these producer fields and the body checksum that fits them.
+    """Return a copy of an encoded batch with these producer fields and the matching body checksum.
 
-    The batch must be one that `encode` made; it is not checked again.
+    The batch must come from `encode`; it is not checked again.
     """
     view = memoryview(batch)
     checked = b"".join(
@@ -216,12 +216,12 @@ def timestamps(buffer: Buffer, at: int = 0, *, max_raw_bytes: int = MAX_RAW_BYTE
 
 
 def iterate(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield position and header of each of the stamped batches that lie back to back from ``at`` to ``end``.
+    """Yield position and header of each of the adjacent stamped batches from ``at`` to ``end``.
 
-    Only magic and sizes are checked, so that walking costs nothing; use `verify` on what is to be trusted.
+    Only magic and sizes are checked, so this costs little; use `verify` on bytes that are not trusted.
 
     Raises:
-        BatchError: Something else than a batch begins where one is due, or the last is cut off.
+        BatchError: Other bytes than a batch are found, or the last batch is cut off.
     """
     end = len(buffer) if end is None else end
     while at < end:
@@ -237,10 +237,10 @@ def iterate(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[tup
 
 
 def slice_batch(buffer: Buffer, at: int, first_offset: int, next_offset: int) -> bytes:
-    """Return a stamped batch of only the records from ``first_offset`` up to but not including ``next_offset``.
+    """Return a stamped batch with only the records from ``first_offset`` up to but not including ``next_offset``.
 
-    lsn, append time and producer stay; base offset and sequence become those of its first record. Of a gap batch the
-    result is the gap of that range.
+    lsn, append time and producer are kept; base offset and sequence become those of its first record. For a gap batch
+    the result is the gap of that range.
 
     Raises:
         InvalidRequestError: The range is empty or not within the batch.
@@ -249,7 +249,7 @@ def slice_batch(buffer: Buffer, at: int, first_offset: int, next_offset: int) ->
     header = verify(buffer, at)
     if not header.base_offset <= first_offset < next_offset <= header.next_offset:
         raise InvalidRequestError(
-            f"offsets {first_offset} to {next_offset} are no part of a batch that holds "
+            f"offsets {first_offset} to {next_offset} are not part of a batch that has "
             f"{header.base_offset} to {header.next_offset}"
         )
     if header.is_gap:
@@ -294,13 +294,13 @@ def recompress(buffer: Buffer, at: int, codec: Codec) -> bytes:
 
 
 def gap_batch(first_offset: int, next_offset: int, lsn: int, append_time_us: int) -> bytes:
-    """Return the stamped control batch that tells readers of lost offsets up to but not including ``next_offset``.
+    """Return the stamped control batch that reports lost offsets up to but not including ``next_offset`` to readers.
 
     Raises:
         InvalidRequestError: The range is empty or below 0.
     """
     if not 0 <= first_offset < next_offset:
-        raise InvalidRequestError(f"a gap from offset {first_offset} to {next_offset} is no range")
+        raise InvalidRequestError(f"a gap from offset {first_offset} to {next_offset} is not a range")
     body = INT64.pack(next_offset)
     checked = CHECKED.pack(*GAP_FIELDS) + body
     batch = bytearray(_UNSTAMPED + crc32c(checked).to_bytes(4, "little") + checked)
@@ -311,15 +311,15 @@ def gap_batch(first_offset: int, next_offset: int, lsn: int, append_time_us: int
 def read_records(
     buffer: Buffer, *, start_offset: int = 0, now_us: int = 0, max_raw_bytes: int = MAX_RAW_BYTES
 ) -> list[StoredRecord | Gap]:
-    """Return what a reader sees of the batches that lie back to back in ``buffer``.
+    """Return the records and gaps of the adjacent batches in ``buffer``, as a reader sees them.
 
     Args:
-        start_offset: Records below it are left out, a gap that reaches over it begins there.
-        now_us: Records that have expired by then are left out; 0 shows all.
+        start_offset: Records below it are left out; a gap that includes it begins there.
+        now_us: Records that have expired at this time are left out; 0 keeps all.
         max_raw_bytes: Limit of one batch's body before compression.
 
     Raises:
-        BatchError: As `decode`, for any batch that has something to show.
+        BatchError: As `decode`, for any batch with records to return.
     """
     found: list[StoredRecord | Gap] = []
     for at, unverified in iterate(buffer):
@@ -355,7 +355,7 @@ def _build(
     if earliest_us != latest_us:
         columns[Column.TIMESTAMP] = times_us
     if not columns:
-        # Without any column nothing would bound the record count by the size of the body.
+        # Without any column the size of the body would not bound the number of records.
         columns[Column.VALUE] = (b"",) * len(times_us)
     return _assemble(
         write_columns(columns),
@@ -405,7 +405,7 @@ def _columns(
     raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
     columns = read_columns(raw, header.record_count, header.columns, wanted)
     if wanted & Column.TIMESTAMP:
-        # Time indexes rely on the header's bounds, so a batch that lies about them is refused as a whole.
+        # Time indexes rely on the header's bounds, so a batch with wrong ones is refused as a whole.
         times_us = columns.get(Column.TIMESTAMP)
         found = (min(times_us), max(times_us)) if times_us else (header.min_timestamp_us, header.min_timestamp_us)
         if found != (header.min_timestamp_us, header.max_timestamp_us):

@@ -1,7 +1,7 @@
-"""The 88-byte header of a record batch: its layout, stamp and checks. What the body holds is `shards.format.columns`.
+"""The 88-byte header of a record batch: its layout, stamp and checks. The body is in `shards.format.columns`.
 
-The first 32 bytes belong to the server, which stamps them when it gives the batch its place; they are zero before. The
-rest belongs to the producer and is never changed after it.
+The first 32 bytes belong to the server, which writes them (the stamp) when the batch is appended; they are zero before.
+The rest belongs to the producer and is never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shards.format.compression import Codec
 MAGIC = b"JRB1"
 HEADER_SIZE = 88
 SMALLEST_BATCH_BYTES = HEADER_SIZE + 8
-"""No batch is smaller: a body has at least 4 bytes before compression, and a gap batch has 8."""
+"""The smallest possible batch: a body has at least 4 bytes before compression, and a gap batch has 8."""
 PREFIX_SIZE = 32
 BODY_CRC_AT = 32
 CHECKED_FROM = 36
@@ -32,7 +32,7 @@ MAX_RECORD_COUNT = 1 << 20
 MAX_RAW_BYTES = 64 << 20
 """Size limit of a body before compression; a batch over it is refused by encoder, server and reader alike."""
 GAP = 1
-"""Flag: a control batch that stands for lost offsets; its body is the int64 offset after them."""
+"""Flag: a control batch for lost offsets; its body is the int64 offset after them."""
 
 _PLACE = "QQQ"
 _PRODUCER = "IQI"
@@ -46,17 +46,17 @@ _HEADER_WITHOUT_MAGIC = struct.Struct(f"<4xI{_PLACE}I{_CHECKED}")
 _BODY_SIZE = struct.Struct("<I")  # The first of the fields of `CHECKED`.
 INT64 = struct.Struct("<q")
 GAP_FIELDS = (INT64.size, INT64.size, 0, 0, 0, GAP, 0, 0, 0, 0, 0, 0)
-"""All that a gap batch has from byte 36 up to its body."""
+"""The fixed fields of a gap batch from byte 36 up to its body."""
 MAX_CODEC = int(max(Codec))
 _new_tuple = tuple.__new__
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch header, in the order in which they lie; a tuple because one is made for every append.
+    """The fields of a batch header, in their order; a tuple because one is made for every append.
 
     Attributes:
         base_offset: Offset of the first record; 0 while the batch is not stamped.
-        body_size: Stored size in bytes, maybe compressed, without the padding at the end.
+        body_size: Stored size in bytes, possibly compressed, without the padding at the end.
         raw_size: Size of the body in bytes before compression.
         columns: Bit set of `shards.format.columns.Column`.
         sequence: The producer's number of the first record, modulo `MAX_SEQUENCE`.
@@ -97,12 +97,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_gap(self) -> bool:
-        """Whether the batch stands for lost offsets and holds no records."""
+        """Whether the batch reports lost offsets and has no records."""
         return self.flags & GAP != 0
 
     @staticmethod
     def unpack(buffer: Buffer, at: int = 0) -> BatchHeader:
-        """Read the header at ``at``, stamped or not, without checking more than that its bytes are there.
+        """Decode the header at ``at``, stamped or not; only checks that its bytes exist.
 
         Raises:
             BatchError: The buffer ends inside the header (or inside the body of a gap batch).
@@ -115,7 +115,7 @@ class BatchHeader(NamedTuple):
 
 
 class _GapHeader(BatchHeader):
-    """Header of a gap batch: the end of its range lies in the body, so it is carried along."""
+    """Header of a gap batch: the end of its range is in the body, so it is stored here in addition."""
 
     gap_next_offset: int
 
@@ -134,21 +134,21 @@ class _GapHeader(BatchHeader):
 
 
 def stored_size(buffer: Buffer, at: int = 0) -> int:
-    """Return the size that the header at ``at``, of which nothing is checked, gives the whole batch."""
+    """Return the size of the whole batch according to the header at ``at``, of which nothing is checked."""
     (body_size,) = _BODY_SIZE.unpack_from(buffer, at + CHECKED_FROM)
     return int(HEADER_SIZE + (body_size + 7 & -8))
 
 
 def stamp(buffer: bytearray | memoryview, at: int, base_offset: int, lsn: int, append_time_us: int) -> None:
-    """Write the server's part, bytes 0 to 32, of the batch at ``at`` in place; nothing else is looked at or changed."""
+    """Write the server's part, bytes 0 to 32, of the batch at ``at`` in place; nothing else is read or changed."""
     place = PLACE.pack(base_offset, lsn, append_time_us)
     PREFIX.pack_into(buffer, at, MAGIC, crc32c(place), base_offset, lsn, append_time_us)
 
 
 def verify_body(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """Check the producer's part of the batch at ``at``: what a server asks of an append. The stamp is not looked at.
+    """Check the producer's part of the batch at ``at``, as a server does for an append. The stamp is not checked.
 
-    The columns themselves are not opened; only a reader does that.
+    The columns are not decoded; only a reader does that.
 
     Raises:
         BatchError: It is cut off, its checksum is wrong, a field is impossible, or it is a gap batch.
@@ -163,7 +163,7 @@ def verify_body(buffer: Buffer, at: int = 0) -> BatchHeader:
     end = at + HEADER_SIZE + (body_size + 7 & -8)
     if end > len(buffer):
         raise _cut_off(buffer, at, end - at)
-    # The view is not bound to a name: an error's traceback would keep the caller's bytearray from being resized.
+    # Not assigned to a name: in the traceback of an error it would keep the caller's bytearray from being resized.
     if crc32c(memoryview(buffer)[at + CHECKED_FROM : end]) != body_crc:
         raise _wrong_checksum(buffer, at, end, body_crc)
     if (
@@ -180,10 +180,10 @@ def verify_body(buffer: Buffer, at: int = 0) -> BatchHeader:
 
 
 def verify(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """Check stamp and body of the batch at ``at``: what a reader asks of stored or received bytes.
+    """Check stamp and body of the batch at ``at``, as a reader does for stored or received bytes.
 
     Raises:
-        BatchError: As `verify_body`, or the batch was never stamped or its stamp is damaged. Gap batches are welcome.
+        BatchError: As `verify_body`, or the batch was never stamped or its stamp is damaged. Gap batches are valid.
     """
     if buffer[at : at + 4] != MAGIC:
         verify_magic(buffer, at)
@@ -195,7 +195,7 @@ def verify(buffer: Buffer, at: int = 0) -> BatchHeader:
 
 
 def verify_content(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """Check the producer's part as `verify_body`, but let a gap batch pass: for readers who need no stamp."""
+    """Check the producer's part like `verify_body`, but accept a gap batch: for readers that need no stamp."""
     if len(buffer) - at < HEADER_SIZE:
         raise _cut_off(buffer, at, HEADER_SIZE)
     return _verify_gap(buffer, at) if buffer[at + FLAGS_AT] else verify_body(buffer, at)
@@ -205,7 +205,7 @@ def verify_magic(buffer: Buffer, at: int = 0) -> None:
     """Check that a stamped batch may begin at ``at``.
 
     Raises:
-        BatchError: Other bytes, or too few, are there.
+        BatchError: Other bytes, or too few, are found.
     """
     if buffer[at : at + 4] != MAGIC:
         magic = bytes(buffer[at : at + 4])
@@ -216,10 +216,10 @@ def verify_magic(buffer: Buffer, at: int = 0) -> None:
 
 
 def verify_stamp(buffer: Buffer, at: int = 0) -> None:
-    """Check that a stamped batch begins at ``at``: its magic, and the checksum of its place in the shard.
+    """Check that a stamped batch begins at ``at``: its magic, and the checksum of its stamp.
 
     Raises:
-        BatchError: None does, or the buffer ends inside the header.
+        BatchError: No stamped batch begins there, or the buffer ends inside the header.
     """
     verify_magic(buffer, at)
     if len(buffer) - at < HEADER_SIZE:
@@ -246,13 +246,13 @@ def _verify_gap(buffer: Buffer, at: int) -> BatchHeader:
 
 
 def _refuse_impossible(header: BatchHeader, buffer: Buffer, at: int) -> None:
-    """Raise for the first field that is impossible; return if it was only that there is padding, and it is zero."""
+    """Raise for the first impossible field; return if there is none, or only valid padding."""
     smallest = 4 * header.record_count
     uncompressed_size = header.raw_size if header.codec == 0 else header.body_size
     end_of_body = at + HEADER_SIZE + header.body_size
     padding = bytes(buffer[end_of_body : at + header.size_bytes])
     for what, is_right, expected, found in (
-        ("flags", header.flags == 0, "0, for producers set none", header.flags),
+        ("flags", header.flags == 0, "0, since producers set none", header.flags),
         ("reserved field", header.reserved == 0, "0", header.reserved),
         ("record_count", 0 < header.record_count <= MAX_RECORD_COUNT, f"1 to {MAX_RECORD_COUNT}", header.record_count),
         ("columns", 0 < header.columns <= ALL_COLUMNS, f"a bit set from 1 to {ALL_COLUMNS}", header.columns),

@@ -1,8 +1,8 @@
-"""The body of a record batch before compression: Arrow column buffers, written and read. The header is elsewhere.
+"""The body of a record batch before compression: encoding and decoding its Arrow column buffers.
 
-Every buffer starts at a multiple of 8 and is padded with zeros to one. There are no validity buffers. A text or binary
-column is ``int32 offsets[n + 1]`` and the data; a list column puts the offsets of the lists before its items' buffers.
-Offsets begin at 0 and never fall. Reading believes none of that: what does not fit raises `BatchError`.
+Every buffer begins at a multiple of 8 and is padded to one with zeros. There are no validity buffers. A text or binary
+column is ``int32 offsets[n + 1]`` and the data; a list column has the offsets of the lists before its items' buffers.
+Offsets begin at 0 and never fall. Decoding checks all of this and raises `BatchError` for anything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tags = tuple[str, ...]
 
 
 class Column:
-    """The columns' bits, in the order in which the columns lie. Plain ints: an enum would cost more than reading."""
+    """The columns' bits, in the order of the columns. Plain integers: an enum would take longer than the decoding."""
 
     TIMESTAMP: Final = 1
     TOPIC: Final = 2
@@ -39,7 +39,7 @@ ALL_COLUMNS = 127
 
 
 def pad(size_bytes: int) -> bytes:
-    """Return the zeros that follow a buffer of this size."""
+    """Return the padding after a buffer of this size."""
     return _PADDING[size_bytes & 7]
 
 
@@ -58,7 +58,7 @@ def write_offsets(sizes: Iterable[int]) -> list[bytes]:
     """Return the offsets buffer of items with these sizes.
 
     Raises:
-        LimitExceededError: Together they pass what an int32 holds.
+        LimitExceededError: Their sum does not fit into an int32.
     """
     offsets = list(accumulate(sizes, initial=0))
     if offsets[-1] > _MAX_DATA_BYTES:
@@ -70,7 +70,7 @@ def write_offsets(sizes: Iterable[int]) -> list[bytes]:
 def write_binary(items: Sequence[bytes]) -> list[bytes]:
     """Return the buffers of a binary column."""
     if len(items) == 1 and len(items[0]) <= _MAX_DATA_BYTES:
-        # One message at a time is how many clients append, so it is worth a shorter way to the same bytes.
+        # Many clients append one message at a time, so it has a faster path to the same bytes.
         return [_ONE_ITEM.pack(0, len(items[0])), items[0], pad(len(items[0]))]
     data = b"".join(items)
     return [*write_offsets(map(len, items)), data, pad(len(data))]
@@ -80,7 +80,7 @@ def write_text(items: Sequence[str]) -> list[bytes]:
     """Return the buffers of a UTF-8 column.
 
     Raises:
-        InvalidRequestError: A text holds a lone surrogate.
+        InvalidRequestError: A text contains a lone surrogate.
     """
     try:
         data = "".join(items).encode()
@@ -114,7 +114,7 @@ _WRITERS: tuple[tuple[int, Callable[[Any], list[bytes]]], ...] = (
 
 
 def write_columns(columns: dict[int, Sequence[Any]]) -> bytes:
-    """Return the body that holds these columns, all of the same length."""
+    """Return the body with these columns, all of the same length."""
     parts: list[bytes] = []
     for column, write in _WRITERS:
         if column in columns:
@@ -123,7 +123,7 @@ def write_columns(columns: dict[int, Sequence[Any]]) -> bytes:
 
 
 class _Cursor:
-    """A place in a body that is being read; each method takes the buffers at the place and moves on."""
+    """A position in a body during decoding; each method reads the buffers there and moves on."""
 
     __slots__ = ("at", "body")
 
@@ -132,7 +132,7 @@ class _Cursor:
         self.at = 0
 
     def _take(self, size_bytes: int) -> int:
-        """Move over a buffer and its padding; return where it began."""
+        """Move over a buffer and its padding; return its position."""
         start = self.at
         self.at = start + (size_bytes + 7 & -8)
         if self.at > len(self.body):
@@ -162,7 +162,7 @@ class _Cursor:
         return offsets
 
     def last_offset(self, count: int) -> int:
-        """Move over an offsets buffer and return how much its items take together."""
+        """Move over a buffer of offsets; return the size of its items together."""
         start = self._take(4 * (count + 1))
         (last,) = struct.unpack_from("<i", self.body, start + 4 * count)
         if last < 0:
@@ -226,7 +226,7 @@ _READERS: tuple[tuple[int, _Read, _Skip], ...] = (
 
 
 def read_columns(body: bytes, count: int, present: int, wanted: int = ALL_COLUMNS) -> dict[int, Sequence[Any]]:
-    """Return the wanted ones of the columns present, each with ``count`` items. Others are stepped over unread.
+    """Return the wanted ones of the present columns, each with ``count`` items. Others are skipped.
 
     Raises:
         BatchError: A buffer does not fit the body, offsets fall, a text is not UTF-8, a time is negative, or bytes

@@ -1,7 +1,7 @@
-"""The codecs of a record batch's body. Decompression believes nothing that the compressed bytes say of themselves.
+"""The codecs of a record batch's body. Decompression does not trust the sizes in the compressed bytes.
 
-``zstd`` is exactly one Zstandard frame that states its content size; ``lz4`` is one bare LZ4 block, whose size the
-batch header gives. Which bytes are compressed is the matter of `shards.format.batch`.
+``zstd`` is exactly one Zstandard frame with its content size; ``lz4`` is one bare LZ4 block, whose size is in the batch
+header. `shards.format.batch` decides which bytes are compressed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shards.format.checksum import Buffer
 
 ZSTD_LEVEL = 1
 LZ4_MAX_RATIO = 255
-"""One byte of an LZ4 block never stands for more bytes than this, so a larger claim is a lie."""
+"""One byte of an LZ4 block decompresses to at most this many bytes, so a larger size is wrong."""
 
 
 class Codec(enum.IntEnum):
@@ -28,7 +28,7 @@ class Codec(enum.IntEnum):
     LZ4 = 2
 
     def __str__(self) -> str:
-        """The name, for people: `zstd`."""
+        """The name of the codec: `zstd`."""
         return self.name.lower()
 
     def __format__(self, spec: str) -> str:
@@ -36,7 +36,7 @@ class Codec(enum.IntEnum):
 
 
 class _Contexts(threading.local):
-    """Zstandard contexts are costly to make and must not be shared by threads: one pair a thread."""
+    """Zstandard contexts are expensive to create and must not be shared by threads: one pair for each thread."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
@@ -47,7 +47,7 @@ _contexts = _Contexts()
 
 
 def compress(codec: int, raw: bytes) -> bytes:
-    """Return ``raw`` compressed by ``codec`` (`Codec.NONE`: as it is)."""
+    """Return ``raw`` compressed by ``codec`` (`Codec.NONE`: unchanged)."""
     if codec == Codec.ZSTD:
         return _contexts.compressor.compress(raw)
     if codec == Codec.LZ4:
@@ -56,9 +56,9 @@ def compress(codec: int, raw: bytes) -> bytes:
 
 
 def decompress(codec: int, stored: Buffer, raw_size: int, *, max_raw_bytes: int) -> bytes:
-    """Return the ``raw_size`` bytes that ``stored`` stands for.
+    """Return the ``raw_size`` decompressed bytes of ``stored``.
 
-    Memory is taken only after ``raw_size`` has passed the limit and agrees with what the compressed bytes claim.
+    Memory is allocated only after ``raw_size`` was compared with the limit and the size in the compressed bytes.
 
     Raises:
         BatchError: The codec is unknown, the size is over ``max_raw_bytes`` or wrong, or the bytes are damaged.
@@ -80,7 +80,7 @@ def decompress(codec: int, stored: Buffer, raw_size: int, *, max_raw_bytes: int)
 
 def _decompress_zstd(stored: Buffer, raw_size: int) -> bytes:
     try:
-        # The library takes memory for the size the frame claims, so the claim is looked at first.
+        # The library allocates the size that the frame states, so this is checked first.
         claimed = zstandard.frame_content_size(stored)
         if claimed != raw_size:
             found = "no content size" if claimed < 0 else f"content size {claimed}"

@@ -1,4 +1,4 @@
-"""What an application puts into a shard and gets back from it. No bytes layout here: see `shards.format.batch`."""
+"""Records as applications append and read them. The byte layout is in `shards.format.batch`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import attrs
 
 @attrs.frozen(slots=True)
 class Record:
-    """One message, as its producer gives it.
+    """One message from its producer.
 
     Attributes:
         value: Payload bytes.
-        key: Compaction and lookup key; empty means none.
-        topic: Topic name; empty means "the shard's own name", which costs no bytes in a one-topic shard.
-        timestamp_us: Producer's time in microseconds since the epoch; 0 lets the encoder fill in its own clock.
+        key: Key for compaction and reads by key; empty means none.
+        topic: Topic name; empty means the shard's own name, which takes no bytes.
+        timestamp_us: Producer's time in microseconds since the epoch; 0 lets the encoder use its own clock.
         headers: Ordered (name, value) pairs; names may repeat.
-        tags: Short words that a read by tag finds.
-        expires_at_us: Time from which readers no longer see the record; 0 means never.
+        tags: Short words for reads by tag.
+        expires_at_us: Time in microseconds since the epoch from which readers no longer see the record; 0 means never.
     """
 
     value: bytes = b""
@@ -30,12 +30,12 @@ class Record:
 
 @attrs.frozen(slots=True)
 class StoredRecord:
-    """A record with the place and time that the server gave it: the fields of `Record` after these three.
+    """A record with the position and time that the server assigned: the fields of `Record` after these three.
 
     Attributes:
         offset: Number of the record in its shard, from 0.
-        lsn: Log sequence number of the batch that carried it.
-        append_time_us: Server time of the append; never goes backwards within a group.
+        lsn: Log sequence number of its batch.
+        append_time_us: Server time of the append; never goes back within a group.
     """
 
     offset: int
@@ -52,9 +52,9 @@ class StoredRecord:
 
 @attrs.frozen(slots=True)
 class Gap:
-    """Offsets that were given out and are gone: records of a memory segment lost with the node.
+    """A range of lost offsets: records of a memory segment that were lost with the node.
 
-    Readers meet it in place of the lost records, in order, so that a loss is never silent.
+    Readers get it in place of the lost records, in order, so that a loss is never silent.
 
     Attributes:
         first_offset: First lost offset.

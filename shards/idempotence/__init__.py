@@ -1,3 +1,3 @@
-"""Idempotent producers: what a shard remembers of them, and what is done with a batch that comes again."""
+"""Idempotent producers: their state in a shard, and how repeated batches are handled."""
 
 __all__: list[str] = []

@@ -1,8 +1,9 @@
-"""What a shard remembers of a producer so that each of its batches is stored once.
+"""The state of a producer in a shard, which ensures that each of its batches is stored once.
 
-Sequence numbers count records per (producer, shard), modulo 2^32. Where a producer is alone in a shard its sequence
-and the offsets run in parallel, so a whole history is one run; only where producers interleave are there more, and
-the oldest runs are forgotten first. Of the forgotten ones it stays known from where on they were stored without a hole.
+Sequence numbers count records per (producer, shard), modulo 2^32. If a producer is the only one in a shard, its
+sequence and the offsets rise together, so its whole history is one run; only interleaved producers have more runs, of
+which the oldest are forgotten first. For the forgotten ones the state keeps the point from which on they were stored
+without a gap.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ _EVERYTHING = 1 << 63
 
 
 class Relation(enum.Enum):
-    """How a sequence lies to what is remembered of its producer."""
+    """The relation of a sequence to the state of its producer."""
 
     NEXT = enum.auto()
-    """It is the one expected."""
+    """It is the expected one."""
     AHEAD = enum.auto()
-    """Others are missing before it."""
+    """Earlier sequences are missing."""
     KNOWN = enum.auto()
-    """Its record was stored, and its offset is remembered."""
+    """Its record was stored, and its offset is known."""
     FORGOTTEN = enum.auto()
-    """Its record was stored, and its offset is no longer remembered."""
+    """Its record was stored, but its offset is not known any more."""
     MISSING = enum.auto()
-    """Later ones were stored, and of this one nothing is known: it was lost with the memory, or never sent."""
+    """Later ones were stored, and this one is not known: it was lost with the memory, or never sent."""
 
 
 @attrs.define(slots=True)
@@ -50,13 +51,13 @@ class ProducerState:
 
     Attributes:
         epoch: Newest epoch seen.
-        next_sequence: Sequence its next batch has to begin with.
-        memory_lost: Records of it were lost with the memory, so its next sequence may lie ahead of the one expected.
-        runs: (first offset, first sequence, record count), oldest first: where its records lie.
+        next_sequence: Expected sequence of its next batch.
+        memory_lost: Records of it were lost with the memory, so its next sequence may be higher than the expected one.
+        runs: (first offset, first sequence, record count) of its records, oldest first.
         forgotten: (offset, sequence) of the oldest record from which on all sequences up to the first run were stored;
-            None if that run is all that is known.
-        saved_sequence: `next_sequence` in the stored form, -1 if that is of no use any more: equal means that nothing
-            changed since.
+            None if only the runs are known.
+        saved_sequence: `next_sequence` in the stored form, -1 if that form is not valid any more: equal means unchanged
+            since then.
     """
 
     epoch: int
@@ -71,7 +72,7 @@ class ProducerState:
         return sequence == self.next_sequence or (self.memory_lost and not self.is_repeat(sequence))
 
     def accept(self, sequence: int, offset: int, count: int, published_offset: int = _EVERYTHING) -> None:
-        """Note a stored batch; runs from ``published_offset`` on, which a crash may still undo, are not forgotten."""
+        """Add a stored batch; runs from ``published_offset`` on, which a crash may still undo, are not forgotten."""
         self.memory_lost = False
         runs = self.runs
         if runs:
@@ -86,21 +87,21 @@ class ProducerState:
         self.next_sequence = (sequence + count) % SEQUENCE_MODULUS
 
     def forget_runs(self, most: int, before_offset: int) -> None:
-        """Forget up to so many of the oldest runs that lie before an offset."""
+        """Forget up to ``most`` of the oldest runs before an offset."""
         runs = self.runs
         done = 0
         while done < most and runs[done][0] + runs[done][2] <= before_offset:
             offset, sequence, count = runs[done]
             done += 1
             if done < len(runs) and runs[done][1] != (sequence + count) % SEQUENCE_MODULUS:
-                # What was lost between them ends what can be said of everything older.
+                # Records between them were lost, so nothing is known about older ones.
                 self.forgotten = None
             elif self.forgotten is None or (runs[-1][1] - self.forgotten[1]) % SEQUENCE_MODULUS >= HALF:
                 self.forgotten = (offset, sequence)
         del runs[:done]
 
     def store_again_from(self, sequence: int) -> None:
-        """Forget the records from a known sequence on, because all of them are lost: it is the next one again."""
+        """Forget the records from a known sequence on, because all of them are lost: it is the expected one again."""
         runs = self.runs
         while runs:
             offset, first, count = runs.pop()
@@ -115,18 +116,18 @@ class ProducerState:
 
     @property
     def last_offset(self) -> int:
-        """Offset of the newest record known of it, -1 if none is."""
+        """Offset of its newest known record, -1 if there is none."""
         if not self.runs:
             return -1
         first_offset, _, length = self.runs[-1]
         return first_offset + length - 1
 
     def is_repeat(self, sequence: int) -> bool:
-        """Whether a batch that begins with this sequence was stored before (sequences wrap round)."""
+        """Whether a batch that begins with this sequence was stored before (sequences wrap around)."""
         return 0 < (self.next_sequence - sequence) % SEQUENCE_MODULUS < HALF
 
     def offset_of(self, sequence: int) -> int:
-        """Offset at which the record of this sequence lies, or -1 when that is no longer remembered."""
+        """Offset of the record with this sequence, or -1 if it is not known any more."""
         for first_offset, first_sequence, length in reversed(self.runs):
             ahead = (sequence - first_sequence) % SEQUENCE_MODULUS
             if ahead < length:
@@ -134,7 +135,7 @@ class ProducerState:
         return -1
 
     def relation(self, sequence: int) -> Relation:
-        """How a sequence lies to what is remembered."""
+        """The relation of a sequence to this state."""
         if sequence == self.next_sequence:
             return Relation.NEXT
         if not self.is_repeat(sequence):
@@ -149,16 +150,16 @@ class ProducerState:
         return Relation.MISSING
 
     def forgotten_range(self) -> tuple[int, int]:
-        """Offsets that the forgotten records have, those of others between them included.
+        """Range of offsets of the forgotten records, including offsets of other producers in between.
 
         REQUIRES: `forgotten` is not None.
         """
-        assert self.forgotten is not None  # the caller has a sequence that is forgotten
+        assert self.forgotten is not None  # the caller has checked it
         first_offset = self.forgotten[0]
         return first_offset, self.runs[0][0] if self.runs else _EVERYTHING
 
     def ranges_from(self, sequence: int) -> list[tuple[int, int]]:
-        """(first offset, offset behind the last) of the known records from a known sequence on."""
+        """(first offset, offset after the last) of the known records from a known sequence on."""
         found: list[tuple[int, int]] = []
         for first_offset, first_sequence, length in reversed(self.runs):
             ahead = (sequence - first_sequence) % SEQUENCE_MODULUS
@@ -169,10 +170,10 @@ class ProducerState:
         return found
 
     def before(self, offset: int) -> ProducerState:
-        """The state without the records at or above an offset: what may be stored while those are not safe yet.
+        """The state without the records at or above an offset, to be saved while those are not durable.
 
-        It remembers no more runs than may be stored. Of the forgotten ones all have to be published: those at or above
-        the offset come again from the journal.
+        It has no more runs than may be saved. All forgotten records must be below the offset: later ones are replayed
+        from the journal.
         """
         if not self.runs or self.runs[-1][0] + self.runs[-1][2] <= offset:
             if len(self.runs) <= REMEMBERED_RUNS:
@@ -187,8 +188,8 @@ class ProducerState:
             return ProducerState(self.epoch, first_sequence, [], self.memory_lost, forgotten)
         _, sequence, count = kept[-1]
         next_sequence = (sequence + count) % SEQUENCE_MODULUS
-        # If the first run that is left out begins beyond the one before it, records in between were lost, and it may
-        # come again.
+        # If there is a gap between the last kept run and the first removed one, records in between were lost, and may
+        # be sent again.
         _, whole_sequence, whole_count = self.runs[len(kept) - 1]
         following = (whole_sequence + whole_count) % SEQUENCE_MODULUS
         jumped = len(kept) < len(self.runs) and self.runs[len(kept)][1] != following
@@ -200,7 +201,7 @@ class ProducerState:
     def encode(self) -> bytes:
         """Stored form.
 
-        REQUIRES: there are no more than `REMEMBERED_RUNS` runs; `before` sees to that.
+        REQUIRES: there are at most `REMEMBERED_RUNS` runs; `before` ensures that.
         """
         flags = (_MEMORY_LOST if self.memory_lost else 0) | (0 if self.forgotten is None else _HAS_FORGOTTEN)
         head = _HEAD.pack(VERSION, flags, len(self.runs), self.epoch, self.next_sequence)
@@ -210,10 +211,10 @@ class ProducerState:
 
     @classmethod
     def decode(cls, stored: bytes) -> ProducerState:
-        """Read the stored form back.
+        """Decode the stored form.
 
         Raises:
-            CorruptionError: It is cut short.
+            CorruptionError: It is truncated.
             FormatVersionError: A newer program wrote it.
         """
         version = stored[0] if stored else 0
@@ -234,6 +235,6 @@ class ProducerState:
             offset, sequence = _FORGOTTEN.unpack_from(stored, _HEAD.size)
             forgotten = (offset, sequence)
         elif version == 1 and count == REMEMBERED_RUNS:
-            # That version did not note whether something was lost among those it forgot; it took all for stored.
+            # Version 1 did not record losses among forgotten runs; it took all of them for stored.
             forgotten = (0, (next_sequence - HALF + 1) % SEQUENCE_MODULUS)
         return cls(epoch, next_sequence, runs, bool(flags & _MEMORY_LOST), forgotten, next_sequence)

@@ -1,8 +1,9 @@
-"""What is done with a producer's batch, by its sequence and by what became of the records stored under it.
+"""The answer to a producer's batch, from its sequence and the state of the records stored under it.
 
-A pure table. It keeps two promises: a sequence is stored at most once, and what is acknowledged as durable is readable
-until retention drops it. So records that were lost with the memory are never acknowledged as a durable duplicate: they
-are stored again while nothing of their producer behind them is kept (the order stays), and refused by name otherwise.
+A pure table. It keeps two promises: a sequence is stored at most once, and records that are acknowledged as durable can
+be read until retention drops them. So records that were lost with the memory are never acknowledged as a durable
+duplicate: they are stored again if no later record of their producer is kept (so the order stays), and refused
+    otherwise.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from shards.idempotence.producer_state import ProducerState, Relation
 
 
 class Place(enum.IntEnum):
-    """Where a record is, the safest first."""
+    """Where a record is stored, the safest first."""
 
     FILE = 0
     """In log or Parquet segments."""
     TRIMMED_FILE = 1
-    """Dropped by retention, and in files before."""
+    """Dropped by retention; in files before."""
     TRIMMED = 2
-    """Dropped by retention; they may have been in memory only."""
+    """Dropped by retention; possibly only in memory before."""
     MEMORY = 3
     """In memory segments."""
     LOST = 4
-    """They were in memory when the node stopped."""
+    """In memory when the node stopped, so lost."""
 
 
 PlacesOf: TypeAlias = Callable[[int, int], tuple[Place, Place]]
-"""The safest and the least safe place of the records from one offset up to another, which is higher."""
+"""The safest and the least safe place of the records in a range of offsets; a higher value is less safe."""
 
 
 class Answer(enum.Enum):
-    """What the server does with the batch."""
+    """The server's action for the batch."""
 
     STORE = enum.auto()
-    """It is new, or is stored again because the first sending was lost."""
+    """Stored: it is new, or its first copy was lost."""
     DURABLE_DUPLICATE = enum.auto()
     """Acknowledged again at level durable; not stored."""
     MEMORY_DUPLICATE = enum.auto()
@@ -45,7 +46,7 @@ class Answer(enum.Enum):
     GAP = enum.auto()
     """Refused with ``sequence_gap``: a batch before it is missing."""
     LOST = enum.auto()
-    """Refused with ``sequence_lost``: it was lost, or it is not known what became of it, and later ones are kept."""
+    """Refused with ``sequence_lost``: it was lost, or it is not known whether it is stored, and later ones are kept."""
 
 
 _STORED = {
@@ -58,14 +59,14 @@ _STORED = {
 
 
 def decide(relation: Relation, place: Place, *, is_last: bool, memory_lost: bool) -> Answer:
-    """The table.
+    """Return the answer from the table.
 
     Args:
-        relation: Of the batch's first sequence to what the producer state knows.
-        place: The least safe one of the batch's records that are known; for `Relation.FORGOTTEN`, of those that they
-            may be. Without meaning for the other relations.
+        relation: Relation of the batch's first sequence to the producer's state.
+        place: The least safe place of the batch's known records; for `Relation.FORGOTTEN`, of the records that they may
+            be. Without meaning for the other relations.
         is_last: Every record of the producer from this sequence on is lost, too.
-        memory_lost: Records of the producer behind the last known one may have been lost.
+        memory_lost: Records of the producer after the last known one may have been lost.
     """
     match relation:
         case Relation.NEXT:
@@ -81,13 +82,13 @@ def decide(relation: Relation, place: Place, *, is_last: bool, memory_lost: bool
 
 
 def answer_to(state: ProducerState, sequence: int, count: int, places_of: PlacesOf) -> tuple[Answer, int]:
-    """Decide about a batch of ``count`` records that begins with a sequence.
+    """Decide about a batch of ``count`` records that begins with ``sequence``.
 
-    A client sends the batches that it sent before. One that divides its records into other batches gets an answer that
-    is true for all of them.
+    Clients repeat the batches that they sent before. If records are divided into batches in another way, the answer is
+    valid for all of them.
 
     Returns:
-        What to do, and the offset that its first record is known to have, or -1.
+        The answer, and the offset of the batch's first record if it is known, or -1.
     """
     relation = state.relation(sequence)
     offset = -1
@@ -104,7 +105,7 @@ def answer_to(state: ProducerState, sequence: int, count: int, places_of: Places
 
 
 def _least_safe(ranges: Iterable[tuple[int, int]], count: int, places_of: PlacesOf) -> Place:
-    """Of the first ``count`` records in ranges of offsets."""
+    """The least safe place of the first ``count`` records in ranges of offsets."""
     found = Place.FILE
     for first, end in ranges:
         taken = min(end - first, count)

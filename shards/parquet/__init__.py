@@ -1,6 +1,6 @@
-"""Sealed segments as Parquet files: written from log segments, read back as batches, checked.
+"""Sealed segments as Parquet files: converting log segments, reading them as batches, verifying them.
 
-What needs pyarrow and numpy lives here and nowhere else in `shards`; the segment as the shard sees it does not
+In `shards`, only this package uses pyarrow and numpy; the shard's view of such a segment does not
 (`shards.segments.parquet_segment`).
 """
 

@@ -1,6 +1,6 @@
-"""Record batches as they lie on the wire and in a log, turned into Arrow columns, many of them at once.
+"""Conversion of many record batches at once, in wire and log format, to Arrow columns.
 
-The work is done per column over all batches at once, never per record. The way back is `shards.parquet.wire_batches`.
+The work is done per column over all batches at once, never per record. `shards.parquet.wire_batches` is the reverse.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MAX_DATA_BYTES = 2**31 - 1
 
 
 def read_table(batches: Buffer, *, max_raw_bytes: int = MAX_RAW_BYTES) -> pa.RecordBatch:
-    """Return the records of the stamped batches that lie back to back in ``batches``; gap batches are passed over.
+    """Return the records of the adjacent stamped batches in ``batches``; gap batches are skipped.
 
     Args:
         max_raw_bytes: Limit of one batch's body before compression.
 
     Raises:
         BatchError: As `shards.format.batch.decode`, for any of the batches.
-        LimitExceededError: The data of one column are over 2 GiB together.
+        LimitExceededError: The data of one column exceeds 2 GiB.
     """
     collector = BatchCollector(max_raw_bytes=max_raw_bytes)
     at, end = 0, len(batches)
@@ -44,7 +44,7 @@ def read_table(batches: Buffer, *, max_raw_bytes: int = MAX_RAW_BYTES) -> pa.Rec
 
 
 class BatchCollector:
-    """Collects verified batches and makes one `pyarrow.RecordBatch` of them.
+    """Collects verified batches and converts them to one `pyarrow.RecordBatch`.
 
     Attributes:
         record_count: Records collected.
@@ -59,14 +59,14 @@ class BatchCollector:
         self.record_count = 0
         self.body_bytes = 0
         self._headers: list[BatchHeader] = []
-        # Where the bodies lie; the buffer is most often the same for all of them.
+        # The buffers of the bodies; usually the same one for all of them.
         self._buffers: list[Buffer] = []
         self._starts: list[int] = []
 
     def add(self, buffer: Buffer, at: int, header: BatchHeader) -> None:
-        """Take the batch at ``at``, which `verify` returned this header of; no gap batch.
+        """Add the batch at ``at``, whose header `verify` returned; not a gap batch.
 
-        The buffer must stay as it is until `finish`.
+        The buffer must not be changed until `finish`.
 
         Raises:
             BatchError: The body cannot be decompressed, or is over the limit.
@@ -83,11 +83,11 @@ class BatchCollector:
         self.body_bytes += header.raw_size
 
     def finish(self) -> pa.RecordBatch:
-        """Return the records collected, and be empty again.
+        """Return the collected records, and clear the collector.
 
         Raises:
-            BatchError: A batch's columns are not what its header says.
-            LimitExceededError: The data of one column are over 2 GiB together.
+            BatchError: A batch's columns do not match its header.
+            LimitExceededError: The data of one column exceeds 2 GiB.
         """
         headers, buffers, starts = self._headers, self._buffers, self._starts
         self._clear()
@@ -99,13 +99,13 @@ class BatchCollector:
 
 
 def _bodies(buffers: list[Buffer], starts: Ints, sizes: Ints) -> _Bodies:
-    """Return the bodies as parts of one buffer; they are copied only if they do not lie in one already."""
+    """Return the bodies as parts of one buffer; they are copied only if they are in several ones."""
     first = buffers[0]
     whole = np.frombuffer(first, np.uint8)
     if all(map(is_, buffers, repeat(first))) and whole.ctypes.data % 8 == 0 and not (starts & 7).any():
         return _Bodies(first, starts, starts + sizes)
     if (sizes & 7).any():
-        raise BatchError("the size of a body before compression is no multiple of 8")
+        raise BatchError("the size of a body before compression is not a multiple of 8")
     places = zip(buffers, starts.tolist(), (starts + sizes).tolist(), strict=True)
     joined = b"".join([memoryview(buffer)[start:end] for buffer, start, end in places])
     starts = starts_of(sizes)
@@ -148,7 +148,7 @@ def _read(bodies: _Bodies, fields: Any) -> pa.RecordBatch:
 
 
 class _Columns:
-    """Reads the columns of many batches in their order; one that only some batches have is filled up with nothing."""
+    """Decodes the columns of many batches in order; a column that some batches lack is filled with empty values."""
 
     def __init__(self, bodies: _Bodies, counts: Ints, present: Ints) -> None:
         self._bodies = bodies
@@ -161,7 +161,7 @@ class _Columns:
         return np.flatnonzero(self._present & column)
 
     def _spread(self, rows: Ints, found: Ints) -> Ints:
-        """Return a number for each record of all batches: those found, and 0 for batches without the column."""
+        """Return one number for each record of all batches: the found ones, and 0 for batches without the column."""
         if len(rows) == len(self._counts):
             return found
         spread = np.zeros(self._total, np.int64)
@@ -218,10 +218,10 @@ class _Columns:
 
 
 class _Bodies:
-    """Places in many bodies that are being read in parallel; each method takes a buffer from some and moves on there.
+    """Positions in many bodies that are decoded in parallel; each method reads a buffer from some of them and moves on.
 
     Args:
-        raw: Holds all bodies before compression; begins at a multiple of 8 in memory, and so does each body.
+        raw: All bodies before compression; it begins at a multiple of 8 in memory, and so does each body.
         starts: Where each body begins.
         ends: Where each body ends.
     """
@@ -250,7 +250,7 @@ class _Bodies:
         return times_us
 
     def lengths(self, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
-        """Take buffers of offsets; return the lengths of the items, and of all items of each body together."""
+        """Read buffers of offsets; return the lengths of the items, and of all items of each body together."""
         starts = self._take(rows, 4 * (counts + 1)) >> 2
         totals = self._int32[starts + counts].astype(np.int64)
         if self._int32[starts].any() or totals.min() < 0:
@@ -264,7 +264,7 @@ class _Bodies:
         return lengths, totals
 
     def items(self, rows: Ints, counts: Ints) -> tuple[Ints, bytes]:
-        """Take offsets and data; return the lengths of the items and the data of all bodies."""
+        """Read offsets and data; return the lengths of the items and the data of all bodies."""
         lengths, sizes = self.lengths(rows, counts)
         starts = self._take(rows, sizes)
         raw = self._raw

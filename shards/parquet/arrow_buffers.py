@@ -11,12 +11,12 @@ Ints = npt.NDArray[np.int64]
 
 
 def starts_of(counts: Ints) -> Ints:
-    """Return where each of the ranges begins when ranges of these lengths lie back to back."""
+    """Return the start of each range when ranges of these lengths are adjacent."""
     return np.cumsum(counts) - counts
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
-    """Return the numbers from each start on, as many as its count says, one range after the other."""
+    """Return the numbers from each start on, as many as its count, one range after the other."""
     return np.repeat(starts - starts_of(counts), counts) + np.arange(counts.sum())
 
 
@@ -31,12 +31,12 @@ def column_numbers(column: Any) -> Ints:
 
 
 def column_offsets(column: Any) -> Ints:
-    """Return the offsets of a text, binary or list column: one more than it has items."""
+    """Return the offsets of a text, binary or list column: one more than its number of items."""
     return _stored_offsets(column).astype(np.int64)
 
 
 def data_size(column: Any) -> int:
-    """Return the size in bytes of the items of a text or binary column together."""
+    """Return the size in bytes of all items of a text or binary column."""
     offsets = _stored_offsets(column)
     return int(offsets[-1] - offsets[0])
 
@@ -44,6 +44,6 @@ def data_size(column: Any) -> int:
 def _stored_offsets(column: Any) -> npt.NDArray[np.int32]:
     buffer = column.buffers()[1]
     if buffer is None or buffer.size == 0:
-        # What Arrow allows for a column without items.
+        # Arrow allows this for a column without items.
         return np.zeros(1, np.int32)
     return np.frombuffer(buffer, np.int32, len(column) + 1, column.offset * 4)

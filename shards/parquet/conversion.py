@@ -1,6 +1,6 @@
-"""Sealing: a closed log segment is read once, checked, and written as one Parquet file.
+"""Conversion: a closed log segment is read once, checked, and written as one Parquet file.
 
-It runs in a process of its own, or anywhere else: it needs a file system and a plan, and knows no shard.
+It needs only a file system and a plan, and no shard, so it can run in a separate process.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = ["ConversionPlan", "SealedFile", "convert_log"]
 def convert_log(
     files: FileSystem, plan: ConversionPlan, *, row_group_bytes: int = ROW_GROUP_BYTES, buffer_bytes: int = BUFFER_BYTES
 ) -> SealedFile:
-    """Write the Parquet file of a log segment and return when it is durable; its directory entry is not yet.
+    """Write the Parquet file of a log segment and return when it is durable, except for its directory entry.
 
     Memory use is bounded by the buffer and a few row groups, or by the largest batch if that is larger.
 
     Args:
-        row_group_bytes: A row group ends with the batch that takes it to so many bytes of bodies before compression; a
-            larger batch is one of its own.
-        buffer_bytes: How much of the log is read at once.
+        row_group_bytes: A row group ends with the batch that brings it to this many bytes of bodies before
+            compression; a larger batch is a row group of its own.
+        buffer_bytes: Number of bytes of the log that are read at once.
 
     Raises:
-        CorruptionError: A batch of the log is damaged or cannot be read, or the batches are not what the plan says.
+        CorruptionError: A batch of the log is damaged or cannot be decoded, or the batches do not match the plan.
         OSError: A file could not be read or written.
     """
     log = files.open(plan.log_path, write=False)
@@ -66,7 +66,7 @@ def convert_log(
 
 
 class _Sink:
-    """What pyarrow writes to: keeps the bytes until `save` writes them to the file and adds them to the digest."""
+    """The output of pyarrow: keeps the bytes until `save` writes them to the file and adds them to the digest."""
 
     closed = False
 
@@ -87,20 +87,20 @@ class _Sink:
         return self.position + self._waiting
 
     def flush(self) -> None:
-        """Do nothing: `save` is what counts."""
+        """Do nothing: only `save` writes."""
 
     def close(self) -> None:
         """Do nothing: the file belongs to the caller."""
 
     def take(self) -> bytes:
-        """Return the bytes that were not saved, which count as not written."""
+        """Return the bytes that were not saved, and drop them."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._waiting = 0
         return data
 
     def save(self) -> int:
-        """Write what was not saved to the file and return its CRC-32C."""
+        """Write the unsaved bytes to the file and return their CRC-32C."""
         data = self.take()
         self._out.pwritev([data], self.position)
         self.position += len(data)
@@ -111,7 +111,7 @@ class _Sink:
 def _write(sink: _Sink, plan: ConversionPlan, groups: Iterator[LogRows]) -> SealedFile:
     record_count = value_bytes = 0
     entries: list[RowGroupEntry] = []
-    # Left on an error too, for the writer would complain at its end if it were still open.
+    # Closed on an error too, since the writer would raise at its end if it were still open.
     with (
         pa.PythonFile(sink, mode="w") as python_file,
         pq.ParquetWriter(python_file, SCHEMA, **WRITER_OPTIONS) as writer,

@@ -1,4 +1,4 @@
-"""Reading a log segment for sealing: every batch checked, its records gathered into the rows of row groups."""
+"""Reading a log segment for conversion: every batch is checked, and its records are collected into row groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shards.segments.log_segment import LogHeader
 
 ROW_GROUP_BYTES = 1 << 20
 ROW_GROUP_RECORDS = 1 << 16
-"""A row group ends with the batch that takes it to so many records, if not before."""
+"""A row group ends at the latest with the batch that brings it to this many records."""
 BUFFER_BYTES = 4 << 20
 _MAX_BATCH_BYTES = 2 * MAX_RAW_BYTES
 _LOG_HEADER_BYTES = 2048
@@ -27,7 +27,7 @@ _LOG_HEADER_BYTES = 2048
 
 @attrs.frozen
 class LogRows:
-    """Rows that become a row group, and what its entry in the metadata says of them."""
+    """Rows of a row group, and its entry in the metadata."""
 
     rows: pa.Table
     first_offset: int
@@ -44,9 +44,9 @@ class LogRows:
 
 
 class LogReader:
-    """Reads the batches of a log segment, checks them and gathers them into row groups.
+    """Reads the batches of a log segment, checks them and collects them into row groups.
 
-    The log comes through one buffer, used again and again: fresh memory would cost more than all checks.
+    The log is read through one buffer that is reused: allocating memory would take longer than all checks.
     """
 
     def __init__(self, log: File, plan: ConversionPlan, row_group_bytes: int, buffer_bytes: int) -> None:
@@ -61,7 +61,7 @@ class LogReader:
         self._last = BatchHeader(0, plan.base_offset, *(0,) * 15)
         self._collector = BatchCollector()
         self._collected_from = 0
-        # Rows of the group whose bytes have left the buffer.
+        # Rows of the present group whose bytes are not in the buffer any more.
         self._parts: list[pa.RecordBatch] = []
 
     def groups(self) -> Iterator[LogRows]:
@@ -107,7 +107,7 @@ class LogReader:
             yield self._group(at, first_offset)
 
     def _fill(self, at: int) -> None:
-        """Move what the buffer holds from ``at`` on to its front and fill it from the log."""
+        """Move the bytes from ``at`` on to the front of the buffer and fill the rest from the log."""
         plan = self._plan
         rest = bytes(memoryview(self._buffer)[at : self._filled])
         self._position += at
@@ -147,14 +147,14 @@ class LogReader:
         return header
 
     def _group(self, at: int, first_offset: int) -> LogRows:
-        """Return what was gathered up to ``at``, and begin anew."""
+        """Return the collected rows up to ``at``, and begin a new group."""
         self._empty_collector(at)
         rows = pa.Table.from_batches(self._parts, SCHEMA)
         self._parts = []
         return LogRows(rows, first_offset, self._last.next_offset, self._last.lsn)
 
     def _empty_collector(self, at: int) -> None:
-        """Turn the batches collected, which lie in the buffer up to ``at``, into rows."""
+        """Convert the collected batches, which are in the buffer up to ``at``, to rows."""
         if self._collector.record_count:
             try:
                 self._parts.append(self._collector.finish())
@@ -163,7 +163,7 @@ class LogReader:
         self._collected_from = at
 
     def _find_unreadable(self, end: int, found: BatchError) -> CorruptionError:
-        """Return the error for the first batch that cannot be read alone; all were read together."""
+        """Return the error for the first batch that cannot be decoded alone, after all together could not."""
         for at, _ in iterate(self._buffer, self._collected_from, end):
             try:
                 decode(self._buffer, at)
@@ -176,7 +176,7 @@ class LogReader:
 
 
 def _why_out_of_order(header: BatchHeader, last: BatchHeader) -> str:
-    """Return what is wrong with a batch that cannot follow the one before."""
+    """Return the reason why a batch cannot follow the one before."""
     if header.is_gap:
         return "expected a batch of records, found a gap"
     if header.base_offset != last.next_offset:

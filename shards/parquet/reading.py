@@ -51,19 +51,19 @@ class SealedReader:
     """A sealed segment, open for reading. Threads may share it.
 
     Args:
-        files: Where the file lies.
+        files: The file system.
         path: The file.
 
     Attributes:
         shard: The name of the shard.
         base_offset: Offset of the first record.
         next_offset: Offset after the last record.
-        row_groups: In the order of their offsets, without a hole from ``base_offset`` to ``next_offset``.
-        metadata: All that the file says of itself.
-        footer: The same, as pyarrow has it.
+        row_groups: In the order of their offsets, without a gap from ``base_offset`` to ``next_offset``.
+        metadata: The metadata in the file.
+        footer: The same in pyarrow's form.
 
     Raises:
-        CorruptionError: The file is damaged, cut off, or not a sealed segment at all.
+        CorruptionError: The file is damaged, truncated, or not a sealed segment.
         FormatVersionError: A newer program wrote it.
         OSError: It cannot be read.
     """
@@ -101,7 +101,7 @@ class SealedReader:
         self._file.close()
 
     def batches(self, index: int) -> EncodedGroup:
-        """Return a row group as the record batches that were sealed.
+        """Return a row group as the record batches of the former log segment.
 
         Offsets, lsns, times and records are the same; producer fields are 0 and nothing is compressed.
 
@@ -116,11 +116,11 @@ class SealedReader:
             raise self.corruption(index, f"an offset, lsn or time is below 0: {error}") from error
 
     def table(self, index: int, columns: Sequence[str] | None = None, *, check_pages: bool = False) -> pa.RecordBatch:
-        """Return the rows of a row group, all columns or those named, in the order of the schema.
+        """Return the rows of a row group, with all columns or those named, in the order of the schema.
 
         Args:
             columns: At least one name of a column.
-            check_pages: Check the pages' own checksums too, not only the one over all of them.
+            check_pages: Check the pages' own checksums too, not only the one of the whole row group.
 
         Raises:
             CorruptionError: The row group is damaged.
@@ -177,7 +177,7 @@ def _one_batch(rows: pa.Table, schema: Any) -> pa.RecordBatch:
 
 
 class _Window:
-    """Part of a file as a file object: reads outside of what is there find nothing."""
+    """A part of a file as a file object: reads outside of it return nothing."""
 
     closed = False
 
@@ -213,12 +213,12 @@ class _Window:
 
 @attrs.frozen
 class FileEnd:
-    """What stands behind the pages of a sealed segment: page index, checksums, footer.
+    """The part after the pages of a sealed segment: page index, checksums, footer.
 
     Attributes:
-        size_bytes: Of the whole file.
+        size_bytes: Size of the whole file.
         index_end: Position after the page index.
-        index_crc: What the CRC-32C of the page index must be.
+        index_crc: Expected CRC-32C of the page index.
     """
 
     size_bytes: int
@@ -268,7 +268,7 @@ class FileEnd:
 
 def _parse_footer(path: str, footer_at: int, footer: bytes) -> tuple[Any, SegmentMetadata]:
     try:
-        # With the magic in front it is a whole Parquet file of which nobody reads the pages.
+        # With the magic in front, this is a complete Parquet file as long as its pages are not read.
         parsed = pq.read_metadata(pa.BufferReader(MAGIC + footer))
         version = int((parsed.metadata or {}).get(f"{METADATA_PREFIX}format".encode(), b"0"))
         if version > FORMAT_VERSION:
@@ -289,7 +289,7 @@ def _parse_footer(path: str, footer_at: int, footer: bytes) -> tuple[Any, Segmen
 
 
 def _check_places(path: str, footer_at: int, metadata: SegmentMetadata) -> None:
-    """Refuse metadata by which a part of the file would be read that is not there."""
+    """Refuse metadata with positions outside of the file."""
     pages_end = footer_at - SEALS.size
     if not len(MAGIC) <= metadata.data_bytes <= pages_end:
         raise CorruptionError(

@@ -1,4 +1,4 @@
-"""What a sealed segment is made of: the columns, the names in the file's metadata, and how pyarrow is to write them.
+"""The columns of a sealed segment, the names in the file's metadata, and the settings of pyarrow's writer.
 
 The layout of the whole file is in docs/formats.md, section "Sealed segment (Parquet)".
 """
@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
         pa.field("expires_at", TIME),
     ]
 )
-"""The columns. ``expires_at`` is null for never; an empty ``topic`` stands for the name of the shard."""
+"""The columns. ``expires_at`` is null for never; an empty ``topic`` means the name of the shard."""
 
 WRITER_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
@@ -54,7 +54,7 @@ WRITER_OPTIONS: dict[str, Any] = {
     "write_page_checksum": True,
     "version": "2.6",
     "data_page_version": "1.0",
-    # The Parquet schema says all of it; Arrow's own copy would only make every footer larger.
+    # The Parquet schema is sufficient; Arrow's own copy would only enlarge every footer.
     "store_schema": False,
 }
 """Keyword arguments of `pyarrow.parquet.ParquetWriter`."""
@@ -63,7 +63,7 @@ MAGIC = b"PAR1"
 TAIL = struct.Struct("<I4s")
 """The end of every Parquet file: size of the footer and magic."""
 SEALS = struct.Struct("<4sII")
-"""What stands right before the footer, where Parquet readers do not look: magic, CRC-32Cs of footer and page index."""
+"""The bytes right before the footer, which Parquet readers ignore: magic, CRC-32Cs of footer and page index."""
 SEALS_MAGIC = b"JSEG"
 
 METADATA_PREFIX = "journal."
@@ -71,12 +71,12 @@ METADATA_PREFIX = "journal."
 
 @attrs.frozen
 class RowGroupEntry:
-    """What the file's metadata says of one row group.
+    """The metadata of one row group.
 
     Attributes:
         start: Position of its first page.
         end: Position after its last page.
-        crc: CRC-32C of the bytes between.
+        crc: CRC-32C of the bytes in between.
     """
 
     first_offset: int
@@ -130,10 +130,10 @@ class SegmentMetadata:
 
     @classmethod
     def decode(cls, stored: dict[bytes, bytes]) -> SegmentMetadata:
-        """Return what the keys and texts of a file's metadata say.
+        """Decode the metadata from the keys and texts of a file.
 
         Raises:
-            ValueError: A key is missing or its text is none that `encode` writes.
+            ValueError: A key is missing, or its text is not valid.
         """
         texts: dict[str, str] = {}
         for field in attrs.fields(cls):

@@ -1,4 +1,4 @@
-"""Checking a sealed segment from its first byte to its last; what one part of it says is held against the others."""
+"""Verifying a whole sealed segment: each part is checked against the others."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _COMPARED = ("topic", "key")
 
 
 def verify(files: FileSystem, path: str, *, size_bytes: int | None = None, digest: bytes | None = None) -> list[str]:
-    """Return what is wrong with a sealed segment: nothing, or sentences that name path, place, expected and found.
+    """Return the problems of a sealed segment as sentences with path, position, expected and found; empty if intact.
 
     Args:
-        size_bytes: What the size of the file must be, if it is known.
-        digest: What the SHA-256 of the file must be, if it is known.
+        size_bytes: Expected size of the file, if it is known.
+        digest: Expected SHA-256 of the file, if it is known.
 
     Raises:
         OSError: The file cannot be read.
@@ -53,14 +53,14 @@ def verify(files: FileSystem, path: str, *, size_bytes: int | None = None, diges
 
 
 def _problems_of_name(reader: SealedReader) -> Iterator[str]:
-    """Compare the file's name and directory with what the file says of itself."""
+    """Compare the file's name and directory with its metadata."""
     metadata = reader.metadata
     directory, name = os.path.split(reader.path)
     expected = os.path.basename(
         sealed_path("", metadata.shard, metadata.shard_id, metadata.base_offset, metadata.next_offset)
     )
     if name != expected:
-        yield f"{reader.path}: the file is that of {expected}, going by its metadata"
+        yield f"{reader.path}: according to its metadata, the file is that of {expected}"
     shard_directory = os.path.basename(directory)
     if shard_directory.startswith("shard="):
         try:
@@ -120,12 +120,12 @@ def _problems_of_rows(reader: SealedReader) -> Iterator[str]:
 
 
 def _problems_of_statistics(reader: SealedReader, index: int, rows: pa.RecordBatch) -> Iterator[str]:
-    """Compare the statistics of a row group, which readers choose row groups by, with its rows."""
+    """Compare the statistics of a row group, by which readers select row groups, with its rows."""
     group = reader.footer.row_group(index)
     for number in range(group.num_columns):
         chunk = group.column(number)
         name = chunk.path_in_schema
-        # pyarrow ends the process when it is asked for statistics of another type than the schema's.
+        # pyarrow aborts the process on statistics of another type than the schema's.
         expected, stored = reader.footer.schema.column(number).physical_type, chunk.physical_type
         if stored != expected:
             yield _of_group(reader, index, f"column {name} has values of type {stored}, expected {expected}")

@@ -1,6 +1,6 @@
-"""Rows of a sealed segment, turned back into stamped record batches: the bytes that a reader of the shard gets.
+"""Conversion of rows of a sealed segment to stamped record batches, in the form that readers of the shard get.
 
-A run of rows with the same lsn is one batch. Columns that say nothing are left out, as an encoder does.
+A run of rows with the same lsn is one batch. Columns with only default values are left out, as an encoder does.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _CRC = struct.Struct("<I")
 
 @attrs.frozen
 class EncodedGroup:
-    """Stamped batches back to back.
+    """Adjacent stamped batches.
 
     Attributes:
-        base_offsets: Of each batch.
-        positions: Where in ``data`` each batch begins.
+        base_offsets: Base offset of each batch.
+        positions: Position of each batch in ``data``.
     """
 
     data: memoryview
@@ -36,7 +36,7 @@ class EncodedGroup:
 
 
 class _Times:
-    """A column of int64 times that is to be written."""
+    """A column of int64 times to be written."""
 
     def __init__(self, bit: int, times_us: Ints, present: Any) -> None:
         self.bit = bit
@@ -51,7 +51,7 @@ class _Times:
 
 
 class _Items:
-    """A column of texts or binaries that is to be written; also what the lists of another column hold."""
+    """A column of texts or binaries to be written; also used for the items of lists."""
 
     def __init__(self, bit: int, array: pa.Array, starts: Ints, counts: Ints) -> None:
         self.bit = bit
@@ -76,7 +76,7 @@ class _Items:
 
 
 class _Lists:
-    """A column of lists that is to be written, with the columns of what the lists hold."""
+    """A column of lists to be written, with the columns of the items."""
 
     def __init__(self, bit: int, array: pa.Array, starts: Ints, counts: Ints, children: list[pa.Array]) -> None:
         self.bit = bit
@@ -105,7 +105,7 @@ class _Lists:
 
 
 class _Output:
-    """The bytes that are being written, as bytes and as numbers."""
+    """The output, as bytes and as numbers."""
 
     def __init__(self, size_bytes: int) -> None:
         self.buffer = bytearray(size_bytes)
@@ -115,7 +115,7 @@ class _Output:
 
 
 def encode_group(rows: pa.RecordBatch) -> EncodedGroup:
-    """Return the batches that the rows of a sealed segment, all columns of them, came from."""
+    """Return the batches of rows of a sealed segment; the rows must have all columns."""
     if not rows.num_rows:
         return EncodedGroup(memoryview(b""), [], [])
     offsets, lsns, times_us, append_times = (
@@ -129,7 +129,7 @@ def encode_group(rows: pa.RecordBatch) -> EncodedGroup:
     present = np.zeros(len(starts), np.int64)
     for column in columns:
         present[column.present] |= column.bit
-    # Without any column nothing would bound the record count by the size of the body.
+    # Without any column the size of the body would not bound the number of records.
     present[present == 0] = Column.VALUE
     chosen = [(column, np.flatnonzero(present & column.bit)) for column in columns]
     column_sizes = [column.sizes(starts[some], counts[some]) for column, some in chosen]
@@ -163,7 +163,7 @@ def encode_group(rows: pa.RecordBatch) -> EncodedGroup:
         checksum = crc32c(view[checked_from : position + HEADER_SIZE + size])
         _CRC.pack_into(buffer, position + BODY_CRC_AT, checksum)
         stamp(buffer, position, base_offset, lsn, append_time_us)
-    # No copy: fresh memory costs as much as all the rest.
+    # No copy: allocating memory takes as long as everything else.
     return EncodedGroup(view.toreadonly(), base_offsets, position_list)
 
 

@@ -1,3 +1,3 @@
-"""The operating system, the clock and the ordered store, each behind a protocol, so that tests can simulate them."""
+"""Interfaces to the operating system, the clock and the ordered store, which tests can replace by simulations."""
 
 __all__: list[str] = []

@@ -1,25 +1,25 @@
-"""The seam to time: what needs the time of day takes a `Clock`; nothing else in the package asks the system."""
+"""The `Clock` interface; code that needs the time of day uses it and never the system's clock directly."""
 
 from __future__ import annotations
 
 import time
 from typing import Protocol
 
-# Where it exists, the clock that goes on while the machine is suspended.
+# Where it exists, the clock that also runs while the machine is suspended.
 _ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """Tells the time of day, and how much time passes."""
+    """Provides the time of day and the elapsed time."""
 
     def now_us(self) -> int:
-        """Return microseconds since the epoch. It jumps both ways when the system's clock is set."""
+        """Return microseconds since the epoch. Jumps in both directions when the system's clock is set."""
         ...
 
     def monotonic_us(self) -> int:
         """Return microseconds since some moment before the start of the process.
 
-        It never goes backwards and is not changed when the system's clock is set: differences are elapsed time.
+        It never goes back and is not changed when the system's clock is set: differences are elapsed time.
         """
         ...
 
@@ -35,7 +35,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; for tests and simulations."""
+    """A clock that only moves when it is told to; for tests and simulations."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us
@@ -48,7 +48,7 @@ class ManualClock:
         return self._monotonic_us
 
     def advance(self, *, seconds: float = 0, microseconds: int = 0) -> None:
-        """Let a duration pass, which must not be negative."""
+        """Advance by a duration, which must not be negative."""
         elapsed_us = round(seconds * 1_000_000) + microseconds
         if elapsed_us < 0:
             raise ValueError(f"time cannot pass backwards by {-elapsed_us} us; set the clock back with jump()")
@@ -56,5 +56,5 @@ class ManualClock:
         self._monotonic_us += elapsed_us
 
     def jump(self, *, seconds: float = 0, microseconds: int = 0) -> None:
-        """Set the time of day forward or, with a negative value, back, while no time passes."""
+        """Set the time of day forward or, with a negative value, back, without elapsed time."""
         self._now_us += round(seconds * 1_000_000) + microseconds

@@ -1,4 +1,4 @@
-"""What to do about a refusal of the operating system: another way out for each kind of errno."""
+"""Advice about errors of the operating system, by errno, for error messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FREE_SPACE: Final = "free space on its file system"
 _FREE_QUOTA: Final = "free space, or raise the disk quota of the user of this process"
 _PERMISSION: Final = "give the user of this process permission to read and write it"
 _READ_ONLY: Final = "its file system is mounted read-only: mount it for writing"
-_DISK: Final = "its disk or file system fails: look at the kernel's log (dmesg), and restore a backup if it is lost"
+_DISK: Final = "its disk or file system has failed: see the kernel's log (dmesg), and restore a backup if data is lost"
 _DESCRIPTORS: Final = "allow more open files (ulimit -n, LimitNOFILE)"
 
 _ADVICE: Final = {
@@ -20,7 +20,7 @@ _ADVICE: Final = {
     errno.EROFS: _READ_ONLY,
     errno.EIO: _DISK,
     errno.EUCLEAN: _DISK,
-    errno.ENOENT: "make the directory, or mount the file system that it lies on",
+    errno.ENOENT: "create the directory, or mount its file system",
     errno.ENOTDIR: "a part of the path is a file: choose another path",
     errno.EEXIST: "a part of the path is a file: choose another path",
     errno.EMFILE: _DESCRIPTORS,
@@ -29,5 +29,5 @@ _ADVICE: Final = {
 
 
 def way_out(error: OSError) -> str:
-    """What to do about it, without a full stop."""
-    return _ADVICE.get(error.errno or 0, "look at its disk and its permissions")
+    """What the user can do about the error, without a full stop."""
+    return _ADVICE.get(error.errno or 0, "check its disk and its permissions")

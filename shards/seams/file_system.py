@@ -1,8 +1,8 @@
-"""The seam to files: the `FileSystem` and `File` protocols and their implementation on the operating system.
+"""The interface to files: the `FileSystem` and `File` protocols and their implementation on the operating system.
 
-What is promised about durability stands in the protocols' docstrings; every implementation passes
-`tests/shards/test_file_system_contract.py`. No format knowledge lives here, and no other module of the storage packages
-opens, syncs or renames a file by itself (RocksDB, which owns its directory, is the one exception).
+The docstrings of the protocols define the durability promises; every implementation passes
+`tests/shards/test_file_system_contract.py`. No file formats here, and no other module of the storage packages opens,
+syncs or renames a file directly (RocksDB, which owns its directory, is the only exception).
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ _MAX_BUFFERS = 1024  # IOV_MAX of Linux: a longer list is refused with EINVAL.
 class File(Protocol):
     """An open file. Positions are bytes from its start; there is no file pointer.
 
-    What was written is visible to every reader at once and is durable only after `fdatasync`, `fsync` or
-    `FileSystem.sync_all` returned. Every method raises `OSError`. A failed sync is final: the lost pages count as clean
-    afterwards, so syncing again and succeeding proves nothing.
+    Written bytes are visible to every reader at once and are durable only after `fdatasync`, `fsync` or
+    `FileSystem.sync_all` has returned. Every method raises `OSError`. A failed sync is final: the lost pages count as
+    clean afterwards, so a later sync that succeeds proves nothing.
     """
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all buffers one after the other from `position`, or raise; then any part of them may be written."""
+        """Write all buffers one after the other from `position` on. After an error any part of them may be written."""
         ...
 
     def pread(self, size: int, position: int) -> bytes:
-        """Return `size` bytes from `position`; fewer only where the file ends."""
+        """Return `size` bytes from `position` on; fewer only at the end of the file."""
         ...
 
     def readinto(self, buffer: memoryview, position: int) -> int:
-        """Fill `buffer` from `position` and return the count of bytes read; fewer only where the file ends."""
+        """Fill `buffer` from `position` on and return the number of bytes read; fewer only at the end of the file."""
         ...
 
     def fdatasync(self) -> None:
-        """Return only when the content, and the size if it changed, is durable."""
+        """Return when the content, and the size if it changed, is durable."""
         ...
 
     def drop_pages(self, position: int, size: int) -> None:
-        """Tell the operating system that what it caches of these bytes is not needed soon; only a hint.
+        """Tell the operating system that the cached pages of these bytes are not needed soon; only a hint.
 
-        What is not synced stays in its cache.
+        Unsynced pages stay in the cache.
         """
         ...
 
     def fsync(self) -> None:
-        """Return only when content and metadata are durable. The file's directory entry is not: `sync_directory`."""
+        """Return when content and metadata are durable. The file's directory entry is not: see `sync_directory`."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or lengthen it with zeros, to `size` bytes."""
+        """Truncate the file, or extend it with zeros, to `size` bytes."""
         ...
 
     def size(self) -> int:
@@ -70,7 +70,7 @@ class File(Protocol):
         ...
 
     def modified_ns(self) -> int:
-        """Return when the content was last changed, in nanoseconds of the file system's clock, which may be coarse."""
+        """Return the modification time in nanoseconds of the file system's clock, whose resolution may be low."""
         ...
 
     def fileno(self) -> int:
@@ -78,27 +78,27 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the file; closing again does nothing. It makes nothing durable."""
+        """Close the file; a second call does nothing. It makes nothing durable."""
         ...
 
 
 class OpenDirectory(Protocol):
-    """A directory that is held open so that no failure to write a file below it goes unnoticed.
+    """A directory that is kept open so that every failure to write a file below it is noticed.
 
-    The kernel writes dirty pages back in the background. When that fails, the error is told to descriptors that were
+    The kernel writes dirty pages back in the background. If that fails, the error is reported to descriptors that were
     open at that moment; one that is opened later may find a clean file and no error.
 
     Attributes:
-        reports_errors: Whether `sync_all` tells of every failure since the directory was opened, also of files that
-            are closed by now. Linux does since 5.8; where this is False each file has to be synced by a descriptor
-            that was open when it was written.
+        reports_errors: Whether `sync_all` reports every failure since the directory was opened, including those of
+            files that were closed since. True on Linux since 5.8; where it is False, each file has to be synced by a
+            descriptor that was open when it was written.
     """
 
     @property
     def reports_errors(self) -> bool: ...
 
     def sync_all(self) -> None:
-        """Return only when all that was written on the directory's file system is durable.
+        """Return when everything that was written on the directory's file system is durable.
 
         Raises:
             OSError: Something written there since the directory was opened, or since the last call, was lost.
@@ -106,35 +106,35 @@ class OpenDirectory(Protocol):
         ...
 
     def close(self) -> None:
-        """Close it; closing again does nothing."""
+        """Close it; a second call does nothing."""
         ...
 
 
 class Lock(Protocol):
-    """A directory held against other processes."""
+    """A directory that is locked against other processes."""
 
     def release(self) -> None:
-        """Let the directory go; releasing again does nothing. The end of the process releases it too."""
+        """Release the lock; a second call does nothing. The end of the process releases it, too."""
         ...
 
 
 class FileSystem(Protocol):
     """Files and directories by path.
 
-    Directory entries (what `open(create=True)`, `mkdir`, `rename`, `link` and `remove` change) are durable only after
-    `sync_directory` on the directory that holds them returned.
+    Directory entries (which `open(create=True)`, `mkdir`, `rename`, `link` and `remove` change) are durable only after
+    `sync_directory` on their directory has returned.
     """
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
-        """Open a file, for reading only if not `write`; `create` makes it, empty, if it is not there.
+        """Open a file, for reading only without `write`; with `create` a missing file is created, empty.
 
         Raises:
-            FileNotFoundError: It is not there and `create` is not set.
+            FileNotFoundError: It does not exist and `create` is not set.
         """
         ...
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or directory is there."""
+        """Whether a file or directory exists."""
         ...
 
     def listdir(self, path: str) -> list[str]:
@@ -142,19 +142,19 @@ class FileSystem(Protocol):
         ...
 
     def mkdir(self, path: str) -> None:
-        """Make a directory and its missing parents; one that is there already is no error."""
+        """Create a directory and its missing parents; an existing one is not an error."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file, or a directory with all that is in it, another path in one step; a file that is there goes."""
+        """Rename a file, or a directory with its content, atomically; an existing target file is replaced."""
         ...
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second path of the same file system. Both are the same file; removing one leaves the other.
+        """Create a hard link on the same file system. Both paths are the same file; removing one keeps the other.
 
         Raises:
-            FileExistsError: Something has that path already.
-            FileNotFoundError: There is no such file.
+            FileExistsError: The target exists already.
+            FileNotFoundError: The source does not exist.
         """
         ...
 
@@ -162,7 +162,7 @@ class FileSystem(Protocol):
         """Remove a file.
 
         Raises:
-            FileNotFoundError: It is not there.
+            FileNotFoundError: It does not exist.
         """
         ...
 
@@ -171,36 +171,35 @@ class FileSystem(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Return only when the entries of this directory are durable."""
+        """Return when the entries of this directory are durable."""
         ...
 
     def sync_all(self, path: str) -> None:
-        """Return only when all that was written on the file system of `path` is durable: one call for many files.
+        """Return when everything that was written on the file system of `path` is durable: one call for many files.
 
-        Pages that the kernel failed to write before this call are not reported; `open_directory` gives what reports
-        them.
+        Failures to write pages before this call are not reported; `open_directory` returns an object that reports them.
         """
         ...
 
     def open_directory(self, path: str) -> OpenDirectory:
-        """Hold a directory open, from before its files are written until they are synced."""
+        """Open a directory, before its files are written and until they are synced."""
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Return the bytes an ordinary user can still write on the file system of `path`."""
+        """Return the number of bytes that an ordinary user can still write on the file system of `path`."""
         ...
 
     def lock(self, directory: str) -> Lock:
-        """Hold a directory against other processes, by a file named ``LOCK`` in it.
+        """Lock a directory against other processes, by a file named ``LOCK`` in it.
 
         Raises:
-            DataDirectoryError: Another process (named by its pid) holds it, or the file cannot be made or written.
+            DataDirectoryError: Another process (named by its pid) holds it, or the file cannot be created or written.
         """
         ...
 
 
 class OsFile:
-    """A file of the operating system. Calls for one file from several threads need no lock of their own."""
+    """A file of the operating system. Several threads may use one file at the same time."""
 
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
@@ -220,7 +219,7 @@ class OsFile:
 
     def _pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
         if len(buffers) <= _MAX_BUFFERS:
-            # The way of nearly every call: one system call that writes all of it.
+            # The usual case: one system call writes everything.
             written = os.pwritev(self._descriptor, buffers, position)
             if written == sum(map(len, buffers)):
                 return
@@ -237,7 +236,7 @@ class OsFile:
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
-        # Short: the end of the file, a signal, or more than the 2 GiB that Linux reads in one call.
+        # Fewer bytes: the end of the file, a signal, or more than the 2 GiB that Linux reads in one call.
         pieces = [data]
         missing = size - len(data)
         while missing and (data := os.pread(self._descriptor, missing, position + size - missing)):
@@ -262,7 +261,7 @@ class OsFile:
             raise _named(error, "fdatasync", self._where()) from error
 
     def _where(self) -> str:
-        """The path it has now, which may be another one than it was opened by."""
+        """Its present path, which may differ from the one that it was opened by."""
         try:
             return os.readlink(f"/proc/self/fd/{self._descriptor}")
         except OSError:
@@ -319,7 +318,7 @@ class OsDirectory:
 
 
 class DirectoryLock:
-    """A held ``LOCK`` file. Its content, the holder's pid, is for people; what counts is the `flock` on it."""
+    """A locked ``LOCK`` file. Its content, the holder's pid, is for people; the `flock` on it is the lock."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -333,7 +332,7 @@ class DirectoryLock:
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            # The file stays: removing it would let two processes lock two files of the same name.
+            # The file stays: after a removal two processes could lock two files of the same name.
             os.ftruncate(descriptor, 0)
             os.close(descriptor)
 
@@ -413,9 +412,9 @@ class OsFileSystem:
 
 
 def make_durable_directory(file_system: FileSystem, path: str) -> None:
-    """Make a directory and its missing parents, and return only when their entries are durable.
+    """Create a directory and its missing parents, and return when their entries are durable.
 
-    It goes from the top and syncs each step, so that starting again after being killed anywhere leaves no gap.
+    It works from the top and syncs each step, so that a repetition after a kill leaves nothing unsynced.
     """
     path = os.path.normpath(path)
     parent = os.path.dirname(path) or "."
@@ -426,7 +425,7 @@ def make_durable_directory(file_system: FileSystem, path: str) -> None:
 
 
 def _without_first(buffers: Sequence[Buffer], size: int) -> list[Buffer]:
-    """Return what remains of the buffers after their first `size` bytes; empty buffers go too."""
+    """Return the rest of the buffers after their first `size` bytes, without empty buffers."""
     remaining: list[Buffer] = []
     for buffer in buffers:
         if size >= len(buffer):
@@ -438,7 +437,7 @@ def _without_first(buffers: Sequence[Buffer], size: int) -> list[Buffer]:
 
 
 def _named(error: OSError, act: str, path: str) -> OSError:
-    """The error of a call that knows only a descriptor, as one that says what failed where."""
+    """Add the operation and the path to the error of a call on a descriptor."""
     if error.errno is None:
         return error
     return OSError(error.errno, f"{act}: {error.strerror}", path)

@@ -1,4 +1,4 @@
-"""An `OrderedStore` in memory: for engines without a disk and for tests. Nothing survives `close`."""
+"""An `OrderedStore` in memory: for engines without a disk and for tests. Its content is lost on `close`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK_KEYS = 256
 
 
 class MemoryStore:
-    """An `OrderedStore` that keeps everything in sorted dictionaries, one per family."""
+    """An `OrderedStore` with one sorted dictionary for each family."""
 
     def __init__(self) -> None:
         self._families: dict[Family, SortedDict[bytes, bytes]] = {family: SortedDict() for family in Family}
@@ -33,7 +33,7 @@ class MemoryStore:
             low = max(low, start)
         elif start is not None and (high is None or start < high):
             high, include_high = start, True
-        # A sorted dictionary must not change under an iterator: each round takes some keys and forgets its iterator.
+        # A sorted dictionary must not change during an iteration: each round reads some keys with a new iterator.
         while True:
             self._require_open()
             items = self._families[family]
@@ -52,7 +52,7 @@ class MemoryStore:
     def scan_in_steps(
         self, family: Family, prefix: bytes = b"", *, start: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes] | None]:
-        # Nothing is left of deleted keys, so each step finds something.
+        # Deleted keys leave nothing behind, so each step finds something.
         return self.scan(family, prefix, start=start)
 
     def write(self, mutations: Mutations) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.seams.errno_advice import way_out
 
-# Refusals of the operating system while the store is opened, that may be mended and tried again.
+# Errors of the operating system while the store is opened whose cause can be removed.
 _PUT_BACK: Final = (
     "If a file of it was removed, put it back and start again; if it is lost or damaged, restore a backup"
 )
@@ -20,7 +20,7 @@ _TOLD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 def refuse_lost_directory(path: str) -> None:
-    """Refuse a directory that holds tables but not the file CURRENT: RocksDB would begin anew and delete them."""
+    """Refuse a directory that has tables but not the file CURRENT: RocksDB would create a new store and delete them."""
     if not os.path.isdir(path) or os.path.exists(os.path.join(path, "CURRENT")):
         return
     tables = sorted(name for name in os.listdir(path) if name.endswith((".sst", ".log")))
@@ -56,7 +56,7 @@ def raise_opening_error(path: str, error: Exception) -> NoReturn:
 
 
 def _number_in(text: str) -> int:
-    """The errno whose message RocksDB passes on, out of those with a way out of their own; 0 if there is none."""
+    """The errno whose message RocksDB passes on, among those with advice; 0 for any other."""
     return next((number for number in _TOLD if os.strerror(number).lower() in text), 0)
 
 
@@ -67,7 +67,7 @@ def _way_out(error: Exception) -> str:
 def _lock_holder(path: str) -> str:
     """Name the process that holds RocksDB's LOCK file.
 
-    Asked of /proc/locks, not by opening the file: closing any descriptor of it would drop this process's own lock.
+    Read from /proc/locks, not by opening the file: closing any descriptor of it would release this process's lock.
     """
     try:
         inode = os.stat(os.path.join(path, "LOCK")).st_ino

@@ -1,10 +1,10 @@
-"""An `OrderedStore` in one RocksDB, by rocksdict in raw mode. Nothing else of RocksDB leaves this module.
+"""An `OrderedStore` in one RocksDB, by rocksdict in raw mode. RocksDB is used only in this module.
 
-All families live in the one default column family, each key behind one byte that names its family. That is what keeps
-the promise of `OrderedStore.write`: there is one memtable, so its content reaches the disk as a prefix of the writes
-and no recorded lsn can be ahead of what any family holds. Column families could give that by atomic flush alone, and
-rocksdict offers the option, but its ``flush()`` reaches one column family only; the calls that flush all of them either
-report no failure (``compact_range``) or make a whole checkpoint on disk.
+All families are in the one default column family, each key after one byte for its family. This keeps the promise of
+`OrderedStore.write`: there is one memtable, so its content reaches the disk as a prefix of the writes, and no recorded
+lsn can be ahead of the content of any family. With column families this would need atomic flush. rocksdict has that
+option, but its ``flush()`` flushes one column family only; the calls that flush all of them either report no failure
+(``compact_range``) or make a whole checkpoint on disk.
 
 The prefix bytes are part of the stored format and never change their meaning.
 """
@@ -57,32 +57,32 @@ _CHUNK_KEYS = 512
 _CHUNK_BYTES = 1 << 20
 _STEP_KEYS = 128
 _STEP_SKIPPED_KEYS = 500
-"""Most versions and deletions that one step of `RocksStore.scan_in_steps` passes over to get to its next key: some
-tenths of a millisecond. At worst a step passes over so many before each of its keys."""
+"""Largest number of versions and deletions that one step of `RocksStore.scan_in_steps` skips to find its next key: some
+tenths of a millisecond. In the worst case a step skips this many before each of its keys."""
 _LARGEST_KEY_BITS = 8 << 16
 
 
 class RocksStore:
-    """An `OrderedStore` in a directory of its own, which it locks against other processes while it is open.
+    """An `OrderedStore` in a directory of its own, which is locked against other processes while it is open.
 
-    Memory is bounded by three write buffers, the block cache, the index blocks of `open_files` table files, and what
-    may wait in front of RocksDB.
+    Memory is bounded by three write buffers, the block cache, the index blocks of `open_files` table files, and the
+    queue of waiting writes.
 
-    RocksDB holds up a writer, and with it every thread of the process, while its buffers are full or its compaction is
-    behind, and takes nothing while its disk is full. Without a write-ahead log a write is a matter of memory alone, so
-    here it never waits: what RocksDB does not take at once waits in a queue, in order, and is read from there.
+    RocksDB blocks a writer, and with it every thread of the process, while its buffers are full or its compaction is
+    behind, and accepts nothing while its disk is full. Without a write-ahead log a write only needs memory, so here it
+    never waits: writes that RocksDB does not accept at once wait in a queue, in order, and are read from there.
 
     Args:
-        path: The directory; it is made if it is not there.
-        wal: False: `flush` writes all of the memory table to disk, and what came after the last flush is lost in a
-            crash (or kept, as one consistent later point); for views that are folded again from the journal. True:
-            RocksDB keeps its own write-ahead log and `flush` syncs it, which suits small durable writes: for a
-            broker on its own. Then there is no queue.
-        write_buffer_bytes: Size at which the memory table goes to disk by itself. Up to three of them exist.
+        path: The directory; it is created if it does not exist.
+        wal: False: `flush` writes the whole memtable to disk, and writes after the last flush are lost in a crash (or
+            kept, up to one consistent later point); for views that are replayed from the journal. True: RocksDB keeps
+            its own write-ahead log and `flush` syncs it, which suits small durable writes: for a broker on its own.
+            Then there is no queue.
+        write_buffer_bytes: Size at which the memtable is written to disk automatically. Up to three of them exist.
         cache_bytes: Size of the block cache.
-        open_files: Most table files held open.
-        queue_bytes: Most bytes that may wait. Callers should hold back long before (`queued_bytes`): a write beyond it
-            waits for RocksDB, and fails if its disk is full.
+        open_files: Largest number of open table files.
+        queue_bytes: Largest size of the queue. Callers should stop writing long before (`queued_bytes`): a write beyond
+            it waits for RocksDB, and fails if its disk is full.
 
     Raises:
         CorruptionError: The directory's content is damaged.
@@ -140,9 +140,9 @@ class RocksStore:
         if place < whole_prefix or (place >= end and not reverse):
             return
         skip_place = reverse and place == end
-        # No iterator lives from one chunk to the next: a forgotten scan would keep RocksDB's lock after close().
+        # No iterator is kept from one chunk to the next: an abandoned scan would hold RocksDB's lock after close().
         limit = _FIRST_CHUNK_KEYS
-        # Bounds keep iterators from passing over keys of others that were deleted and are not compacted yet.
+        # Bounds keep iterators from skipping deleted keys of other ranges that are not compacted yet.
         bounds = ReadOptions()
         bounds.set_iterate_lower_bound(whole_prefix)
         bounds.set_iterate_upper_bound(end)
@@ -154,7 +154,7 @@ class RocksStore:
                 last = (whole_prefix if reverse else end) if is_last else stored[-1][0]
                 chunk = self._with_queued(stored, whole_prefix, place, last, reverse=reverse, skip_place=skip_place)
             if written != self._queue.written:
-                # Something went from the queue to RocksDB just now, and may have been seen in neither.
+                # A batch moved from the queue to RocksDB in the meantime, and may have been missed in both.
                 continue
             for key, value in chunk:
                 yield key[1:], value
@@ -172,8 +172,8 @@ class RocksStore:
         assert end is not None, "no family prefix is 0xff"
         place = whole_prefix if start is None else max(whole_prefix, FAMILY_PREFIXES[family] + start)
         skip_place = False
-        # RocksDB can stop after so many deleted keys, but does not tell where it is then. So a step that was stopped
-        # is tried again with a smaller range: the keys that begin with the same ``bits`` bits as the place; 0 for all.
+        # RocksDB can stop after a number of deleted keys, but does not report its position then. So a stopped step is
+        # repeated with a smaller range: the keys that share their first ``bits`` bits with the position; 0 for all.
         least_bits = 8 * len(whole_prefix)
         bits, has_grown = 0, False
         while place < end:
@@ -204,7 +204,7 @@ class RocksStore:
     def _step(
         self, prefix: bytes, place: bytes, bound: bytes, options: ReadOptions, *, skip_place: bool
     ) -> tuple[list[tuple[bytes, bytes]], bytes, bool] | None:
-        """Some items, the next place and whether it was looked at; None if too many deleted keys come before all."""
+        """Some items, the next position and whether it was read; None if too many deleted keys precede the first."""
         try:
             items, is_last = self._chunk(prefix, place, _STEP_KEYS, options, reverse=False, skip_place=skip_place)
         except _TooManySkippedError as stopped:
@@ -228,7 +228,7 @@ class RocksStore:
         reverse: bool,
         skip_place: bool,
     ) -> list[tuple[bytes, bytes]]:
-        """What a chunk holds once the batches that wait are written; it went from ``place`` to ``last``."""
+        """The items of a chunk from ``place`` to ``last``, including those of waiting batches."""
         queued = self._queue.between(min(place, last), max(place, last))
         merged: dict[bytes, bytes | None] = {**dict(stored), **queued}
         return [
@@ -246,9 +246,9 @@ class RocksStore:
             The items, fewer than the limit if they are large, and whether these were the last ones.
 
         Raises:
-            _TooManySkippedError: The iterator stopped because of the bound on deleted keys in `bounds`.
+            _TooManySkippedError: The iterator stopped at the bound on deleted keys in `bounds`.
 
-        Rdict.items() would be quicker but simply ends at a damaged block; an RdictIter has a status to ask.
+        Rdict.items() would be faster but simply ends at a damaged block; an RdictIter has a status to check.
         """
         chunk: list[tuple[bytes, bytes]] = []
         db = self._open_db()
@@ -302,17 +302,18 @@ class RocksStore:
         db.write(batch, self._write_options)
 
     def _may_wait(self, error: Exception) -> bool:
-        """Whether RocksDB has taken nothing of a batch, and will take it later."""
+        """Whether RocksDB has accepted nothing of a batch, and will accept it later."""
         return not self._wal and str(error).startswith((_STALLED, _NO_SPACE))
 
     def _make_room(self, db: Rdict) -> None:
-        """Bound what waits: the last resort for callers that do not hold back, such as a long recovery."""
+        """Limit the queue: the last resort for callers that do not stop writing, such as a long recovery."""
         if self._queue.size_bytes > self._queue_bytes:
             try:
                 self._catch_up(db, self._queue.taken)
             except DiskFullError as error:
                 self._failure = (
-                    f"{error}; {self._queue.size_bytes} bytes wait to be written there, and {self._queue_bytes} may"
+                    f"{error}; {self._queue.size_bytes} bytes wait to be written there, the limit is "
+                    f"{self._queue_bytes}"
                 )
                 raise StorageFailedError(self._failure) from error
 
@@ -328,7 +329,7 @@ class RocksStore:
     def _look_for_space(self, db: Rdict) -> None:
         """Return if RocksDB's disk is not full, or not any more.
 
-        It is not asked by a flush: one that comes while RocksDB looks for space, every five seconds, ends its looking.
+        A flush cannot test this: during RocksDB's own check for space, every five seconds, a flush ends that check.
         """
         if self._is_full:
             try:
@@ -341,10 +342,10 @@ class RocksStore:
             self._is_full = False
 
     def _catch_up(self, db: Rdict, batches: int) -> None:
-        """Return when so many of the batches that ever waited are written.
+        """Return when this many of all batches that ever waited are written.
 
         Raises:
-            DiskFullError: RocksDB's disk is full. RocksDB looks every five seconds whether it still is.
+            DiskFullError: RocksDB's disk is full. RocksDB checks every five seconds whether it still is.
         """
         while self._queue.written < batches:
             try:
@@ -354,14 +355,14 @@ class RocksStore:
                     self._raise(error)
                 if not str(error).startswith(_STALLED):
                     raise self._disk_full() from error
-                # RocksDB has nothing that one could wait for without holding up every other thread.
+                # RocksDB has no event to wait for that would not block every other thread.
                 time.sleep(_LOOK_AGAIN_S)
 
     def _disk_full(self) -> DiskFullError:
         self._is_full = True
         return DiskFullError(
-            f"{self._path}: No space left on device; free some space there. Appends are taken again by themselves "
-            f"then; reads go on"
+            f"{self._path}: No space left on device; free some space there. Appends are then accepted again without "
+            f"a restart; reads go on"
         )
 
     def flush(self) -> None:
@@ -378,7 +379,7 @@ class RocksStore:
             try:
                 db.flush(True)
             except Exception as error:
-                # The table file that could not be written, or synced, goes; what it was made of is in memory still.
+                # The table file that could not be written or synced is removed; its content is still in memory.
                 if self._may_wait(error):
                     raise self._disk_full() from error
                 self._raise(error)
@@ -387,16 +388,16 @@ class RocksStore:
         with self._flushing:
             db = self._open_db()
             try:
-                # Tables are hard links, so both must lie in one file system. The object holds RocksDB's lock while it
-                # lives, so it gets no name.
+                # Tables are hard links, so both must be on one file system. The object holds RocksDB's lock while it
+                # exists, so it is not assigned to a name.
                 Checkpoint(db).create_checkpoint(path)
             except Exception as error:
                 raise StorageFailedError(f"the store in {self._path} cannot be copied to {path}: {error}") from error
 
     def compact(self) -> None:
-        """Rewrite all tables as one sorted run, without what was deleted or replaced; blocks for as long as it takes.
+        """Rewrite all tables as one sorted run, without deleted and replaced entries; blocks until it is done.
 
-        RocksDB tells no failure of this; a table that it could not write is one that it goes on without.
+        RocksDB reports no failure of this; if it cannot write a table, it keeps the old one.
         """
         with self._flushing:
             db = self._writable_db()
@@ -404,40 +405,40 @@ class RocksStore:
             db.compact_range(None, None)
 
     def close(self) -> None:
-        # A flush in another thread uses the database; closing under it would fail half-way.
+        # A flush in another thread uses the database; closing it in the meantime would make the flush fail.
         with self._flushing:
             db, self._db = self._db, None
             if db is not None:
-                # RocksDB tries to flush once more, and says so if it cannot. Nothing depends on it: what `flush` did
-                # not make durable was not promised. The lock is released when the object goes.
+                # RocksDB flushes once more, and reports a failure. That does not matter: what `flush` did not make
+                # durable was not promised. The lock is released when the object is freed.
                 with contextlib.suppress(Exception):
                     db.close()
 
     def _open_db(self) -> Rdict:
         if self._db is None:
-            raise StorageFailedError(f"the store in {self._path} is closed; open it anew")
+            raise StorageFailedError(f"the store in {self._path} is closed; open it again")
         return self._db
 
     def _writable_db(self) -> Rdict:
-        # RocksDB may take writes again by itself after some failures. A failed sync is final here.
+        # RocksDB may accept writes again after some failures. A failed sync is final here.
         if self._failure is not None:
             raise StorageFailedError(self._failure)
         return self._open_db()
 
     def _raise(self, error: Exception) -> NoReturn:
-        """Turn what rocksdict raised (plain `Exception` with RocksDB's text) into an error of ours."""
+        """Convert an exception of rocksdict (a plain `Exception` with RocksDB's text) to an error of this package."""
         text = str(error)
         if text.startswith("Corruption"):
             raise CorruptionError(self._path, 0, f"RocksDB reports: {text}") from error
-        self._failure = f"the store in {self._path} failed: {text}; nothing more is written until it is opened anew"
+        self._failure = f"the store in {self._path} failed: {text}; nothing more is written until it is opened again"
         raise StorageFailedError(self._failure) from error
 
 
 class _TooManySkippedError(Exception):
-    """An iterator stopped before it had passed over all deleted keys in its way.
+    """An iterator stopped before it had skipped all deleted keys.
 
     Attributes:
-        found: What it found before.
+        found: The items that it found before.
     """
 
     def __init__(self, found: list[tuple[bytes, bytes]]) -> None:
@@ -446,7 +447,7 @@ class _TooManySkippedError(Exception):
 
 
 def _range_end(place: bytes, bits: int) -> bytes | None:
-    """The lowest key above all that begin with the same bits as a place; None if there is none."""
+    """The lowest key above all that share their first bits with a position; None if there is none."""
     size_bytes = (bits + 7) // 8
     unused = 8 * size_bytes - bits
     number = (int.from_bytes(place[:size_bytes].ljust(size_bytes, b"\0")) >> unused) + 1
@@ -480,9 +481,9 @@ def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Opti
     options.set_max_total_wal_size(4 * write_buffer_bytes)
     options.set_max_open_files(open_files)
     options.set_max_background_jobs(2)
-    # A table that is half deletions is compacted soon: until then every scan over them pays for each.
+    # A table that is half deletions is compacted soon: until then every scan over them has to skip each.
     options.add_compact_on_deletion_collector_factory(256, 128, 0.5)
-    # The default mode, point_in_time, drops everything after a flipped bit in the log without a word.
+    # The default mode, point_in_time, silently drops everything after a flipped bit in the log.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1 << 20)

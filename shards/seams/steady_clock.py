@@ -1,6 +1,6 @@
-"""The time of day of one process, which a wrong sample of the system's clock cannot move.
+"""The time of day of one process, which does not follow a wrong sample of the system's clock.
 
-Pure: it is given a `Clock` and asks nothing else. Who samples it, and what is logged, is decided elsewhere.
+Pure: it only reads the given `Clock`. Other modules take the samples and write the log.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from shards.seams.clock import Clock
 SECOND_US: Final = 1_000_000
 
 JUMP_US: Final = SECOND_US
-"""A difference to the system's clock from here on is a jump; a smaller one is drift and is corrected gradually."""
+"""A difference to the system's clock of this size or more is a jump; a smaller one is drift, corrected gradually."""
 
 SLEW_DIVISOR: Final = 200
-"""Drift is corrected by at most this part of the time that passes: 5 ms a second, ten times what NTP uses."""
+"""Drift is corrected by at most this share of the elapsed time: 5 ms a second, ten times as much as NTP."""
 
 BACKWARD_HOLD_US: Final = 10 * SECOND_US
-"""A jump backwards is followed when it has lasted for so long."""
+"""A jump back is followed when it has lasted for this time."""
 
 FORWARD_HOLD_US: Final = 600 * SECOND_US
-"""A jump forwards is followed when it has lasted for so long: following it lets data expire, which is final."""
+"""A jump forward is followed when it has lasted for this time: then data expires, which is final."""
 
 LEAST_SAMPLES: Final = 3
-"""A jump is followed only when so many samples agree on it."""
+"""A jump is followed only when this many samples agree on it."""
 
 
 @attrs.frozen(slots=True)
 class Jump:
-    """What a sample showed of a jump of the system's clock.
+    """What a sample found out about a jump of the system's clock.
 
     Attributes:
-        outcome: ``noticed`` when it is first seen, ``followed`` when it lasted, ``taken back`` when the system's clock
-            agrees again before that.
+        outcome: ``noticed`` when it is first seen, ``followed`` when it has lasted, ``taken back`` when the system's
+            clock agrees again before that.
         difference_us: How far the system's clock is ahead of the steady time; negative when it is behind.
     """
 
@@ -44,15 +44,14 @@ class Jump:
 
 
 class SteadyClock:
-    """Time of day that moves as elapsed time does, and follows the system's clock when that is consistently elsewhere.
+    """Time of day that moves with the elapsed time, and follows the system's clock when that differs for long.
 
-    The first sample is taken as it is. After it the time is the elapsed time since then, added to that sample. `sample`
-    compares it with the system's clock: small differences are corrected gradually, large ones only when they last.
-
-    Invariant: between two calls `now_us` never goes backwards, except by a jump backwards that `sample` has followed.
+    The first sample is taken over. After it the time is that sample plus the elapsed time since then. `sample` compares
+    it with the system's clock: small differences are corrected gradually, large ones only when they last.
+    Invariant: between two calls `now_us` never goes back, except after a jump back that `sample` has followed.
 
     Args:
-        clock: What it rests on.
+        clock: The system's clock.
 
     Attributes:
         difference_us: How far the system's clock was ahead at the last sample; negative when it was behind.
@@ -72,7 +71,7 @@ class SteadyClock:
         self.followed_jumps = 0
 
     def now_us(self) -> int:
-        """Return the steady time in microseconds since the epoch; a fraction of a microsecond of work."""
+        """Return the steady time in microseconds since the epoch; takes less than a microsecond."""
         now_us = self._monotonic_us() + self._offset_us
         if now_us < self._newest_us:
             return self._newest_us
@@ -84,18 +83,18 @@ class SteadyClock:
         return self._monotonic_us()
 
     def expiry_us(self) -> int:
-        """Return the time by which things expire: the steady time or the system's, whichever is earlier.
+        """Return the time at which things expire: the steady time or the system's, whichever is earlier.
 
-        So nothing expires early because of a clock that jumped forwards for less than `FORWARD_HOLD_US`, and what is
-        stored right after a jump backwards, with a time to live reckoned from the new time, has not expired already.
+        So nothing expires early because of a clock that jumped forward for less than `FORWARD_HOLD_US`, and data that
+        is stored right after a jump back, with a time to live computed from the new time, has not expired already.
         """
         return min(self.now_us(), self._clock.now_us())
 
     def sample(self) -> Jump | None:
-        """Compare with the system's clock and correct or follow. Call it about once a second.
+        """Compare with the system's clock and correct or follow it. Call it about once a second.
 
         Returns:
-            What is new about a jump, if anything is.
+            News about a jump; None if there is none.
         """
         monotonic_us = self._monotonic_us()
         elapsed_us, self._sampled_us = monotonic_us - self._sampled_us, monotonic_us

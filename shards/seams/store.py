@@ -1,8 +1,8 @@
-"""The ordered key-value seam under all views: families, atomic mutations, the `OrderedStore` protocol.
+"""The interface of the ordered key-value store under all views: families, atomic mutations, `OrderedStore`.
 
-The implementations are `shards.seams.memory_store` and `shards.seams.rocks_store`; every one passes
-`tests/shards/test_store_contract.py`. What keys and values mean is the business of the views (`shards.views.cursors`,
-`shards.views.state_store`, ...), never of a store.
+The implementations are `shards.seams.memory_store` and `shards.seams.rocks_store`; both pass
+`tests/shards/test_store_contract.py`. The views (`shards.views.cursors`, `shards.views.state_store`, ...) define the
+keys and values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Family(enum.StrEnum):
-    """A key space of its own. Keys are ordered within a family; a `Mutations` may touch several."""
+    """A separate key space. Keys are ordered within a family; a `Mutations` may change several."""
 
     META = "meta"
     CATALOGUE = "catalogue"
@@ -25,7 +25,7 @@ class Family(enum.StrEnum):
 
 
 class Mutations:
-    """Puts and deletes that `OrderedStore.write` carries out together, all or none. The last one on a key wins."""
+    """Puts and deletes that `OrderedStore.write` applies atomically. The last one of a key wins."""
 
     __slots__ = ("_by_family",)
 
@@ -37,35 +37,35 @@ class Mutations:
         self._by_family[family][key] = value
 
     def delete(self, family: Family, key: bytes) -> None:
-        """Remove a key; one that is not there is no error."""
+        """Remove a key; a missing one is not an error."""
         self._by_family[family][key] = None
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all mutations."""
         for pending in self._by_family.values():
             pending.clear()
 
     def update(self, later: Mutations) -> None:
-        """Add what others put and delete, as if it came after this."""
+        """Add the puts and deletes of another `Mutations`, as if they came after these."""
         for family, pending in later._by_family.items():
             self._by_family[family].update(pending)
 
     def get(self, store: OrderedStore, family: Family, key: bytes) -> bytes | None:
-        """Return what `store` would hold under a key had these mutations been written."""
+        """Return the value that `store` would have for a key if these mutations were written."""
         pending = self._by_family[family]
         return pending[key] if key in pending else store.get(family, key)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all keys and values. Keep one batch under a few MiB: a large one stalls every thread."""
+        """Bytes of all keys and values. Keep one batch below a few MiB: a large one blocks every thread."""
         return sum(len(key) + len(value or b"") for _, key, value in self)
 
     def __len__(self) -> int:
-        """Return the number of keys that change."""
+        """Return the number of changed keys."""
         return sum(map(len, self._by_family.values()))
 
     def __iter__(self) -> Iterator[tuple[Family, bytes, bytes | None]]:
-        """Yield each changing key once as (family, key, value); a value of None deletes."""
+        """Yield each changed key once as (family, key, value); a value of None deletes."""
         for family, pending in self._by_family.items():
             for key, value in pending.items():
                 yield family, key, value
@@ -74,17 +74,17 @@ class Mutations:
 class OrderedStore(Protocol):
     """An ordered map of bytes to bytes per family.
 
-    All methods but `flush` are quick and may be called from one thread (the event loop's). `flush` blocks on the disk
-    without holding the interpreter lock: call it in a thread; reads and writes may go on meanwhile.
+    All methods but `flush` are fast and may be called from one thread (the event loop's). `flush` blocks on the disk
+    without holding the interpreter lock: call it in a thread; reads and writes may go on in the meantime.
 
     Raises:
-        CorruptionError: By any method, when stored bytes are damaged.
-        StorageFailedError: By any method, when the disk failed or the store is closed. A failure of the disk is final
-            until the store is opened anew.
+        CorruptionError: By any method, if stored bytes are damaged.
+        StorageFailedError: By any method, if the disk has failed or the store is closed. A failure of the disk is final
+            until the store is opened again.
     """
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        """Return the value of a key, None if it is not there."""
+        """Return the value of a key, None if it does not exist."""
         ...
 
     def scan(
@@ -92,8 +92,8 @@ class OrderedStore(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) of the keys that begin with `prefix`, in lexicographic order.
 
-        The store may be written while a scan is under way. What is written then behind the scan's place is not seen,
-        what is written ahead of it may be; no key comes twice.
+        The store may be written during a scan. Later writes before the scan's position are not seen, those after it may
+        be; no key is returned twice.
 
         Args:
             start: Begin at this key, inclusive (in a reverse scan: at it or the next lower one). It need not exist
@@ -105,61 +105,61 @@ class OrderedStore(Protocol):
     def scan_in_steps(
         self, family: Family, prefix: bytes = b"", *, start: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes] | None]:
-        """The same in order, in steps of bounded work: None after a step that found nothing, so the caller can pause.
+        """The same, in order, in steps of bounded work: None after a step that found nothing, so the caller can pause.
 
-        Deleted keys that the store has not reclaimed yet cost a `scan` time although it yields nothing of them: with
-        many in a row, the call that looks for the next key blocks for as long as it takes to pass over all of them.
+        Deleted keys that the store has not removed yet cost a `scan` time although it does not return them: if there
+        are many in a row, the call that searches the next key blocks until it has skipped all of them.
         """
         ...
 
     def write(self, mutations: Mutations) -> None:
-        """Carry out all mutations or none. They are visible at once and durable after the next `flush`.
+        """Apply all mutations atomically. They are visible at once and durable after the next `flush`.
 
-        After a crash the store holds exactly what was written up to some point at or after the last flush: never a
-        part of one `Mutations`, never a later one without every earlier one, the same point for all families.
+        After a crash the store contains exactly the writes up to some point at or after the last flush: never a part of
+        one `Mutations`, never a later one without every earlier one, the same point for all families.
         """
         ...
 
     @property
     def queued_bytes(self) -> int:
-        """Memory taken by what was written and waits in front of the store, which is busy or has no space.
+        """Memory of writes that wait because the store is busy or has no space.
 
-        It is visible, and bounded only if callers hold back: let them call `catch_up`, in a thread.
+        They are visible, and bounded only if callers stop writing: let them call `catch_up`, in a thread.
         """
         ...
 
     def catch_up(self) -> None:
-        """Return when the store has taken everything that was written before the call; blocks like `flush`.
+        """Return when the store has accepted everything that was written before the call; blocks like `flush`.
 
         Raises:
-            DiskFullError: It has no space for it, or had none at the last flush. Nothing is lost; call it again later.
+            DiskFullError: It has no space, or had none at the last flush. Nothing is lost; call it again later.
         """
         ...
 
     def flush(self) -> None:
-        """Return only when everything written before the call is durable.
+        """Return when everything that was written before the call is durable.
 
         Raises:
-            DiskFullError: There is no space for it. Nothing is lost; call it again later.
+            DiskFullError: There is no space. Nothing is lost; call it again later.
         """
         ...
 
     def close(self) -> None:
-        """Release the store and its lock; closing again does nothing. It is no substitute for `flush`."""
+        """Release the store and its lock; a second call does nothing. It does not replace `flush`."""
         ...
 
 
 class DirectoryStore(OrderedStore, Protocol):
-    """An `OrderedStore` that lies in a directory of its own."""
+    """An `OrderedStore` in a directory of its own."""
 
     def copy_to(self, path: str) -> None:
-        """Make another store in a directory that is not there yet, with what this one holds at one moment.
+        """Create another store in a directory that does not exist yet, with the content of this one at one moment.
 
-        Everything written before this call is in it; of what is written meanwhile, a prefix. Files that never change
-        may be shared with this store, so it costs little time and space. It is not durable by itself.
+        Everything that was written before this call is in it, and a prefix of the writes in the meantime. Immutable
+        files may be shared with this store, so it costs little time and space. It is not durable by itself.
 
         Raises:
-            StorageFailedError: The disk refused. This store is none the worse for it.
+            StorageFailedError: The disk refused. This store is not affected.
         """
         ...
 

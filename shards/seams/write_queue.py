@@ -1,4 +1,4 @@
-"""What could not be written to a store yet, in order, and what readers see of it meanwhile."""
+"""Writes that wait for a store, in order, and their values for readers in the meantime."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from sortedcontainers import SortedDict
 
 Batch = Sequence[tuple[bytes, bytes | None]]
-"""Puts and deletes (a value of None) that belong together."""
+"""Puts and deletes (a value of None) that are written together."""
 
 _ENTRY_BYTES = 200
-"""What Python needs for an entry besides key and value, about."""
+"""Approximate memory of an entry in addition to key and value."""
 
 
 class WriteQueue:
-    """Batches that wait for a store which takes none just now. Threads may share it.
+    """Batches that wait for a store that is not accepting writes now. Threads may share it.
 
     Attributes:
-        size_bytes: Memory that it takes, about.
-        taken: Batches that were put in since the start.
-        written: How many of them the store has got.
+        size_bytes: Approximate memory that it uses.
+        taken: Number of batches that were added since the start.
+        written: Number of these that were written to the store.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class WriteQueue:
         return bool(self._batches)
 
     def put_behind(self, batch: Batch) -> bool:
-        """Take a batch if others wait already, which it must not overtake; False if none do."""
+        """Add a batch if others wait already, which it must not overtake; False if none do."""
         with self._lock:
             if not self._batches:
                 return False
@@ -44,7 +44,7 @@ class WriteQueue:
             return True
 
     def put(self, batch: Batch) -> None:
-        """Take a batch that the store refused."""
+        """Add a batch that the store refused."""
         with self._lock:
             self._append(batch)
 
@@ -56,9 +56,9 @@ class WriteQueue:
         self.size_bytes += _size_bytes(batch)
 
     def write_next(self, write: Callable[[Batch], None]) -> bool:
-        """Write the oldest batch; False if there is none. What ``write`` raises comes out, and the batch stays.
+        """Write the oldest batch; False if there is none. Errors of ``write`` are raised, and the batch stays.
 
-        Nothing can be put in meanwhile, so that nothing is overtaken.
+        Nothing can be added in the meantime, so that nothing is overtaken.
         """
         with self._lock:
             if not self._batches:
@@ -69,18 +69,18 @@ class WriteQueue:
             for key, _ in batch:
                 newest = self._newest.get(key)
                 if newest is not None and newest[0] == number:
-                    # Readers who look here first find it in the store from now on.
+                    # Readers check the queue first, and find it in the store from now on.
                     del self._newest[key]
             self.size_bytes -= _size_bytes(batch)
             self.written = number
             return True
 
     def get(self, key: bytes) -> tuple[int, bytes | None] | None:
-        """(anything, value) if a batch that waits has the key; a value of None if it is deleted there."""
+        """(batch number, value) if a waiting batch has the key; a value of None if it deletes the key."""
         return self._newest.get(key)
 
     def between(self, low: bytes, high: bytes) -> dict[bytes, bytes | None]:
-        """What waits of the keys from ``low`` to ``high``, both included."""
+        """The waiting values of the keys from ``low`` to ``high``, both included."""
         with self._lock:
             return {key: self._newest[key][1] for key in self._newest.irange(low, high)}
 

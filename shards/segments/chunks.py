@@ -1,8 +1,8 @@
-"""The bytes of a segment that are in memory: batches back to back in a few buffers, addressed by segment position.
+"""The bytes of a segment that are in memory: adjacent batches in a few buffers, addressed by segment position.
 
-Small batches are copied together, so a million of them cost their bytes and not a million objects. Buffers grow with
-what is written, so a quiet shard holds little. Fresh memory is the dearest thing here (page faults), so full-size
-buffers are taken from and returned to a pool.
+Small batches are copied into shared buffers, so a million of them need their bytes and not a million objects. Buffers
+grow with the data, so a quiet shard needs little memory. Allocating memory is the most expensive operation here (page
+faults), so full-size buffers are reused through a pool.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIRST_CHUNK_BYTES = 256
 
 Readable: TypeAlias = bytes | bytearray | memoryview
 
-# A buffer that only the pool's caller refers to: its variable here, the argument of getrefcount.
+# References to a buffer that only the pool's caller uses: its variable here, and the argument of getrefcount.
 _UNSHARED_REFERENCES = 2
 
 
@@ -24,7 +24,7 @@ class ChunkPool:
     """Keeps up to ``capacity_bytes`` of full-size buffers for reuse.
 
     Attributes:
-        held_bytes: Memory that all chunk lists of this pool take now, whether filled or not.
+        held_bytes: Memory of all chunk lists of this pool, filled or not.
     """
 
     __slots__ = ("_capacity", "_free", "held_bytes")
@@ -35,14 +35,14 @@ class ChunkPool:
         self.held_bytes = 0
 
     def take(self) -> bytearray:
-        """A buffer of FULL_CHUNK_BYTES with arbitrary content."""
+        """A buffer of FULL_CHUNK_BYTES with undefined content."""
         return self._free.pop() if self._free else bytearray(FULL_CHUNK_BYTES)
 
     def give_back(self, chunks: list[bytearray]) -> None:
-        """Take the buffers out of the list and keep those that nobody reads any more.
+        """Remove the buffers from the list and keep those that no reader uses any more.
 
-        A reader that is still sending from a buffer holds a memoryview, and that holds a reference; such a buffer is
-        left to the garbage collector.
+        A reader that is still sending from a buffer has a memoryview, which refers to the buffer; such a buffer is left
+        to the garbage collector.
         """
         while chunks:
             chunk = chunks.pop()
@@ -55,7 +55,7 @@ class ChunkPool:
                 self._free.append(chunk)
 
 
-# What chunk lists that hold nothing have in common, never changed: a node has a million of them.
+# Shared by all empty chunk lists, and never changed: a node has a million of them.
 _NO_CHUNKS: list[bytearray] = []
 _NO_STARTS: list[int] = []
 
@@ -79,11 +79,11 @@ class ChunkList:
 
     @property
     def start(self) -> int:
-        """Position of the first byte held, or ``end`` when nothing is held."""
+        """Position of the first byte in memory, or ``end`` if there is none."""
         return self.starts[0] if self.starts else self.end
 
     def append(self, data: memoryview | bytes) -> None:
-        """Copy whole batches behind the end."""
+        """Copy whole batches to the end."""
         size = len(data)
         fill = self.fill
         if fill + size > self.capacity:
@@ -94,8 +94,8 @@ class ChunkList:
         self.end += size
 
     def add_chunk(self, needed_bytes: int) -> None:
-        """Go on in a new buffer with room for at least this many bytes."""
-        # Doubling what is held bounds the slack at the bytes themselves, for one shard and for a million.
+        """Continue in a new buffer with room for at least this many bytes."""
+        # Doubling bounds the unused memory by the used one, for one shard and for a million.
         wanted = max(FIRST_CHUNK_BYTES, min(FULL_CHUNK_BYTES, self.end - self.start), needed_bytes)
         chunk = self._pool.take() if wanted == FULL_CHUNK_BYTES else bytearray(wanted)
         self._pool.held_bytes += len(chunk)
@@ -107,7 +107,7 @@ class ChunkList:
         self.capacity = wanted
 
     def views(self, position: int, end: int) -> list[memoryview]:
-        """The bytes from ``position`` up to ``end``, without a copy; both must be held."""
+        """The bytes from ``position`` up to ``end``, without a copy; both must be in memory."""
         at = bisect_right(self.starts, position) - 1
         found = []
         while position < end:
@@ -120,12 +120,12 @@ class ChunkList:
         return found
 
     def chunk_end(self, position: int) -> int:
-        """Segment position at which the chunk that holds ``position`` ends."""
+        """Segment position of the end of the chunk that contains ``position``."""
         at = bisect_right(self.starts, position)
         return self.starts[at] if at < len(self.starts) else self.end
 
     def drop_before(self, position: int) -> None:
-        """Forget whole chunks that lie before the position (they are in the file now); all of them if it is the end."""
+        """Drop whole chunks before the position (they are in the file now); all of them if it is the end."""
         if position >= self.end:
             dropped = len(self.chunks)
             self.fill = self.capacity = 0
@@ -142,7 +142,7 @@ class ChunkList:
         self._pool.give_back(gone)
 
     def release(self) -> None:
-        """Forget everything: the segment is gone. Readers that hold views keep theirs."""
+        """Drop everything: the segment was dropped. Readers keep the views that they have."""
         gone, self.chunks, self.starts = self.chunks, _NO_CHUNKS, _NO_STARTS
         self.fill = self.capacity = 0
         self._pool.give_back(gone)

@@ -1,7 +1,7 @@
-"""What is to be sealed, and what came of it: the words between the engine and whoever writes the Parquet file.
+"""The request to convert a segment and its result, exchanged between the engine and the writer of Parquet files.
 
-Apart from the writer, which needs pyarrow: the engine makes plans without it, and a plan travels to another process as
-JSON.
+Separate from the writer, which needs pyarrow: the engine creates plans without it, and a plan is sent to another
+process as JSON.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import attrs
 
 @attrs.frozen(slots=True)
 class ConversionPlan:
-    """A closed log segment that is to become a Parquet file.
+    """A closed log segment that is to be converted to a Parquet file.
 
     Attributes:
         log_path: The log file.
-        out_path: The Parquet file to write; nobody reads it before it is renamed to its place.
+        out_path: The Parquet file to write; not read before it is renamed to its place.
         name: The shard's name.
-        shard_id: Its number.
+        shard_id: Id of the shard.
         base_offset: Offset of the first record.
         next_offset: Offset after the last record.
         start_position: Byte position of the first batch in the log file.
@@ -43,9 +43,9 @@ class SealedFile:
     Attributes:
         size_bytes: Size of the file.
         digest: SHA-256 of the whole file.
-        record_count: Records in it.
+        record_count: Number of records in it.
         value_bytes: Bytes of their values.
-        row_groups: Row groups in it.
+        row_groups: Number of its row groups.
     """
 
     size_bytes: int

@@ -1,7 +1,7 @@
-"""A segment in a log file: a file header, then batches back to back, exactly as they lay on the wire.
+"""A segment in a log file: a file header, then adjacent batches, exactly as on the wire.
 
-Committed batches wait in memory until they are flushed, many at once; the journal keeps them safe until the file is
-synced. What a reader sees does not depend on where the bytes lie.
+Committed batches stay in memory until many of them are flushed together; the journal keeps them until the file is
+synced. Readers get the same bytes from memory and from the file.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _REBUILD_WINDOW_BYTES = 1 << 20
 
 @attrs.frozen(slots=True)
 class LogHeader:
-    """The head of a log file: magic, checksum, version, sizes of header and name, shard, base offset, created, name.
+    """The header of a log file: magic, checksum, version, sizes of header and name, shard, base offset, created, name.
 
-    The name is there for people: a log file tells whose it is even when all metadata is gone.
+    The name is for people: it shows the file's shard even if all metadata is lost.
     """
 
     shard_id: int
@@ -42,7 +42,7 @@ class LogHeader:
     name: str
 
     def encode(self) -> bytes:
-        """Header bytes, padded to 8; the checksum covers everything behind itself."""
+        """Encode the header, padded to 8; the checksum covers everything after itself."""
         name = self.name.encode()
         size = (_HEADER.size + len(name) + 7) & ~7
         head = _HEADER.pack(MAGIC, 0, VERSION, size, len(name), self.shard_id, self.base_offset, self.created_us)
@@ -51,11 +51,11 @@ class LogHeader:
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> tuple[LogHeader, int]:
-        """Header and its size from a file's first bytes (2 KiB always suffice).
+        """Decode the header from a file's first bytes (2 KiB are always enough); returns it and its size.
 
         Raises:
-            CorruptionError: Not a log file, cut short, or damaged.
-            FormatVersionError: Written by a newer program.
+            CorruptionError: It is not a log file, truncated, or damaged.
+            FormatVersionError: A newer program wrote it.
         """
         if len(data) < _HEADER.size:
             raise CorruptionError(path, 0, f"a log file has at least {_HEADER.size} bytes, found {len(data)}")
@@ -77,14 +77,14 @@ class LogSegment(Segment):
     """A file segment.
 
     Attributes:
-        path: Its file, which need not be there before the first flush.
-        shard_id: Its shard.
-        name: The shard's name.
-        flushed: Position up to which the file holds the batches; later ones are in memory only.
-        flushed_offset: Offset after the last record that the file holds.
-        saved_entries: Index entries that the index file holds.
+        path: Its file, which may not exist before the first flush.
+        shard_id: Id of its shard.
+        name: Name of the shard.
+        flushed: Position up to which the batches are in the file; later ones are only in memory.
+        flushed_offset: Offset after the last record in the file.
+        saved_entries: Number of entries in the index file.
 
-    Invariant: ``flushed`` never passes what is committed.
+    Invariant: ``flushed`` is never beyond the committed end.
     """
 
     kind = SegmentKind.LOG
@@ -101,18 +101,18 @@ class LogSegment(Segment):
 
     @property
     def header(self) -> LogHeader:
-        """What is written in front of the first batch; made when asked for: a node has a million segments."""
+        """The header before the first batch; created on demand, since a node has a million segments."""
         return LogHeader(self.shard_id, self.base_offset, self.created_us, self.name)
 
     @property
     def index_path(self) -> str:
-        """File beside the log that holds the sparse index; absent for a small segment."""
+        """File with the sparse index next to the log file; does not exist for a small segment."""
         return f"{self.path.removesuffix('.log')}.index"
 
     def restore(
         self, *, end: int, next_offset: int, newest_append_us: int, last_lsn: int, newest_us: int, entries: int
     ) -> None:
-        """Take over what the views recorded at the last checkpoint: the file is known to hold this much."""
+        """Take over the state that the views recorded at the last checkpoint: the file contains this much."""
         self.chunks.end = self.flushed = end
         self.next_offset = self.flushed_offset = next_offset
         self.newest_append_us = newest_append_us
@@ -129,10 +129,10 @@ class LogSegment(Segment):
         return self._index is None and self.saved_entries > 0
 
     def read_index(self, files: FileSystem) -> SparseIndex:
-        """The saved index, or one rebuilt from the log when it is missing or damaged; blocks on the disk.
+        """The saved index, or one rebuilt from the log if it is missing or damaged; blocks on the disk.
 
         Raises:
-            CorruptionError: The log itself is damaged where the rebuild has to read it.
+            CorruptionError: The log is damaged where the rebuild has to read it.
         """
         index = None
         if files.exists(self.index_path):
@@ -150,7 +150,7 @@ class LogSegment(Segment):
         self.indexed_end = last + INTERVAL_BYTES
 
     def rebuild_index(self, files: FileSystem) -> SparseIndex:
-        """Make the index anew by walking the batch headers of the flushed part."""
+        """Rebuild the index from the batch headers of the flushed part."""
         index = SparseIndex()
         newest = 0
         indexed_end = self.start_position + INTERVAL_BYTES
@@ -165,7 +165,7 @@ class LogSegment(Segment):
                         raise CorruptionError(self.path, position, f"ends here, but {self.flushed} bytes were flushed")
                 at = position - window_at
                 try:
-                    # A damaged header would put entries into the index that lead readers astray.
+                    # A damaged header would add wrong entries to the index.
                     verify_stamp(window, at)
                 except BatchError as error:
                     raise CorruptionError(self.path, position, str(error)) from error
@@ -180,9 +180,9 @@ class LogSegment(Segment):
         return index
 
     def plan_flush(self, end: int, next_offset: int) -> FlushPlan:
-        """What has to be written so that the file holds everything up to a position, and the offset there.
+        """Return what has to be written so that the file contains everything up to a position, and the offset there.
 
-        Taken on the loop, carried out off it.
+        Called on the event loop; the plan is carried out in a thread.
         """
         buffers: list[Readable] = []
         position = self.flushed
@@ -195,14 +195,14 @@ class LogSegment(Segment):
         entries = self.saved_entries
         index_bytes = b""
         if index is not None and len(index) > entries:
-            # Entries beyond `end` stand for batches that are not committed yet.
+            # Entries after `end` are of batches that are not committed yet.
             ready = bisect_left(index.positions, end)
             index_bytes = index.encode(entries, ready)
             entries = max(entries, ready)
         return FlushPlan(self, end, next_offset, entries, position, buffers, index_bytes)
 
     def flushed_to(self, plan: FlushPlan) -> None:
-        """Note, on the loop, that the plan was carried out, and drop from memory what the file holds now."""
+        """Note, on the event loop, that the plan was carried out, and free the memory of the written batches."""
         self.flushed = plan.end
         self.flushed_offset = plan.next_offset
         self.saved_entries = plan.entries
@@ -212,7 +212,7 @@ class LogSegment(Segment):
 
 @attrs.define(slots=True)
 class FlushPlan:
-    """Bytes on their way from memory into a log file and its index file."""
+    """Bytes to be written from memory to a log file and its index file."""
 
     segment: LogSegment
     end: int
@@ -224,19 +224,19 @@ class FlushPlan:
 
     @property
     def is_first(self) -> bool:
-        """Whether it writes the file from its beginning, so that nothing that the file may hold is needed."""
+        """Whether it writes the file from its beginning, so that existing content is not needed."""
         return self.position == 0
 
     def write(self, log: File, open_index: Callable[[], File]) -> None:
-        """Write the bytes; not durable before both files are synced.
+        """Write the bytes; they are not durable before both files are synced.
 
         Args:
             log: The log file.
-            open_index: Opens the index file, or makes it; called only when there is something for it. The caller
+            open_index: Opens or creates the index file; called only if there are index entries to write. The caller
                 closes both files.
 
         Raises:
-            OSError: The disk refused; the segment is as it was.
+            OSError: The disk refused; the segment is unchanged.
         """
         if self.buffers:
             log.pwritev(self.buffers, self.position)

@@ -1,7 +1,7 @@
-"""Which offsets of a shard were lost with the memory, so that a reader who comes back by lsn is shown the gap.
+"""The offsets of a shard that were lost with the memory, so that a reader that resumes by lsn gets the gap.
 
-The offsets alone do not tell it: a reader knows up to which lsn it has everything, and the lost records are gone
-together with their lsns.
+The offsets alone are not sufficient: a reader knows the lsn up to which it has everything, and the lost records were
+lost together with their lsns.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Protocol, TypeAlias
 from shards.model import SegmentKind
 
 Loss: TypeAlias = tuple[int, int]
-"""(first offset behind the lost ones, an lsn that no lost record is above)."""
+"""(first offset after the lost ones, an lsn that is not below that of any lost record)."""
 
 MOST_LOSSES = 64
-"""Of older ones the segments around them tell enough to show them, perhaps once too often."""
+"""For older losses the surrounding segments are sufficient to report them, perhaps once too often."""
 
 
 class Kept(Protocol):
-    """What is asked of a segment."""
+    """The properties of a segment that are used here."""
 
     kind: SegmentKind
     base_offset: int
@@ -28,13 +28,13 @@ class Kept(Protocol):
 
 
 def with_loss(losses: tuple[Loss, ...], loss: Loss, start_offset: int) -> tuple[Loss, ...]:
-    """Add the newest one, and leave out those that were trimmed."""
+    """Add the newest loss, and remove those that were trimmed."""
     kept = [one for one in losses if start_offset < one[0] < loss[0]]
     return (*kept, loss)[-MOST_LOSSES:]
 
 
 def losses_of_restart(losses: tuple[Loss, ...], segments: Iterable[Kept], start_offset: int) -> tuple[Loss, ...]:
-    """What will be lost if the process ends now: memory segments with segments in files behind them as well."""
+    """The losses if the process ended now, which include memory segments that are followed by segments in files."""
     found = dict(losses)
     behind: Kept | None = None
     for segment in segments:
@@ -50,13 +50,13 @@ def losses_of_restart(losses: tuple[Loss, ...], segments: Iterable[Kept], start_
 def resume_offset(
     losses: tuple[Loss, ...], segments: Iterable[Kept], start_offset: int, lsn: int, found_offset: int
 ) -> int:
-    """Where a reader from an lsn on begins: before the first gap that it has not been shown, if there is one.
+    """Where a reader that resumes at an lsn begins: before the first gap that it has not received, if there is one.
 
     Args:
-        losses: Of the shard.
-        segments: All that it has.
-        start_offset: Its first offset not trimmed.
-        lsn: From which the reader reads on.
+        losses: Losses of the shard.
+        segments: All segments of the shard.
+        start_offset: First offset of the shard that was not trimmed.
+        lsn: The lsn at which the reader resumes.
         found_offset: Offset of the first batch with this lsn or a later one, or the shard's end.
     """
     for gap_offset, next_offset, last_lsn in _gaps(losses, segments, start_offset):
@@ -70,7 +70,7 @@ def resume_offset(
 def _gaps(
     losses: tuple[Loss, ...], segments: Iterable[Kept], start_offset: int
 ) -> Iterator[tuple[int, int, int | None]]:
-    """(first lost offset, first offset behind, lsn that no lost record is above, if it is noted) of each, in order."""
+    """(first lost offset, first offset after them, lsn not below any lost record if known) of each gap, in order."""
     at, waiting = start_offset, list(reversed(losses))
     for segment in segments:
         while waiting and waiting[-1][0] <= segment.base_offset:

@@ -1,7 +1,7 @@
-"""A sealed segment in a Parquet file, as a shard knows it: its range, size and digest. Nothing of its content.
+"""A sealed segment in a Parquet file, for its shard: its range, size and digest, without its content.
 
-Light on purpose: a shard has many, a node has more. Reading the file is the business of `shards.parquet`, which needs
-pyarrow; nothing here does.
+It has few attributes, since a shard has many segments, and a node even more. `shards.parquet`, which needs pyarrow,
+reads the file; this module does not need it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from shards.segments.segment_paths import sealed_path
 
 DIGEST_BYTES = 32
 
-# A Parquet segment holds nothing in memory, and nothing is ever appended to it: all share one list that stays empty.
+# A Parquet segment has nothing in memory, and nothing is ever appended to it: all share one empty list.
 _NOTHING = ChunkList(0, ChunkPool(0))
 
 
 class ParquetSegment(Segment):
-    """A segment that was closed and sealed; it never changes.
+    """A segment that was converted to Parquet; it never changes.
 
-    Its size is that of the file, so that bounds by bytes count what lies on the disk. It has no positions to speak of:
-    the file begins at 0 and is visible as a whole.
+    Its size is that of the file, so that bounds by bytes count disk space. It has no byte positions: the file begins
+    at 0 and is visible as a whole.
 
     Args:
         sealed_root: Directory of all Parquet segments, ``<data>/sealed``.
         name: The shard's name.
-        shard_id: Its shard.
+        shard_id: Id of its shard.
         base_offset: Offset of the first record.
         next_offset: Offset after the last record.
         size_bytes: Size of the file.
         digest: SHA-256 of the whole file.
-        created_us: When the log segment that it was made of was opened.
+        created_us: When the original log segment was opened.
         newest_append_us: Server time of its newest batch.
         last_lsn: lsn of its newest batch.
         newest_us: Newest record timestamp in it.
@@ -55,7 +55,7 @@ class ParquetSegment(Segment):
         last_lsn: int,
         newest_us: int,
     ) -> None:
-        # Not the constructor of the base: it makes a chunk list for each segment.
+        # Without the constructor of the base class, which creates a chunk list for each segment.
         self._sealed_root = sealed_root
         self._size_bytes = size_bytes
         self._index = None
@@ -75,7 +75,7 @@ class ParquetSegment(Segment):
 
     @property
     def path(self) -> str:
-        """Its file; made when asked for, since few of a node's segments are ever read."""
+        """Its file; computed on demand, since few of a node's segments are ever read."""
         return sealed_path(self._sealed_root, self.name, self.shard_id, self.base_offset, self.next_offset)
 
     @property

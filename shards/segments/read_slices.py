@@ -1,6 +1,6 @@
-"""Cutting what a reader gets out of a segment: whole batches, without a copy while they are in memory.
+"""Selecting whole batches of a segment for a reader, without a copy while they are in memory.
 
-Pure: it looks at segments and at bytes it is given. Reading files is the engine's business (off its loop).
+Pure: it uses segments and given bytes. The engine reads files (in threads).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _U32 = struct.Struct("<I")
 
 @attrs.frozen(slots=True)
 class Place:
-    """Where a reader stands: it spares the next read the search. Only a hint; the offset decides."""
+    """Position of a reader, which saves the next read a search. Only a hint; the offset decides."""
 
     segment: Segment
     position: int
@@ -37,12 +37,12 @@ class Place:
 
 @attrs.frozen(slots=True)
 class ReadSlice:
-    """What one read gives.
+    """The result of one read.
 
     Attributes:
-        start_offset: Offset of the first record given; lower than asked when it lies inside a batch.
-        next_offset: Where to go on.
-        buffers: Whole batches back to back, to be sent as they are; gap batches stand for lost records.
+        start_offset: Offset of the first returned record; lower than requested if that is inside of a batch.
+        next_offset: Offset of the next read.
+        buffers: Adjacent whole batches, to be sent unchanged; gap batches are in place of lost records.
         size_bytes: Length of all buffers.
         place: Hint for the next read.
     """
@@ -55,27 +55,27 @@ class ReadSlice:
 
 
 def batch_size(data: Readable, at: int) -> int:
-    """Bytes of the batch that begins at this place."""
+    """Size in bytes of the batch that begins at this position."""
     size: int = _U32.unpack_from(data, at + _BODY_SIZE_AT)[0]
     return (size + HEADER_SIZE + 7) & ~7
 
 
 def base_offset_at(chunks: ChunkList, position: int) -> int:
-    """Base offset of the batch that begins at a position that is in memory."""
+    """Base offset of the batch that begins at a position in memory."""
     at = bisect_right(chunks.starts, position) - 1
     offset: int = _U64.unpack_from(chunks.chunks[at], position - chunks.starts[at] + _BASE_OFFSET_AT)[0]
     return offset
 
 
 def locate_in_memory(segment: Segment, offset: int, end: int) -> int | None:
-    """Position of the batch that holds an offset, or None when it is in the file.
+    """Position of the batch that holds an offset, or None if it is only in the file.
 
     REQUIRES: the segment holds the offset before position ``end``.
     """
     chunks = segment.chunks
     if not chunks.starts or chunks.starts[0] >= end or base_offset_at(chunks, chunks.starts[0]) > offset:
         return None
-    # The last chunk that begins at or below the offset; the chunk that only just begins may hold nothing yet.
+    # The last chunk that begins at or below the offset; a chunk that was just added may be empty.
     low, high = 0, len(chunks.starts)
     while high - low > 1:
         middle = (low + high) // 2
@@ -98,7 +98,7 @@ def locate_in_memory(segment: Segment, offset: int, end: int) -> int | None:
 
 
 def memory_slice(shard: Shard, segment: Segment, position: int, max_bytes: int) -> ReadSlice:
-    """Batches from a position that is in memory, up to ``max_bytes`` but at least one."""
+    """Batches from a position in memory on, up to ``max_bytes`` but at least one."""
     end = shard.visible_end(segment)
     chunks = segment.chunks
     start_offset = base_offset_at(chunks, position)
@@ -115,7 +115,7 @@ def memory_slice(shard: Shard, segment: Segment, position: int, max_bytes: int) 
 
 
 def _cut(chunks: ChunkList, position: int, chunk_end: int, first: int, max_bytes: int) -> int:
-    """Where to stop inside the chunk that holds ``position``: within the limit, but behind the first batch."""
+    """End of the slice inside the chunk that contains ``position``: within the limit, but after the first batch."""
     at = bisect_right(chunks.starts, position) - 1
     data, start = chunks.chunks[at], chunks.starts[at]
     while position < chunk_end:
@@ -130,7 +130,7 @@ class LostBatchError(BatchError):
     """Bytes that should begin with a stamped batch do not.
 
     Attributes:
-        place: Where in the bytes.
+        place: Position in the bytes.
     """
 
     def __init__(self, place: int, problem: str) -> None:
@@ -139,10 +139,10 @@ class LostBatchError(BatchError):
 
 
 def check_stamp(data: Readable, at: int) -> None:
-    """Check that a stamped batch begins here: its magic, and the checksum of its place in the shard.
+    """Check that a stamped batch begins here: its magic, and the checksum of its stamp.
 
     Raises:
-        LostBatchError: None does.
+        LostBatchError: No stamped batch begins here.
     """
     if data[at : at + 4] != _MAGIC:
         raise LostBatchError(at, f"expected a record batch with magic {_MAGIC!r}, found {bytes(data[at : at + 4])!r}")
@@ -153,16 +153,16 @@ def check_stamp(data: Readable, at: int) -> None:
 
 
 def find_in_bytes(data: Readable, wanted: Callable[[BatchHeader], bool]) -> tuple[int, BatchHeader | None]:
-    """The first wanted batch in bytes that begin at a batch boundary and may end inside a batch.
+    """The first matching batch in bytes that begin at a batch boundary and may end inside of a batch.
 
     Returns:
-        Its place and header; or the place from which to go on, and None.
+        Its position and header; or the position at which to continue, and None.
 
     Raises:
-        LostBatchError: No batch begins where the one before it ends.
+        LostBatchError: No batch begins at the end of the one before.
     """
     at, size = 0, len(data)
-    # The header of a gap batch is read together with its body.
+    # The header of a gap batch is decoded together with its body.
     while size - at >= SMALLEST_BATCH_BYTES:
         check_stamp(data, at)
         header = BatchHeader.unpack(data, at)

@@ -1,4 +1,4 @@
-"""What a shard's retention drops: a pure decision over its segments. Carrying it out is a trim like any other."""
+"""The decision which records a shard's retention drops. Pure; it is carried out like any other trim."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shards.model import Retention
 
 
 class RetainedSegment(Protocol):
-    """What the decision needs to know of a segment; `shards.model.SegmentInfo` plus the time of its newest append."""
+    """The properties of a segment for the decision: those of `SegmentInfo`, and the time of its newest append."""
 
     @property
     def base_offset(self) -> int: ...
@@ -27,25 +27,25 @@ class RetainedSegment(Protocol):
 
     @property
     def sealed(self) -> bool:
-        """Whether it is closed for ever, as every segment but the active one is."""
+        """Whether it is closed, as all segments but the active one are."""
         ...
 
 
 def due(retention: Retention, segments: Sequence[RetainedSegment], now_us: int) -> int:
-    """Return the offset below which records should be trimmed: a border between segments.
+    """Return the offset below which records should be trimmed: a boundary between segments.
 
-    Whole sealed segments go, oldest first, as long as the oldest passes a bound: its newest record is older than
-    `max_age_s`, or all that is left is more than `max_bytes` or `max_records`. The active segment counts
-    but never goes.
+    Whole closed segments are dropped, oldest first, while the oldest exceeds a bound: its newest record is older than
+    `max_age_s`, or the remaining ones have more than `max_bytes` or `max_records`. The active segment is counted but
+    never dropped.
 
     Args:
         retention: The bounds; 0 means no bound.
         segments: All segments of the shard in offset order.
-        now_us: The time that ages are reckoned from.
+        now_us: The time for computing ages.
 
     Returns:
-        The next offset of the newest segment that goes, 0 if none does. What was lost with the memory before the
-        oldest segment that stays is no segment: it stays in the shard's range, so that readers are shown the gap.
+        The next offset of the newest segment that is dropped, 0 if none is. Lost records before the oldest remaining
+        segment are in no segment: they stay in the shard's range, so that readers get the gap.
     """
     total_bytes = sum(segment.size_bytes for segment in segments)
     total_records = sum(segment.next_offset - segment.base_offset for segment in segments)

@@ -1,7 +1,7 @@
-"""A segment: a contiguous offset range of one shard. The memory segment is here; the log segment builds on it.
+"""A segment: a contiguous offset range of one shard. The memory segment is here; the log segment extends it.
 
-Positions are bytes from the segment's start as the log file would count them; in a memory segment they simply begin
-at 0. Nothing here knows what is committed: the shard bounds every read by its published end.
+Positions are bytes from the segment's start, as in the log file; in a memory segment they simply begin at 0. Segments
+do not know which batches are committed: the shard limits every read by its published end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shards.segments.sparse_index import INTERVAL_BYTES, SparseIndex
 
 
 class Segment:
-    """What memory and log segments share: the bytes in memory, the sparse index and the range they cover.
+    """The common part of memory and log segments: the bytes in memory, the sparse index and the range.
 
     Attributes:
         base_offset: Offset of the first record.
@@ -25,7 +25,7 @@ class Segment:
         last_lsn: lsn of its newest batch, 0 if empty.
         newest_us: Newest record timestamp in it, 0 if empty.
         indexed_end: A batch that begins here or later gets an entry in the sparse index.
-        sealed: No record will be added any more.
+        sealed: It is closed: no record will be added any more.
     """
 
     kind: SegmentKind
@@ -73,7 +73,7 @@ class Segment:
         return self._index if self._index is not None else SparseIndex()
 
     def append(self, data: memoryview | bytes, next_offset: int, lsn: int, append_time_us: int, newest_us: int) -> None:
-        """Copy one stamped batch behind the others."""
+        """Copy one stamped batch to the end."""
         chunks = self.chunks
         if chunks.end >= self.indexed_end:
             self.add_to_index(lsn)
@@ -84,14 +84,14 @@ class Segment:
         self.newest_us = max(self.newest_us, newest_us)
 
     def add_to_index(self, lsn: int) -> None:
-        """Give the batch that comes next an index entry."""
+        """Add an index entry for the next batch."""
         if self._index is None:
             self._index = SparseIndex()
         self._index.add(self.next_offset, self.chunks.end, lsn, self.newest_us)
         self.indexed_end = self.chunks.end + INTERVAL_BYTES
 
     def info(self, visible_offset: int, visible_position: int) -> SegmentInfo:
-        """The segment as far as it is published."""
+        """The published part of the segment."""
         return SegmentInfo(
             kind=self.kind,
             base_offset=self.base_offset,
@@ -103,7 +103,7 @@ class Segment:
 
 
 class MemorySegment(Segment):
-    """A segment that lives in memory alone: fastest, gone with the node."""
+    """A segment that is only in memory: fastest, lost with the node."""
 
     kind = SegmentKind.MEMORY
     __slots__ = ()
@@ -113,10 +113,10 @@ class MemorySegment(Segment):
 
 
 def walk(buffers: list[Readable], position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches in buffers that lie back to back from ``position`` on.
+    """Positions and headers of the batches in adjacent buffers from ``position`` on.
 
-    Each buffer must begin and end at a batch boundary, except the last, which may end anywhere: a batch that is cut
-    there is left out.
+    Each buffer must begin and end at a batch boundary, except the last one, which may end anywhere: a batch that is
+    cut off there is left out.
     """
     for buffer in buffers:
         at, size = 0, len(buffer)

@@ -1,4 +1,4 @@
-"""Which file a segment lies in. The names are part of the layout of a data directory (docs/formats.md)."""
+"""The paths of segment files. The names are part of the layout of a data directory (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FAN_OUT = 256
 
 
 def log_path(log_directory: str, shard_id: int, base_offset: int) -> str:
-    """Where a log segment lies; 256 directories, so that none gets too large and few have to be synced."""
+    """Path of a log segment; 256 directories, so that none gets too large and few have to be synced."""
     return f"{log_directory}/{shard_id % FAN_OUT:02x}/{shard_id:016x}-{base_offset:020}.log"
 
 
@@ -18,14 +18,14 @@ def sealed_directory(sealed: str, name: str) -> str:
 
 
 def sealed_path(sealed: str, name: str, shard_id: int, base_offset: int, next_offset: int) -> str:
-    """Where a Parquet segment lies.
+    """Path of a Parquet segment.
 
-    The name tells the range, so that planning a read opens no file; and the shard's id, so that a file of a deleted
-    shard is never taken for one of its successor of the same name.
+    The name has the range of offsets, so that planning a read opens no file; and the shard's id, so that a file of a
+    deleted shard is never taken for one of a later shard with the same name.
     """
     return f"{sealed_directory(sealed, name)}/{base_offset:020}-{next_offset:020}-{shard_id:016x}.parquet"
 
 
 def start_mark_path(directory: str, shard_id: int) -> str:
-    """Where it is written that a shard starts inside one of its Parquet files, for readers of the bare directory."""
+    """Path of the mark that a shard starts inside one of its Parquet files, for programs that read the directory."""
     return f"{directory}/_start-{shard_id:016x}"

@@ -1,8 +1,8 @@
-"""A shard: ordered segments, what is written to them, and how much of it readers may see.
+"""A shard: its ordered segments, appends to them, and the part that readers may see.
 
-Writing runs ahead of publishing. The engine decides an append (its offset, its lsn) and copies it behind the published
-end at once; after the journal has it safely, `publish` moves the published end. So a reader never sees what is not
-committed, and folding after the commit costs the same for one batch as for a thousand.
+Appending runs ahead of publishing. The engine decides an append (its offset, its lsn) and copies it to the end at once;
+when it is durable in the journal, `publish` moves the published end. So a reader never sees uncommitted records, and
+publishing after a commit costs the same for one batch as for a thousand.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from shards.segments.segment import MemorySegment, Segment
 from shards.topics.publish_epochs import PublishEpoch
 
 BEING_DELETED = "it is being deleted"
-"""Damage of a shard whose deletion is on its way to the disk; never stored."""
+"""Damage of a shard whose deletion is not durable yet; never stored."""
 
 Published: TypeAlias = tuple[int, Segment | None, int, int]
-"""How far a shard may be read: (next offset, segment in which that lies, position in it, lsn). A plain tuple: a commit
-group makes one for every shard it touches."""
+"""How far a shard may be read: (next offset, segment that contains it, position in it, lsn). A plain tuple, since a
+commit group creates one for every shard in it."""
 
 
 class Shard:
@@ -37,29 +37,29 @@ class Shard:
         shard_id: lsn of the entry that created it.
         name: Its name.
         config: Its configuration; ``config.mode`` is the mode of the active segment.
-        start_offset: First offset not trimmed.
-        trim_decided: The same, counting a trim by retention that is on its way to the disk.
-        next_offset: Offset the next record will get; may run ahead of what is published.
-        last_lsn: lsn of the newest batch; may run ahead as well.
-        reserved_offset: Offsets below it are taken for ever (memory mode: reserved in the journal ahead of use).
-        asked_offset: The same, counting reservations that are on their way to the disk.
-        in_memory_mode: Whether the next batch goes to a memory segment; runs ahead of ``config.mode``.
-        indexed: Whether it keeps an index of keys or tags.
+        start_offset: First offset that was not trimmed.
+        trim_decided: The same, including a trim by retention that is not durable yet.
+        next_offset: Offset of the next record; may be ahead of the published end.
+        last_lsn: lsn of the newest batch; may be ahead as well.
+        reserved_offset: Offsets below it are never assigned again (memory mode: reserved in the journal ahead of use).
+        asked_offset: The same, including reservations that are not durable yet.
+        in_memory_mode: Whether the next batch goes to a memory segment; may be ahead of ``config.mode``.
+        indexed: Whether it has an index of keys or tags.
         chunk_number: The appender's mark, so that a received chunk publishes it once.
-        segments: All segments that hold records, oldest first; offsets between two of them were lost with the memory.
-        producers: Sequence state per producer id; None until a producer with an id appends.
-        has_forgotten_producers: Whether the state of a registered producer was ever forgotten; set with `producers`.
-        recovered_offset: Offsets below it were given out before the shard was opened; those in no segment are lost.
+        segments: All segments with records, oldest first; offsets between two of them were lost with the memory.
+        producers: Sequence state by producer id; None until a producer with an id appends.
+        has_forgotten_producers: Whether the state of a registered producer was ever dropped; set with `producers`.
+        recovered_offset: Offsets below it were assigned before the shard was opened; those in no segment are lost.
         damage: Why the shard is stopped, or an empty string.
-        deleted: It is being deleted or is gone (``damage`` is set as well): nobody may use it any more.
-        gone: The deletion is committed. Until then a crash may bring the shard back, so it is kept like any other.
-        group_number: Commit group that last touched it (the committer's mark, so that a group lists it once).
-        pending_groups: Commit groups with entries of this shard that are not published yet.
-        restored_lsn: First lsn after the newest restore from a backup that the shard went through; 0 if there was none.
-        restored_offset: Its next offset then.
-        losses: What was lost with the memory, oldest first, see `shards.segments.losses`.
+        deleted: It is being deleted or was deleted (``damage`` is set as well): it must not be used any more.
+        gone: The deletion is committed. Until then a crash may restore the shard, so it is kept like any other.
+        group_number: Commit group that last changed it (the committer's mark, so that a group lists it once).
+        pending_groups: Number of commit groups with entries of this shard that are not published yet.
+        restored_lsn: First lsn after the newest restore from a backup of this shard; 0 if there was none.
+        restored_offset: Its next offset at that restore.
+        losses: Offsets that were lost with the memory, oldest first, see `shards.segments.losses`.
         listeners: Called with the shard after each publish.
-        era: When it published last, see `shards.topics.publish_epochs`.
+        era: Epoch of its last publish, see `shards.topics.publish_epochs`.
     """
 
     __slots__ = (
@@ -135,7 +135,7 @@ class Shard:
         self.dirty = False
 
     def active(self) -> Segment | None:
-        """The segment that takes the next batch; None when one has to be opened first."""
+        """The segment for the next batch; None if one has to be opened first."""
         if not self.segments or self.segments[-1].sealed:
             return None
         return self.segments[-1]
@@ -146,7 +146,7 @@ class Shard:
         end = min(end, self.next_offset)
         offset = first_offset
         if offset < self.start_offset:
-            # Offsets that memory mode gives out are reserved before.
+            # Offsets of memory-mode batches are reserved before.
             places.add(Place.TRIMMED if offset < self.asked_offset else Place.TRIMMED_FILE)
             offset = self.start_offset
         at = max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
@@ -156,7 +156,8 @@ class Shard:
             if segment is not None and segment.next_offset <= offset:
                 continue
             if segment is None or segment.base_offset > offset:
-                # Memory segments between others go when they hold too much; before the start of this life, all went.
+                # Memory segments between others are dropped when there are too many; all of them were lost at a
+                # restart.
                 places.add(Place.LOST if offset < self.recovered_offset else Place.TRIMMED)
                 if segment is None:
                     break
@@ -168,9 +169,9 @@ class Shard:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing is lost when this object goes and the shard is read from its saved record again.
+        """Whether nothing is lost if this object is freed and the shard is read from its saved record again.
 
-        That the record is as new as the shard, and that it needs no look from time to time, is for the caller to know.
+        The caller has to check that the record is up to date, and that the shard needs no regular checks.
         """
         return not (
             self.damage
@@ -182,7 +183,7 @@ class Shard:
         )
 
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
-        """Seal the active segment and open the next one in the given mode (``path``: for a log file)."""
+        """Close the active segment and open the next one in the given mode (``path``: for a log file)."""
         if self.segments:
             self.segments[-1].sealed = True
         self.in_memory_mode = mode is Mode.MEMORY
@@ -195,12 +196,12 @@ class Shard:
         return segment
 
     def published_now(self) -> Published:
-        """The write state as it is, to be given to `publish` once all of it is committed."""
+        """The present write state, to be passed to `publish` when all of it is committed."""
         segment = self.segments[-1] if self.segments else None
         return self.next_offset, segment, segment.end if segment else 0, self.last_lsn
 
     def publish(self, published: Published) -> None:
-        """Let readers see everything up to there.
+        """Make everything up to there visible to readers.
 
         REQUIRES: it is committed, or the shard is in memory mode and nothing of it is pending.
         """
@@ -210,16 +211,16 @@ class Shard:
             self.notify()
 
     def add_listener(self, listener: Callable[[Shard], None]) -> None:
-        """Have a function called after each publish, and when the shard is stopped or deleted.
+        """Call a function after each publish, and when the shard is stopped or deleted.
 
-        There may be thousands: who has news already, and has not looked at it yet, should take itself off meanwhile.
+        There may be thousands: a listener that has been called and has not read yet should remove itself until it has.
         """
         if self.listeners is None:
             self.listeners = {}
         self.listeners[listener] = None
 
     def remove_listener(self, listener: Callable[[Shard], None]) -> None:
-        """Take it off again."""
+        """Remove a listener."""
         if self.listeners is not None:
             del self.listeners[listener]
             if not self.listeners:
@@ -235,7 +236,7 @@ class Shard:
         """Position up to which a segment may be read; its start if nothing of it is published."""
         if segment is self.published_segment:
             return self.published_position
-        # Segments before the published one are committed to their end, those after it not at all.
+        # Segments before the published one are committed completely, those after it not at all.
         return segment.end if segment.base_offset < self.published_offset else segment.start_position
 
     def visible_next_offset(self, segment: Segment) -> int:
@@ -243,10 +244,10 @@ class Shard:
         return min(segment.next_offset, self.published_offset)
 
     def segment_at(self, offset: int) -> tuple[Segment | None, int]:
-        """The segment that holds an offset, and the offset to read at: beyond the wanted one where records were lost.
+        """The segment that holds an offset, and the offset to read at: after the wanted one where records were lost.
 
         Returns:
-            (None, published_offset) when nothing published lies at or after the offset.
+            (None, published_offset) if there is nothing published at or after the offset.
         """
         if offset >= self.published_offset:
             return None, self.published_offset
@@ -254,7 +255,7 @@ class Shard:
         if at >= 0 and offset < self.segments[at].next_offset:
             return self.segments[at], offset
         at += 1
-        # A segment that was opened and closed without a record does not cut a lost range in two.
+        # A segment that was opened and closed without a record does not divide a lost range.
         while at < len(self.segments) and self.segments[at].next_offset == self.segments[at].base_offset:
             at += 1
         if at < len(self.segments) and self.segments[at].base_offset < self.published_offset:
@@ -262,11 +263,11 @@ class Shard:
         return None, self.published_offset
 
     def put_sealed(self, sealed: ParquetSegment) -> Segment | None:
-        """Put a Parquet segment into the place of the log segment that it was made of.
+        """Replace a log segment by the Parquet segment that it was converted to.
 
         Returns:
-            The log segment, whose file nobody needs any more; None when there is none of that range: it was replaced
-            before, or trimmed.
+            The log segment, whose file is not needed any more; None if there is none with this range: it was already
+            replaced, or trimmed.
         """
         at = bisect_right(self.segments, sealed.base_offset, key=_base_offset) - 1
         if at < 0:
@@ -284,7 +285,7 @@ class Shard:
         return old
 
     def trim(self, start_offset: int) -> list[Segment]:
-        """Drop records below the offset and give back the segments that no longer hold any; never the active one."""
+        """Drop records below the offset and return the segments without any remaining record; never the active one."""
         if start_offset <= self.start_offset:
             return []
         self.start_offset = start_offset
@@ -300,19 +301,19 @@ class Shard:
 
     @property
     def accounted_offset(self) -> int:
-        """Offset below which each record is in a segment, was trimmed, or is noted as lost."""
+        """Offset below which each record is in a segment, was trimmed, or is recorded as lost."""
         end = max(self.start_offset, self.losses[-1][0] if self.losses else 0)
         return max(end, self.segments[-1].next_offset) if self.segments else end
 
     def note_loss(self, next_offset: int, last_lsn: int) -> None:
-        """Records below an offset, with lsns up to the given one, were lost with the memory."""
+        """Record that the records below an offset, with lsns up to the given one, were lost with the memory."""
         self.losses = with_loss(self.losses, (next_offset, last_lsn), self.start_offset)
         self.dirty = True
 
     def note_restore(self, restored_lsn: int) -> None:
-        """Note that the shard was restored from a backup, if it is older than that and it is not noted yet.
+        """Record that the shard was restored from a backup, if it is older than the restore and not marked yet.
 
-        It need not be saved for that: as long as nothing else changes, the next one to open the shard notes the same.
+        The mark need not be saved: as long as nothing else changes, the next opening of the shard sets the same.
 
         REQUIRES: nothing was appended since.
         """
@@ -320,7 +321,7 @@ class Shard:
             self.restored_lsn, self.restored_offset = restored_lsn, self.next_offset
 
     def record_count_from(self, offset: int) -> int:
-        """How many published records there are from an offset on; what was lost with the memory is not counted."""
+        """Number of published records from an offset on, without those that were lost with the memory."""
         offset = max(offset, self.start_offset)
         count = 0
         for segment in reversed(self.segments):
@@ -331,11 +332,11 @@ class Shard:
         return count
 
     def check_usable(self) -> None:
-        """Refuse whatever is asked of a shard that is stopped or gone.
+        """Refuse any operation on a shard that is stopped or deleted.
 
         Raises:
             ShardNotFoundError: It was deleted.
-            ShardDamagedError: Stored data of it is damaged.
+            ShardDamagedError: Its stored data is damaged.
         """
         if self.deleted:
             raise ShardNotFoundError(f"shard {self.name!r} was deleted; create it again first")
@@ -346,7 +347,7 @@ class Shard:
             )
 
     def info(self, *, with_segments: bool) -> ShardInfo:
-        """The shard as a client sees it: published things only."""
+        """The description of the shard for clients: published records only."""
         segments: list[SegmentInfo] = []
         size_bytes = 0
         for segment in self.segments:

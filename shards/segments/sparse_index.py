@@ -1,8 +1,8 @@
-"""Where batches begin in a segment, one entry for about every 64 KiB: by offset, lsn and time.
+"""Positions of batches in a segment, one entry for about every 64 KiB: by offset, lsn and time.
 
-A lookup gives the position of a batch at or before the one wanted; the caller walks on from there, header by header.
-The entries are also written beside a log segment (`<segment>.index`), so that a segment is opened without reading it;
-each stored entry carries its own checksum and a damaged index is rebuilt from the segment.
+A lookup returns the position of a batch at or before the wanted one; from there the caller reads header by header. The
+entries are also written to a file next to the log segment (`<segment>.index`), so that a segment is opened without
+reading it; each stored entry has its own checksum, and a damaged index is rebuilt from the segment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STORED_SIZE = _STORED.size
 
 
 class SparseIndex:
-    """Four parallel columns, each never going backwards.
+    """Four parallel columns, each never going back.
 
     Invariant: no record *before* ``positions[i]`` has a later timestamp than ``times[i]``, so that everything before an
     entry whose time is below t is older than t, even when producers' clocks jump. After a recovery an entry may have a
@@ -42,7 +42,7 @@ class SparseIndex:
         return len(self.offsets)
 
     def add(self, offset: int, position: int, lsn: int, newest_before_us: int) -> None:
-        """Record that a batch with this base offset and lsn begins at this position."""
+        """Add a batch with this base offset and lsn at this position."""
         self.offsets.append(offset)
         self.positions.append(position)
         self.lsns.append(lsn)
@@ -64,7 +64,7 @@ class SparseIndex:
         return self.positions[at] if at >= 0 else default
 
     def last_position_up_to(self, position: int, after: int) -> int:
-        """Largest indexed position in ``(after, position]``, or the first beyond ``after``, or 0 if there is none."""
+        """Largest indexed position in ``(after, position]``, or the first after ``after``, or 0 if there is none."""
         at = bisect_right(self.positions, position) - 1
         if at >= 0 and self.positions[at] > after:
             return self.positions[at]
@@ -76,7 +76,7 @@ class SparseIndex:
         return self.offsets[bisect_left(self.positions, position)]
 
     def encode(self, first: int, stop: int) -> bytes:
-        """Stored form of the entries from number ``first`` up to ``stop``."""
+        """Encode the entries from number ``first`` up to ``stop``."""
         stored = []
         for at in range(first, stop):
             entry = _ENTRY.pack(self.offsets[at], self.positions[at], self.lsns[at], self.times[at])
@@ -85,7 +85,7 @@ class SparseIndex:
 
     @classmethod
     def decode(cls, stored: bytes, count: int) -> SparseIndex | None:
-        """Read ``count`` entries back; None when they are not all there and whole (the caller rebuilds)."""
+        """Decode ``count`` entries; None if some are missing or damaged (the caller rebuilds the index)."""
         if len(stored) < count * STORED_SIZE:
             return None
         index = cls()

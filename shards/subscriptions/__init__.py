@@ -1,3 +1,3 @@
-"""What subscriptions consist of, without an event loop: events, fair queues, watermarks, groups."""
+"""Parts of subscriptions without an event loop: events, fair queues, watermarks, groups."""
 
 __all__: list[str] = []

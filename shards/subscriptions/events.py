@@ -1,4 +1,4 @@
-"""What a subscription gives: records of a shard, news about a shard, how far it is. Plain values."""
+"""What a subscription delivers: records of a shard, notices about a shard, progress. Plain values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Push:
 
     Attributes:
         reference: The subscription's number for the shard.
-        first_offset: First record meant; the first batch may begin below it.
-        next_offset: Where the subscription goes on in this shard.
-        buffers: Whole batches as they are stored; gap batches stand for records that are gone.
+        first_offset: First record of the push; the first batch may begin below it.
+        next_offset: First offset of the next push of this shard.
+        buffers: Whole batches as they are stored; gap batches are in place of lost records.
         size_bytes: Length of all buffers.
     """
 
@@ -29,15 +29,15 @@ class Push:
 
 @attrs.frozen(slots=True)
 class Notice:
-    """News of a subscription.
+    """A notice of a subscription.
 
     Attributes:
         event: ``added`` before a shard's first push, ``removed`` or ``error`` at its end; ``progress`` when everything
-            up to ``lsn`` was given; ``end`` when, besides, nothing more comes.
+            up to ``lsn`` was delivered; ``end`` when, in addition, nothing more follows.
         reference: The subscription's number for the shard, 0 with ``progress`` and ``end``.
-        shard_id: Its id.
-        name: Its name.
-        offset: Where the subscription stands in it.
+        shard_id: Id of the shard.
+        name: Name of the shard.
+        offset: Position of the subscription in the shard.
         lsn: With ``progress`` and ``end``.
         error: With ``error``.
     """
@@ -53,9 +53,9 @@ class Notice:
 
 @attrs.frozen(slots=True)
 class Progress:
-    """Everything matching with an lsn from the feed's ``start_lsn`` (exclusive) to this one has been delivered by it.
+    """All matching records with an lsn from the feed's ``start_lsn`` (exclusive) up to this one were delivered.
 
-    What has expired, was trimmed or was deleted counts as delivered.
+    Records that have expired, were trimmed or deleted count as delivered.
     """
 
     lsn: int

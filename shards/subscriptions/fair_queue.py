@@ -1,7 +1,7 @@
-"""The shards of a feed that have something to read, in turn, and the lsn up to which all of it has been read.
+"""The order in which a subscription by filter reads its shards, and the lsn up to which everything has been read.
 
-A feed reads every shard that matches a filter from an lsn on. Shards take turns, so what it has read last says nothing
-about what it has read altogether: that is told here. Reading itself lies with the engines, and so does waiting.
+Such a subscription reads every shard that matches a filter from an lsn on. Shards are read in turn, so its last read
+alone does not tell its progress: that is computed here. The engines do the reading and waiting.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Generic, TypeVar
 
 
 class Standing:
-    """Where a feed stands in one shard.
+    """The position of a subscription in one shard.
 
     Attributes:
-        shard_id: The shard's number.
-        offset: Next record to read; None before anybody has looked where the feed begins in this shard.
-        end: First record that the feed does not give, once it is known: it lies above the feed's last lsn.
+        shard_id: Id of the shard.
+        offset: Next record to read; None while the first offset in this shard is not known.
+        end: First record after the subscription's last lsn, once it is known.
         queued: It waits for its turn.
-        goal: Offset whose passing a round waits for; -1 if none does.
+        goal: Offset that must be reached in the present round; -1 if there is none.
     """
 
     __slots__ = ("end", "goal", "offset", "queued", "shard_id")
@@ -38,16 +38,16 @@ T = TypeVar("T", bound=Standing)
 class FairQueue(Generic[T]):
     """See the module.
 
-    `next` hands a standing out; whoever takes it reads and then says how it went with `done`. One at a time.
+    `next` returns a position; the caller reads there and then reports the result with `done`. One at a time.
 
     Args:
         start_lsn: Everything above it is to be read.
-        until_lsn: And nothing above this, if it is given.
-        committed_lsn: Tells the lsn up to which everything is published that ever will be.
-        published: Tells the offset up to which a standing's shard is published.
+        until_lsn: Nothing above it is to be read, if it is given.
+        committed_lsn: Returns the lsn up to which everything is published.
+        published: Returns the offset up to which a position's shard is published.
 
     Attributes:
-        finding: Shards that have something to read may still be missing here: nothing can be said of the whole.
+        finding: Shards with something to read may still be missing here, so no progress can be reported.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class FairQueue(Generic[T]):
         self._standings: dict[int, T] = {}
         self._ready: deque[T] = deque()
         self._reached_lsn = self._round_lsn = start_lsn
-        # Of the round: how many at the head of those that wait have had no turn in it yet, and how many have had one
-        # but have not reached their goal.
+        # In the present round: how many positions at the head of the queue have not been read yet, and how many have
+        # been read but have not reached their goal.
         self._without_turn = 0
         self._goals = 0
         self._postponed: set[int] = set()
@@ -73,25 +73,25 @@ class FairQueue(Generic[T]):
         return len(self._standings)
 
     def get(self, shard_id: int) -> T | None:
-        """Where the feed stands in a shard, None if it is no shard of the feed."""
+        """The position in a shard, None if the shard is not part of the subscription."""
         return self._standings.get(shard_id)
 
     @property
     def waiting_count(self) -> int:
-        """How many wait for their turn."""
+        """Number of positions that wait for their turn."""
         return len(self._ready)
 
     def standings(self) -> list[T]:
-        """All of them."""
+        """All positions."""
         return list(self._standings.values())
 
     def attach(self, standing: T) -> bool:
-        """Take a shard in, which waits for its turn then; True if nothing waited before."""
+        """Add a shard, which then waits for its turn; True if no shard waited before."""
         self._standings[standing.shard_id] = standing
         return self.queue(standing)
 
     def queue(self, standing: T) -> bool:
-        """There may be something to read in this shard; True if nothing waited before."""
+        """Queue a shard that may have something to read; True if no shard waited before."""
         if standing.queued:
             return False
         standing.queued = True
@@ -99,7 +99,7 @@ class FairQueue(Generic[T]):
         return len(self._ready) == 1
 
     def next(self) -> T | None:
-        """The shard whose turn it is, None when there is nothing to read."""
+        """The shard whose turn it is, None if there is nothing to read."""
         while self._ready:
             standing = self._ready.popleft()
             standing.queued = False
@@ -114,7 +114,7 @@ class FairQueue(Generic[T]):
         return None
 
     def done(self, standing: T, *, more: bool) -> None:
-        """What was to be read of a shard in this turn is read; with ``more`` it waits for another one."""
+        """Note that a shard has been read in its turn; with ``more`` it waits for another one."""
         if self._standings.get(standing.shard_id) is not standing:
             return
         if standing.goal >= 0 and (not more or (standing.offset is not None and standing.offset >= standing.goal)):
@@ -124,12 +124,12 @@ class FairQueue(Generic[T]):
             self.queue(standing)
 
     def postpone(self, standing: T) -> None:
-        """A shard whose turn it is cannot be read now: nothing is said of the whole before it is resumed."""
+        """Postpone a shard that cannot be read now: no progress is reported before it is resumed."""
         if self._standings.get(standing.shard_id) is standing:
             self._postponed.add(standing.shard_id)
 
     def resume(self, standing: T) -> bool:
-        """A postponed shard waits for its turn again; False if the feed does not have it any more."""
+        """Queue a postponed shard again; False if the subscription does not have it any more."""
         if self._standings.get(standing.shard_id) is not standing:
             return False
         self._postponed.discard(standing.shard_id)
@@ -142,7 +142,7 @@ class FairQueue(Generic[T]):
         return bool(self._postponed)
 
     def remove(self, standing: T) -> None:
-        """A shard is gone."""
+        """Remove a shard that was deleted or stopped."""
         if self._standings.get(standing.shard_id) is standing:
             del self._standings[standing.shard_id]
             self._postponed.discard(standing.shard_id)
@@ -150,7 +150,7 @@ class FairQueue(Generic[T]):
                 self._goals -= 1
 
     def clear(self) -> dict[int, T]:
-        """The feed is over; give what it had, of which nothing is known here any more."""
+        """End the subscription; returns its positions, of which nothing is kept here."""
         standings, self._standings = self._standings, {}
         self._ready = deque()
         self._postponed.clear()
@@ -159,21 +159,21 @@ class FairQueue(Generic[T]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to read just now."""
+        """Whether there is nothing to read now."""
         return not self._ready and not self.finding
 
     @property
     def is_over(self) -> bool:
-        """Whether everything up to the feed's last lsn has been read."""
+        """Whether everything up to the subscription's last lsn has been read."""
         is_read = self.is_idle and not self._postponed
         return self._until_lsn is not None and is_read and self._committed_lsn() >= self._until_lsn
 
     def reached_lsn(self) -> int:
-        """The lsn up to which everything of the feed has been read. Ask it between two turns, not too often.
+        """The lsn up to which everything of the subscription has been read. Call it between two turns, not too often.
 
-        While something always waits, it goes in rounds: when every shard that waited at the beginning of a round has
-        been read as far as it was published then, everything committed by then has been read. To note for all of them
-        at once how far that is would be one long step; what a shard has published at its first turn is no less.
+        While shards always wait, this goes in rounds: when every shard that waited at the beginning of a round has been
+        read up to its published end of that time, everything that was committed then has been read. To record the ends
+        of all shards at once would be one long step; the published end at a shard's first turn is at least as high.
         """
         if not self.finding and not self._postponed:
             if not self._ready:

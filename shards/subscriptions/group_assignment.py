@@ -1,12 +1,12 @@
-"""Who of a group delivers which offsets of one shard: a pure state machine over offset ranges.
+"""The assignment of one shard's offsets to the members of a group: a pure state machine over offset ranges.
 
-It holds ranges, never records: what a lost member held is read from the shard again for whoever gets it next. The
-caller reads the shard, sends records, stores the group's committed offset and tells this class what happened. One
-instance serves one (group, shard) pair; the key-value engines and the journal server drive the same class.
+It has ranges, not records: records that a lost member held are read from the shard again for the next member. The
+caller reads the shard, sends records, stores the group's committed offset and reports events to this class. One
+instance serves one (group, shard) pair.
 
-How a caller drives it::
+How a caller uses it::
 
-    wanted = assignment.wanted()                  # lowest offsets that nobody holds and nobody acknowledged
+    wanted = assignment.wanted()                  # lowest offsets that no member holds or has acknowledged
     for member in assignment.members_with_room(): # the least loaded first; the caller may skip members without credit
         ... read the shard from wanted.first_offset, at most up to wanted.next_offset ...
         assignment.assign(member, read_up_to)     # the member owns [wanted.first_offset, read_up_to) now
@@ -26,10 +26,10 @@ import attrs
 Member = TypeVar("Member", bound=Hashable)
 
 STICKY_PREFIX: Final = "sticky/"
-"""What the name of a group begins with whose shards go to one member each: see `GroupAssignment`."""
+"""Prefix of the names of groups whose shards go to one member each: see `GroupAssignment`."""
 
 END_OF_SHARD = 2**63 - 1
-"""Stands for "no upper bound" in a wanted range: all offsets from its first one on, written already or not."""
+"""Means "no upper bound" in a wanted range: all offsets from its first one on, whether written already or not."""
 
 
 @attrs.frozen(slots=True, order=True)
@@ -41,9 +41,9 @@ class OffsetRange:
 
 
 class RangeSet:
-    """Disjoint offset ranges in order; neighbours that touch are one range.
+    """Disjoint offset ranges in order; adjacent ranges are merged.
 
-    Two plain lists: a group on a filter has one of these for each shard, and few ranges in each.
+    Two plain lists, since a group on a filter has one of these for each shard, and few ranges in each.
     """
 
     __slots__ = ("_firsts", "_nexts")
@@ -63,15 +63,15 @@ class RangeSet:
         return OffsetRange(self._firsts[0], self._nexts[0]) if self._firsts else None
 
     def overlaps(self, first_offset: int, next_offset: int) -> bool:
-        """Whether any offset of the range is in."""
+        """Whether any offset of the range is in the set."""
         at = bisect_right(self._nexts, first_offset)
         return at < len(self._firsts) and self._firsts[at] < next_offset
 
     def add(self, first_offset: int, next_offset: int) -> None:
-        """Put all offsets of the range in; those that are in already stay."""
+        """Add all offsets of the range."""
         if first_offset >= next_offset:
             return
-        # All ranges that overlap it or touch it become one with it.
+        # All overlapping or adjacent ranges are merged with it.
         at, end = bisect_left(self._nexts, first_offset), bisect_right(self._firsts, next_offset)
         if at < end:
             first_offset = min(first_offset, self._firsts[at])
@@ -80,7 +80,7 @@ class RangeSet:
         self._nexts[at:end] = [next_offset]
 
     def remove(self, first_offset: int, next_offset: int) -> bool:
-        """Take all offsets of the range out; return whether any of them was in."""
+        """Remove all offsets of the range; returns whether any of them was in the set."""
         if first_offset >= next_offset:
             return False
         at, end = bisect_right(self._nexts, first_offset), bisect_left(self._firsts, next_offset)
@@ -98,7 +98,7 @@ class RangeSet:
 
 @attrs.define(slots=True)
 class _Assigned:
-    """The ranges of a member: as assigned, in order, and what of them is not acknowledged yet."""
+    """The ranges of a member: as assigned, in order, and their unacknowledged part."""
 
     ranges: list[tuple[int, int]] = attrs.field(factory=list)
     unacknowledged: RangeSet = attrs.field(factory=RangeSet)
@@ -106,7 +106,7 @@ class _Assigned:
 
 @attrs.define(slots=True)
 class _Held:
-    """What one member holds; a group on a filter has one for each shard and member, and most hold nothing."""
+    """The ranges that one member holds; a group on a filter has one for each shard and member, mostly empty."""
 
     served_at: int = 0
     weight: bytes = b""
@@ -123,7 +123,7 @@ class _Held:
         self.assigned.unacknowledged.add(given.first_offset, given.next_offset)
 
     def remove(self, first_offset: int, next_offset: int) -> bool:
-        """Take offsets out, and the assigned ranges that have nothing unacknowledged left; whether any was held."""
+        """Remove offsets, and assigned ranges without unacknowledged ones; returns whether any was held."""
         assigned = self.assigned
         if assigned is None or not assigned.unacknowledged.remove(first_offset, next_offset):
             return False
@@ -142,26 +142,27 @@ class _Held:
 
 
 def sticky_key(group: str, shard: str) -> str | None:
-    """What to make the assignment of a group's shard with, as the group's name says."""
+    """The ``sticky_key`` for the assignment of a group's shard, according to the group's name."""
     return shard if group.startswith(STICKY_PREFIX) else None
 
 
 class GroupAssignment(Generic[Member]):
     """Assigns a shard's offsets to the members of a group, each offset to one live member at a time.
 
-    Members take turns. With ``sticky_key`` all offsets go to one member for as long as it is there and no other one is
-    preferred: each member has a weight in each shard (rendezvous hashing), so one that comes takes over its part of the
-    shards, and one that goes leaves its part to all others. A shard changes hands only when nothing of it is held.
+    Members are served in turn. With ``sticky_key`` all offsets go to one member as long as it is in the group and no
+    other one is preferred: each member has a weight in each shard (rendezvous hashing), so a new member takes over its
+    part of the shards, and the part of a leaving member is divided among all others. A shard is passed on only when
+    none of its offsets is held.
 
     Invariants (checked by the Hypothesis state machine in the tests):
         - An offset from `committed_offset` on is wanted, held by exactly one member, or acknowledged.
-        - `committed_offset` never moves backwards and never passes an offset that nobody acknowledged.
-        - `wanted` is the lowest range that nobody holds, so what a lost member held comes before anything new.
+        - `committed_offset` never moves back and never passes an unacknowledged offset.
+        - `wanted` is the lowest range that no member holds, so ranges of a lost member come before new ones.
 
     Args:
-        committed_offset: Where the group stands: the stored cursor, or the start position of a new group.
-        max_ranges_per_member: Assigned ranges that a member may leave unacknowledged before it gets no more.
-        sticky_key: What tells this shard from the group's others; None: members take turns.
+        committed_offset: The group's position: the stored cursor, or the start position of a new group.
+        max_ranges_per_member: Number of assigned ranges that a member may leave unacknowledged.
+        sticky_key: Identifies this shard among the group's shards; None: members are served in turn.
     """
 
     __slots__ = (
@@ -190,7 +191,7 @@ class GroupAssignment(Generic[Member]):
 
     @property
     def committed_offset(self) -> int:
-        """Lowest offset that is not acknowledged: what the group's cursor stores and a restart begins from."""
+        """Lowest offset that is not acknowledged; stored in the group's cursor, where a restart begins."""
         return self._acknowledged_to
 
     @property
@@ -204,22 +205,22 @@ class GroupAssignment(Generic[Member]):
         return tuple(self._held_by_member)
 
     def is_held_by(self, member: Member) -> bool:
-        """Whether something is assigned to a member that it has not acknowledged."""
+        """Whether a member holds offsets that it has not acknowledged."""
         held = self._held_by_member.get(member)
         return held is not None and held.count > 0
 
     def held(self, member: Member) -> list[OffsetRange]:
-        """The unacknowledged ranges of a member, in order; touching ones are shown as one."""
+        """The unacknowledged ranges of a member, in order; adjacent ones are merged."""
         assigned = self._held_by_member[member].assigned
         return [] if assigned is None else list(assigned.unacknowledged)
 
     def join(self, member: Member, number: int | None = None) -> None:
-        """Take a new member in.
+        """Add a new member.
 
         Args:
-            member: It.
-            number: What its weight in a sticky shard is made of; without one, how many have joined. A group that tells
-                its shards of its members when it comes round to them, in any order, gives each member one number.
+            member: The member.
+            number: Number from which its weight in a sticky shard is computed; by default the number of joins so far. A
+                group that adds its members to its shards later, in any order, uses one number for each member.
 
         Raises:
             ValueError: It is a member already.
@@ -234,26 +235,26 @@ class GroupAssignment(Generic[Member]):
         self._held_by_member[member] = _Held(served_at=self._clock, weight=weight)
 
     def leave(self, member: Member) -> None:
-        """Let a member go; whatever it has not acknowledged is wanted again. Unknown members are ignored."""
+        """Remove a member; its unacknowledged offsets are wanted again. Unknown members are ignored."""
         held = self._held_by_member.pop(member, None)
         if held is not None and held.assigned is not None:
             for lost in held.assigned.unacknowledged:
                 self._wanted.add(lost.first_offset, lost.next_offset)
 
     def wanted(self) -> OffsetRange:
-        """The lowest range to deliver next. It ends at `END_OF_SHARD` when only new records are wanted.
+        """The next range to deliver: the lowest wanted one. It ends at `END_OF_SHARD` if only new records are wanted.
 
-        It may be longer than what is assigned at once: the caller reads from its start, but never past its end, for the
-        offsets behind it are held or acknowledged.
+        It may be longer than what is assigned at once: the caller reads from its start, but never past its end, since
+        the offsets after it are held or acknowledged.
         """
         lowest = self._wanted.lowest()
         assert lowest is not None  # Invariant: the range up to END_OF_SHARD is only ever shortened from its start.
         return lowest
 
     def members_with_room(self) -> list[Member]:
-        """Members that may get another range: those that hold the fewest first, then those not served the longest.
+        """Members that may get another range: those with the fewest ranges first, then those not served for longest.
 
-        In a sticky shard it is one at most: none while another one holds something, or while it has no room.
+        In a sticky shard it is at most one: none while another one holds offsets, or while it has no room.
         """
         limit = self._max_ranges_per_member
         if self._sticky_key is not None:
@@ -272,14 +273,14 @@ class GroupAssignment(Generic[Member]):
         return [preferred]
 
     def assign(self, member: Member, next_offset: int) -> OffsetRange:
-        """Give the start of the wanted range, up to ``next_offset``, to a member.
+        """Assign the start of the wanted range, up to ``next_offset``, to a member.
 
         Returns:
-            The range it owns now; it is shorter than asked when the wanted range ends before ``next_offset``.
+            The assigned range; it is shorter than requested if the wanted range ends before ``next_offset``.
 
         Raises:
-            KeyError: It is no member.
-            ValueError: Nothing lies below ``next_offset``, or the member has no room (see `members_with_room`).
+            KeyError: It is not a member.
+            ValueError: The range is empty, or the member has no room (see `members_with_room`).
         """
         held = self._held_by_member[member]
         wanted = self.wanted()
@@ -297,10 +298,10 @@ class GroupAssignment(Generic[Member]):
         return given
 
     def acknowledge(self, member: Member, first_offset: int, next_offset: int) -> bool:
-        """Note that a member is done with offsets; of these, only the ones that it holds count.
+        """Note that a member has processed offsets; only those that it holds are acknowledged.
 
-        A late acknowledgement of a range that went to somebody else is thereby harmless: the records count as delivered
-        when their present holder says so.
+        So a late acknowledgement of a range that was passed on to another member has no effect: the records count as
+        delivered when their present holder acknowledges them.
 
         Returns:
             Whether `committed_offset` moved.
@@ -311,7 +312,7 @@ class GroupAssignment(Generic[Member]):
         return self._advance()
 
     def skip_to(self, start_offset: int) -> bool:
-        """Drop all offsets below ``start_offset``, which a trim or retention took from the shard.
+        """Drop all offsets below ``start_offset``, which were trimmed from the shard.
 
         Returns:
             Whether `committed_offset` moved.

@@ -1,24 +1,24 @@
-"""When a feed tells how far it is: soon after it has given something, seldom while nothing of its own comes."""
+"""When a subscription reports its progress: soon after it has delivered something, seldom while it has nothing."""
 
 from __future__ import annotations
 
 import math
 
 SOON_S = 0.05
-"""After what was given has been given entirely, and at least between two tellings."""
+"""Interval of reports after everything was delivered, and the shortest one."""
 
 BUSY_S = 0.5
-"""While there is always more to give."""
+"""Interval while there is always more to deliver."""
 
 QUIET_S = 1.0
-"""While only others' records come: the lsn moves, and whoever resumes from it should not have to go far back."""
+"""Interval while only others' records arrive: the lsn rises, and a resume should not have to go far back."""
 
 
 class WatermarkPolicy:
-    """Decides when to tell; times are in seconds of the caller's clock.
+    """Decides when to report progress; times are in seconds of the caller's clock.
 
     Attributes:
-        told_lsn: What was told last.
+        told_lsn: The lsn that was reported last.
     """
 
     __slots__ = ("_gave", "_pause_s", "_told_at", "told_lsn")
@@ -30,11 +30,11 @@ class WatermarkPolicy:
         self._gave = False
 
     def gave(self) -> None:
-        """Something was given since."""
+        """Note that something was delivered."""
         self._gave = True
 
     def due_at(self, *, idle: bool) -> float:
-        """The time from which an lsn above `told_lsn` is to be told; ``idle``: there is nothing to give just now."""
+        """The time from which an lsn above `told_lsn` is to be reported; ``idle``: there is nothing to deliver now."""
         if not idle:
             return self._told_at + BUSY_S
         return self._told_at + (SOON_S if self._gave else self._pause_s)

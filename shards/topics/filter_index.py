@@ -1,7 +1,7 @@
 """Two indexes that find each other's kind: filters that match a topic, and topics that a filter matches.
 
-`FilterIndex` answers for every new shard and routed message, so it is fast: a table of filters without wildcards and a
-trie of those with. `TopicIndex` answers when a subscription or listing begins, so it is lean: a sorted list.
+`FilterIndex` is used for every new shard and routed message, so it is fast: a table of filters without wildcards and a
+trie of those with wildcards. `TopicIndex` is used when a subscription or listing begins, so it is small: a sorted list.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class _Node(Generic[Value]):
-    """A place in the trie.
+    """A node of the trie.
 
     Attributes:
-        levels: Nodes one level down, by literal level.
-        any_level: Node one level down a ``+``.
+        levels: Child nodes by literal level.
+        any_level: Child node for a ``+``.
         ends: Values of filters that end here.
-        rest: Values of filters that go on with ``#`` from here.
+        rest: Values of filters that continue with ``#`` from here.
     """
 
     __slots__ = ("any_level", "ends", "levels", "rest")
@@ -41,7 +41,7 @@ class _Node(Generic[Value]):
 
 
 class FilterIndex(Generic[Value]):
-    """Filters, each with any number of values; not thread-safe. A pair of filter and value is held once."""
+    """Filters, each with any number of values; not thread-safe. A pair of filter and value is stored once."""
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[Value, None]] = {}
@@ -54,11 +54,11 @@ class FilterIndex(Generic[Value]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held, not even places in the trie of filters that are gone."""
+        """Whether it is empty, including nodes of the trie of removed filters."""
         return not self._exact and self._root.is_empty
 
     def add(self, topic_filter: str, value: Value) -> bool:
-        """Add a value under a filter; return whether it was not there yet.
+        """Add a value under a filter; returns whether it was not there before.
 
         Raises:
             InvalidNameError: The filter is not valid.
@@ -86,7 +86,7 @@ class FilterIndex(Generic[Value]):
         return node.ends
 
     def discard(self, topic_filter: str, value: Value) -> bool:
-        """Remove a value from under a filter; return whether it was there. What held it is freed."""
+        """Remove a value of a filter; returns whether it was there. Its memory is freed."""
         if not is_filter(topic_filter):
             held = self._exact.get(topic_filter, {})
             if value not in held:
@@ -134,7 +134,7 @@ class FilterIndex(Generic[Value]):
         levels = topic.split("/")
         root = self._root
         if topic.startswith("$"):
-            # No wildcard in the first place may match, so the walk begins one level down.
+            # A wildcard in the first level must not match, so the walk begins one level down.
             first = root.levels.get(levels.pop(0))
             nodes = [] if first is None else [first]
         else:
@@ -162,8 +162,8 @@ class FilterIndex(Generic[Value]):
 class TopicIndex:
     """A sorted set of topics (shard names) that finds those that a filter matches; not thread-safe.
 
-    Only topics with the filter's literal prefix are looked at. A filter that begins with a wildcard looks at all of
-    them, at the speed of a regular expression.
+    Only topics with the filter's literal prefix are compared. A filter that begins with a wildcard is compared with all
+    of them, at the speed of a regular expression.
     """
 
     def __init__(self, topics: Iterable[str] = ()) -> None:
@@ -179,20 +179,20 @@ class TopicIndex:
         return iter(self._topics)
 
     def add(self, topic: str) -> None:
-        """Add a topic, if it is not there yet."""
+        """Add a topic."""
         if topic not in self._topics:
             self._topics.add(topic)
 
     def discard(self, topic: str) -> None:
-        """Remove a topic, if it is there."""
+        """Remove a topic."""
         self._topics.discard(topic)
 
     def match(self, topic_filter: str, *, after: str = "", limit: int | None = None) -> list[str]:
         """Return the topics that the filter matches, sorted by code point.
 
         Args:
-            after: Only topics that sort after it, to go on where an earlier answer ended.
-            limit: At most so many.
+            after: Only topics that sort after it, to continue after an earlier result.
+            limit: Largest number of topics.
 
         Raises:
             InvalidNameError: The filter is not valid.
@@ -202,11 +202,11 @@ class TopicIndex:
         return list(islice(_only_matching(topic_filter, looked_at), limit))
 
     def scan(self, topic_filter: str, after: str, most: int) -> tuple[list[str], str | None]:
-        """Match a part of the topics: ``most`` of those behind ``after``, whether they match or not.
+        """Compare ``most`` of the topics after ``after``, whether they match or not.
 
         Returns:
-            The topics that match, sorted, and the one to go on behind; None when all have been looked at. Topics may
-            come and go before that.
+            The matching topics, sorted, and the topic after which to continue; None when all have been compared. Topics
+            may be added and removed in between.
 
         Raises:
             InvalidNameError: The filter is not valid.
@@ -216,7 +216,7 @@ class TopicIndex:
         return list(_only_matching(topic_filter, looked_at)), looked_at[-1] if len(looked_at) == most else None
 
     def count_looked_at(self, topic_filter: str) -> int:
-        """Return how many topics `match` looks at, about: those that begin as the filter does before its wildcards."""
+        """Approximate number of topics that `match` compares: those with the literal prefix of the filter."""
         prefix = literal_prefix(topic_filter)
         if not prefix:
             return len(self._topics)
@@ -225,7 +225,7 @@ class TopicIndex:
         return self._topics.bisect_left(f"{prefix[:-1]}0") - self._topics.bisect_left(prefix) + 1
 
     def _looked_at(self, topic_filter: str, after: str) -> Iterator[str]:
-        """The topics behind ``after`` that may match, sorted: those with the literal prefix of the filter."""
+        """The topics after ``after`` that may match, sorted: those with the literal prefix of the filter."""
         prefix = literal_prefix(topic_filter)
         if prefix == topic_filter:
             if prefix > after and prefix in self._topics:
@@ -234,7 +234,7 @@ class TopicIndex:
         parent = prefix[:-1]
         if prefix and topic_filter == f"{prefix}#" and parent > after and parent in self._topics:
             yield parent
-        # "0" is the character after "/": just the topics that begin with the prefix lie between.
+        # "0" is the character after "/": exactly the topics with the prefix are in between.
         end = f"{parent}0" if prefix else None
         if end is not None and after >= end:
             return
@@ -243,7 +243,7 @@ class TopicIndex:
 
 
 def _only_matching(topic_filter: str, topics: Iterable[str]) -> Iterable[str]:
-    """Those of the topics that match; they have the literal prefix of the filter."""
+    """The matching ones of topics that have the literal prefix of the filter."""
     prefix = literal_prefix(topic_filter)
     if prefix and topic_filter in (prefix, f"{prefix}#"):
         return topics

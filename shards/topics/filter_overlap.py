@@ -1,4 +1,4 @@
-"""How two topic filters relate. How a filter relates to a topic is `shards.topics.topic_filters`."""
+"""Relations between two topic filters. Those between a filter and a topic are in `shards.topics.topic_filters`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def _tells_apart(wild: str, other: str) -> bool:
-    """Whether the `$`-rule keeps them apart: a wildcard in first place matches no topic that begins with ``$``."""
+    """Whether the `$`-rule keeps them apart: a wildcard in the first level matches no topic that begins with ``$``."""
     return is_filter(wild[0]) and other.startswith("$")
 
 
 def _rest_may_be_empty(levels: list[str], shorter: list[str]) -> bool:
-    """Whether what ``levels`` has beyond the length of the other matches no level at all."""
+    """Whether the additional levels of ``levels`` match no level at all."""
     return levels[len(shorter) :] in ([], ["#"])

@@ -1,7 +1,7 @@
-"""Topic filters that wait for shards: each shard is matched when it publishes for the first time since a filter came.
+"""Topic filters that wait for shards: each shard is matched when it publishes for the first time after a filter came.
 
-So a filter that matches a million shards costs nothing for those that stay silent, and a shard that publishes all the
-time is matched once for every filter.
+So a filter that matches a million shards costs nothing for those that do not publish, and a shard that publishes all
+the time is matched once for every filter.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Waiting = TypeVar("Waiting", bound=Hashable)
 
 
 class FilterWatch(Generic[Waiting]):
-    """Filters, each with what waits for its shards.
+    """Filters with the subscriptions that wait for matching shards.
 
     Args:
-        recent: Knows when each shard published last; it begins an era with every filter.
+        recent: Records when each shard published last; an epoch begins with every filter.
     """
 
     def __init__(self, recent: PublishEpochs[Any]) -> None:
         self._recent = recent
         self._index: FilterIndex[Waiting] = FilterIndex()
-        # The last to come, with the era that each began: a busy shard need not be matched against all the others.
+        # The newest filters, each with the epoch that it began: a busy shard need not be matched against all others.
         self._newcomers: deque[tuple[int, str, Waiting]] = deque(maxlen=_REMEMBERED)
         self._all_since = 0
 
@@ -37,7 +37,7 @@ class FilterWatch(Generic[Waiting]):
         return len(self._index)
 
     def add(self, topic_filter: str, waiting: Waiting) -> None:
-        """Have something wait; every shard that matches is told at its next publish.
+        """Add a waiting subscription; it is notified of every matching shard at the shard's next publish.
 
         Raises:
             InvalidNameError: The filter is not valid.
@@ -48,7 +48,7 @@ class FilterWatch(Generic[Waiting]):
         self._newcomers.append((self._recent.begin_era(), topic_filter, waiting))
 
     def discard(self, topic_filter: str, waiting: Waiting) -> None:
-        """Have it wait no longer."""
+        """Remove a waiting subscription."""
         self._index.discard(topic_filter, waiting)
         for at, (_, _, newcomer) in enumerate(self._newcomers):
             if newcomer is waiting:
@@ -56,11 +56,11 @@ class FilterWatch(Generic[Waiting]):
                 break
 
     def waiting_for(self, name: str, seen_in: int) -> Iterable[Waiting]:
-        """Who is to be told of a shard that is about to publish, once each; some may have been told before.
+        """The subscriptions to notify of a shard before it publishes, once each; some may have been notified before.
 
         Args:
-            name: Of the shard.
-            seen_in: Number of the era in which it published last.
+            name: Name of the shard.
+            seen_in: Number of the epoch in which it published last.
         """
         if seen_in < self._all_since:
             return dict.fromkeys(self._index.match(name))

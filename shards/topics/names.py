@@ -1,4 +1,4 @@
-"""What may be a name, and how a shard's name becomes that of a directory. Topic filters are `topic_filters`."""
+"""Rules for names, and the directory name of a shard. Topic filters are in `topic_filters`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shards.errors import InvalidNameError
 MAX_SHARD_NAME_BYTES = 1024
 MAX_NAME_BYTES = 255
 MAX_DIRECTORY_NAME_BYTES = 200
-"""Below the 255 bytes of common file systems, so that there is room for a suffix while a directory is being made."""
+"""Below the 255 bytes of common file systems, so that there is room for a suffix while a directory is created."""
 
 _DIRECTORY_PREFIX = "shard="
 _HASH_MARK = "~"
@@ -24,19 +24,19 @@ _CUT_ESCAPE = re.compile("%.?$")
 
 
 def validate_shard_name(name: str) -> str:
-    """Return the name if it is one a shard may have: the rules of an MQTT topic name.
+    """Return the name if it is a valid shard name, by the rules of MQTT topic names.
 
     Raises:
-        InvalidNameError: It is empty, over `MAX_SHARD_NAME_BYTES` in UTF-8, or has a character that may not be there.
+        InvalidNameError: It is empty, over `MAX_SHARD_NAME_BYTES` in UTF-8, or has a forbidden character.
     """
     return _validate("shard name", name, MAX_SHARD_NAME_BYTES, _FORBIDDEN_IN_SHARD_NAMES)
 
 
 def validate_name(what: str, name: str) -> str:
-    """Return the name if a cursor, group or producer may have it.
+    """Return the name if it is valid for a cursor, group or producer.
 
     Args:
-        what: What is named, for the message: "cursor name", say.
+        what: The kind of name for the message, such as "cursor name".
 
     Raises:
         InvalidNameError: It is empty, over `MAX_NAME_BYTES` in UTF-8, or has a control character.
@@ -78,10 +78,10 @@ def _shown(name: str) -> str:
 def directory_name(name: str) -> str:
     """Return the Hive-style directory name of a shard: ``shard=`` and the name percent-encoded to plain ASCII.
 
-    Two shards never share one. One that would be over `MAX_DIRECTORY_NAME_BYTES` ends in ``~`` and a hash instead of
-    its tail; the shard's name must then be looked up elsewhere.
+    Two shards never share one. A name that would exceed `MAX_DIRECTORY_NAME_BYTES` ends in ``~`` and a hash instead of
+    its tail; then the shard's name must be looked up elsewhere.
     """
-    # The mark of a hash and the value that Hive readers take for null must not come from a name as they are.
+    # The hash mark, and the value that Hive readers treat as null, must not come from a shard's name.
     encoded = quote(name, safe="").replace(_HASH_MARK, "%7E")
     if encoded == _HIVE_NULL:
         encoded = f"%5F{encoded[1:]}"
@@ -94,10 +94,10 @@ def directory_name(name: str) -> str:
 
 
 def shard_name(directory: str) -> str | None:
-    """Return the name of the shard that has this directory name, or None if it is hashed and so cannot be known.
+    """Return the name of the shard with this directory name, or None if it is hashed and so cannot be decoded.
 
     Raises:
-        InvalidNameError: `directory_name` gives no shard that directory name.
+        InvalidNameError: No shard has this directory name.
     """
     encoded = directory.removeprefix(_DIRECTORY_PREFIX)
     if _HASH_MARK in encoded:
@@ -105,9 +105,10 @@ def shard_name(directory: str) -> str | None:
     try:
         name = unquote_to_bytes(encoded).decode()
     except UnicodeError as error:
-        raise InvalidNameError(f"directory {_shown(directory)} is no shard's: {error}") from error
+        raise InvalidNameError(f"directory {_shown(directory)} is not that of a shard: {error}") from error
     if directory_name(validate_shard_name(name)) != directory:
         raise InvalidNameError(
-            f"directory {_shown(directory)} is no shard's, that of shard {_shown(name)} is {directory_name(name)!r}"
+            f"directory {_shown(directory)} is not that of a shard; that of shard {_shown(name)} is "
+            f"{directory_name(name)!r}"
         )
     return name

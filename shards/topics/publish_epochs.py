@@ -1,8 +1,7 @@
-"""Which shards have published something newer than an lsn, found without looking at the others.
+"""Finds the shards that have published something newer than an lsn, without examining the others.
 
-Shards lie in *eras*, in the order in which they published last. An era ends when it has become large, or when somebody
-asks for a new one; so "has this shard published since then?" is one comparison on the way of every publish. What the
-shards hold, and who wants to know of them, is no business of this module.
+Shards are grouped into *epochs*, in the order of their last publish. An epoch ends when it has become large, or when a
+caller requests a new one; so "has this shard published since then?" is one comparison for every publish.
 """
 
 from __future__ import annotations
@@ -15,30 +14,30 @@ _MOST_ERAS = 256
 
 
 class Publishing(Protocol):
-    """What is asked of a shard.
+    """The properties of a shard that are used here.
 
     Attributes:
-        era: The era in which it published last, None before its first time; kept here alone.
+        era: The epoch of its last publish, None before the first one; set only by this module.
     """
 
     era: PublishEpoch[Any] | None
 
     @property
     def shard_id(self) -> int:
-        """Its number."""
+        """Id of the shard."""
 
 
 S = TypeVar("S", bound=Publishing)
 
 
 class PublishEpoch(Generic[S]):
-    """Shards that published last while this was the newest era.
+    """Shards whose last publish was while this was the newest epoch.
 
     Attributes:
-        number: Rises from era to era, from 1. One made of two has the lower number.
-        shards: By id.
-        closed: Ids of those that nobody has opened since they were closed.
-        next_lsn: What they or any shard of an older era had published when it ended lies below this lsn.
+        number: Rises from epoch to epoch, from 1. A merged one has the lower number.
+        shards: Shards by id.
+        closed: Ids of those that were closed and not opened again.
+        next_lsn: Everything that these or shards of older epochs had published at its end is below this lsn.
     """
 
     __slots__ = ("closed", "next_lsn", "number", "shards")
@@ -55,15 +54,14 @@ class PublishEpoch(Generic[S]):
 
 
 class PublishEpochs(Generic[S]):
-    """All shards that have published; the cost of a question follows the answer, the memory the number of shards.
+    """All shards that have published; the cost of a query depends on its result, the memory on the number of shards.
 
     Args:
-        next_lsn: Tells the lsn that is given out next: what is published later may be below it, what is published now
-            is.
+        next_lsn: Returns the lsn that is assigned next: all published lsns are below it, later ones may be, too.
 
     Attributes:
-        newest: The era of the shards that publish now. Whoever publishes compares it with the shard's own and calls
-            `note` if they differ.
+        newest: The epoch of the shards that publish now. Before a publish, the caller compares it with the shard's own
+            epoch and calls `note` if they differ.
     """
 
     def __init__(self, next_lsn: Callable[[], int]) -> None:
@@ -73,7 +71,7 @@ class PublishEpochs(Generic[S]):
         self.newest: PublishEpoch[S] = PublishEpoch(1)
 
     def load(self, shards: Sequence[S], last_lsn: Callable[[S], int]) -> None:
-        """Take in the shards of a store that is being opened: what each published last says where it lies.
+        """Add the shards of a store that is being opened, sorted by the lsn of their last publish.
 
         REQUIRES: nothing has published since the store was opened.
         """
@@ -85,7 +83,7 @@ class PublishEpochs(Generic[S]):
             self.begin_era(last_lsn(some[-1]) + 1)
 
     def begin_era(self, next_lsn: int | None = None) -> int:
-        """End the newest era, so that every shard is noted at its next publish; return the new one's number."""
+        """End the newest epoch, so that every shard is noted at its next publish; returns the number of the new one."""
         ended = self.newest
         self.newest = PublishEpoch(ended.number + 1)
         if len(ended):
@@ -96,7 +94,7 @@ class PublishEpochs(Generic[S]):
         return self.newest.number
 
     def note(self, shard: S) -> int:
-        """A shard is about to publish; return the number of the era in which it did so last, 0 if it never did."""
+        """Note that a shard is about to publish; returns the number of its epoch before, 0 if it never published."""
         before = shard.era
         if before is not None:
             before.shards.pop(shard.shard_id, None)
@@ -109,7 +107,7 @@ class PublishEpochs(Generic[S]):
         return before.number if before is not None else 0
 
     def discard(self, shard: S) -> None:
-        """A shard is gone."""
+        """Remove a deleted shard."""
         if shard.era is not None:
             shard.era.shards.pop(shard.shard_id, None)
             shard.era = None
@@ -117,7 +115,7 @@ class PublishEpochs(Generic[S]):
             era.closed.discard(shard.shard_id)
 
     def close(self, shard: S) -> None:
-        """Remember the shard by its id alone: its object goes. Another one for the same shard begins without an era."""
+        """Keep only the id of a shard that is closed. A new object for the same shard begins without an epoch."""
         era = shard.era
         if era is not None:
             del era.shards[shard.shard_id]
@@ -147,7 +145,7 @@ class PublishEpochs(Generic[S]):
             yield era
 
     def _merge(self) -> None:
-        """Drop the empty eras, or make one of the two neighbours with the fewest shards."""
+        """Drop the empty epochs, or merge the two neighbours with the fewest shards."""
         eras = self._ended = [era for era in self._ended if len(era)]
         if len(eras) <= _MOST_ERAS:
             return

@@ -1,7 +1,7 @@
-"""MQTT topic filters: which are valid and which topics they match. Many at a time are `shards.topics.filter_index`.
+"""MQTT topic filters: validation and matching of one filter. `shards.topics.filter_index` handles many at a time.
 
-Rules of MQTT 5, section 4.7: ``+`` stands for one whole level, ``#`` at the end for its parent and all below, and no
-wildcard in the first place matches a topic that begins with ``$``.
+Rules of MQTT 5, section 4.7: ``+`` matches one whole level, ``#`` at the end its parent and all levels below, and no
+wildcard in the first level matches a topic that begins with ``$``.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 def literal_prefix(topic_filter: str) -> str:
-    """Return the whole levels before the first wildcard, with the ``/`` after them; all of a filter without one.
+    """Return the whole levels before the first wildcard, with the ``/`` after them; the whole filter without one.
 
-    Every topic that the filter matches begins with it, but for ``a/b`` which ``a/b/#`` matches as well.
+    Every topic that the filter matches begins with it, except that ``a/b/#`` also matches ``a/b``.
     """
     wildcard = re.search("[+#]", topic_filter)
     return topic_filter[: wildcard.start()] if wildcard else topic_filter
 
 
 def pattern(topic_filter: str) -> re.Pattern[str]:
-    """Return a regular expression that matches the whole of just those topics that the valid filter matches.
+    """Return a regular expression that matches exactly the topics that the valid filter matches.
 
-    It has nothing to backtrack into: a level is what lies between two slashes.
+    It never backtracks: a level is the text between two slashes.
     """
     levels = topic_filter.split("/")
     tail = ""

@@ -1,3 +1,3 @@
-"""What a node keeps in its ordered store: shards, cursors, state, producers, indexes."""
+"""The data of a node in its ordered store: shards, cursors, state, producers, indexes."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""Which shards there are and how each is kept, as a view over an ordered store.
+"""The catalogue: all shards and their configurations, as a view over an ordered store.
 
-Names and ids are in memory (a topic filter has to be matched against all of them); everything else of a shard that
-nobody uses stays in the store.
+Names and ids are in memory (a topic filter has to be compared with all of them); everything else of an unused shard
+stays in the store.
 
 Family ``catalogue``: key = shard id (u64, big-endian), value = format version (u8, 1), then MessagePack of
 `CatalogueRecord`.
@@ -26,7 +26,7 @@ _FORMAT_VERSION = b"\x01"
 
 @attrs.frozen(slots=True)
 class CatalogueRecord:
-    """What the catalogue keeps of a shard."""
+    """The stored record of a shard."""
 
     name: str
     config: ShardConfig
@@ -41,7 +41,7 @@ class Catalogue:
     """All shards of a store, by name, by id and by topic filter.
 
     Raises:
-        CorruptionError: A stored record is damaged (when it is read).
+        CorruptionError: A stored record is damaged (raised when it is read).
     """
 
     def __init__(self, store: OrderedStore) -> None:
@@ -59,15 +59,15 @@ class Catalogue:
         return self._ids.get(name)
 
     def matching(self, topic_filter: str, *, after: str = "", limit: int | None = None) -> list[str]:
-        """Up to ``limit`` names behind ``after`` that match a topic filter, sorted."""
+        """Up to ``limit`` names after ``after`` that match a topic filter, sorted."""
         return self._names.match(topic_filter, after=after, limit=limit)
 
     def scan(self, topic_filter: str, after: str, most: int) -> tuple[list[str], str | None]:
-        """Names that match among the next ``most`` behind ``after``, and the one to go on behind; None at the end."""
+        """Matching names among the next ``most`` after ``after``, and the name to continue after; None at the end."""
         return self._names.scan(topic_filter, after, most)
 
     def count_looked_at(self, topic_filter: str) -> int:
-        """How many names `matching` looks at for a topic filter, whether they match or not."""
+        """How many names `matching` compares with a topic filter, whether they match or not."""
         return self._names.count_looked_at(topic_filter)
 
     def record(self, shard_id: int) -> CatalogueRecord | None:
@@ -86,14 +86,14 @@ class Catalogue:
             yield shard_id, decode_record(shard_id, value)
 
     def fold_put(self, mutations: Mutations, shard_id: int, record: CatalogueRecord) -> None:
-        """The shard exists and is kept like this."""
+        """The shard exists and has this configuration."""
         mutations.put(Family.CATALOGUE, _ID.pack(shard_id), _FORMAT_VERSION + _encoder.encode(record))
         if self._ids.get(record.name) != shard_id:
             self._ids[record.name] = shard_id
             self._names.add(record.name)
 
     def fold_delete(self, mutations: Mutations, shard_id: int, name: str) -> None:
-        """The shard is gone; the name may belong to a newer one already."""
+        """The shard was deleted; the name may already belong to a newer one."""
         mutations.delete(Family.CATALOGUE, _ID.pack(shard_id))
         if self._ids.get(name) == shard_id:
             del self._ids[name]
@@ -101,7 +101,7 @@ class Catalogue:
 
 
 def decode_record(shard_id: int, value: bytes) -> CatalogueRecord:
-    """Read a stored record.
+    """Decode a stored record.
 
     Raises:
         CorruptionError: It is damaged.

@@ -1,7 +1,7 @@
-"""The one rule of compare-and-set, for cursors and state alike.
+"""The rule of compare-and-set, for cursors and state.
 
-What counts as the found version, the caller decides: the engine looks at the views and at what is still pending, and
-takes an expired value for one that is not there.
+The caller determines the found version: the engine reads the views and pending changes, and treats an expired value as
+one that does not exist.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from shards.errors import CursorConflictError, InvalidRequestError, VersionConflictError
 
 NOT_THERE = 0
-"""The version of something that does not exist. Versions of existing things are lsns, which begin at 1."""
+"""Version of an object that does not exist. Versions of existing ones are lsns, which begin at 1."""
 
 
 def check(what: str, expected_version: int | None, found_version: int) -> None:
-    """Refuse a change whose author saw another version than there is.
+    """Refuse a change that was based on another version than the present one.
 
     Args:
-        what: Names the thing in the error, such as ``cursor 'billing' of shard 'orders'``.
-        expected_version: None takes any version; 0 (`NOT_THERE`) demands that it does not exist.
-        found_version: Version there is; 0 if it does not exist.
+        what: The object, for the error message, such as ``cursor 'billing' of shard 'orders'``.
+        expected_version: None accepts any version; 0 (`NOT_THERE`) requires that it does not exist.
+        found_version: Present version; 0 if it does not exist.
 
     Raises:
         VersionConflictError: The versions differ.
@@ -36,13 +36,13 @@ def check(what: str, expected_version: int | None, found_version: int) -> None:
 
 
 def check_cursor(shard: str, name: str, max_offset: int, found_offset: int | None) -> None:
-    """Refuse a change whose author takes a cursor for being at an offset or before it, when it is not.
+    """Refuse a change that requires a cursor to be at an offset or before it, if it is after it.
 
     Args:
-        found_offset: None if there is no such cursor, which stands against nothing.
+        found_offset: None if the cursor does not exist, which is accepted.
 
     Raises:
-        CursorConflictError: It lies beyond.
+        CursorConflictError: The cursor is after ``max_offset``.
     """
     if found_offset is not None and found_offset > max_offset:
         raise CursorConflictError(shard, name, max_offset, found_offset)

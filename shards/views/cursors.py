@@ -1,11 +1,11 @@
-"""Named durable offsets, as a view over an ordered store.
+"""Cursors, which are named durable offsets, as a view over an ordered store.
 
-Decisions (compare-and-set, does the shard exist) are made elsewhere; folding never refuses, and folding the same
+Decisions (compare-and-set, whether the shard exists) are made elsewhere; folding never refuses, and folding the same
 commits again in order changes nothing.
 
 Family ``cursors``:
 
-- key: shard id (u64, big-endian, so that a shard's cursors lie together), then the name in UTF-8;
+- key: shard id (u64, big-endian, so that a shard's cursors are adjacent), then the name in UTF-8;
 - value: format version (u8, 1), offset (u64), version (u64), big-endian.
 """
 
@@ -32,7 +32,7 @@ class Cursors:
         self._store = store
 
     def get(self, shard_id: int, name: str) -> Cursor | None:
-        """Return a cursor, None if it is not there."""
+        """Return a cursor, None if it does not exist."""
         value = self._store.get(Family.CURSORS, _key(shard_id, name))
         return None if value is None else decode_cursor(shard_id, name, value)
 
@@ -41,8 +41,8 @@ class Cursors:
 
         Args:
             shard_id: The shard.
-            after: Only those that sort behind this name, which need not be there.
-            limit: At most so many.
+            after: Only names that sort after this one, which need not exist.
+            limit: Largest number of cursors.
         """
         prefix = _SHARD_ID.pack(shard_id)
         start = prefix + after.encode() + b"\0" if after else None
@@ -50,10 +50,10 @@ class Cursors:
         return [decode_cursor(shard_id, _decode_name(shard_id, key), value) for key, value in islice(found, limit)]
 
     def all(self) -> Iterator[tuple[int, str, int] | None]:
-        """(shard id, name, offset) of every cursor there is, those of a shard next to each other.
+        """(shard id, name, offset) of every cursor; those of one shard are adjacent.
 
-        There may be millions: the caller pauses between them, and at each None, which stands for a step of the search
-        that found none. Unreadable ones are for `get` to refuse and left out.
+        There may be millions: the caller can pause between them, and at each None, which is returned for a step without
+        a result. Unreadable cursors are left out; `get` reports them.
         """
         for item in self._store.scan_in_steps(Family.CURSORS):
             if item is None:
@@ -69,13 +69,13 @@ class Cursors:
         mutations.put(Family.CURSORS, _key(shard_id, name), _VALUE.pack(_FORMAT_VERSION, offset, version))
 
     def fold_delete(self, mutations: Mutations, shard_id: int, name: str) -> None:
-        """Remove a cursor; one that is not there is no error."""
+        """Remove a cursor; a missing one is not an error."""
         mutations.delete(Family.CURSORS, _key(shard_id, name))
 
     def delete_all(self, mutations: Mutations, shard_id: int) -> None:
-        """Remove every cursor of a shard that the store holds.
+        """Remove every cursor of a shard in the store.
 
-        REQUIRES: `mutations` holds no commit of this shard's cursors yet; those would stay.
+        REQUIRES: `mutations` contains no commit of this shard's cursors yet; those would stay.
         """
         for key, _ in self._store.scan(Family.CURSORS, _SHARD_ID.pack(shard_id)):
             mutations.delete(Family.CURSORS, key)
@@ -90,12 +90,12 @@ def _decode_name(shard_id: int, key: bytes) -> str:
         return key[_SHARD_ID.size :].decode()
     except UnicodeDecodeError as error:
         raise CorruptionError(
-            f"name of a cursor of shard {shard_id}", error.start, f"no UTF-8: {error.reason}"
+            f"name of a cursor of shard {shard_id}", error.start, f"not UTF-8: {error.reason}"
         ) from error
 
 
 def decode_cursor(shard_id: int, name: str, value: bytes) -> Cursor:
-    """Read a stored cursor.
+    """Decode a stored cursor.
 
     Raises:
         CorruptionError: It is damaged.

@@ -1,8 +1,8 @@
-"""The opt-in index of a shard: which offsets carry a key or a tag. A view, folded from batches after their commit.
+"""The optional index of a shard by key or tag: a view with the offsets of each word, folded after the commit.
 
-Keys of the store: shard id (8 bytes), b"k" or b"t", the word with its length in front (2 bytes), offset (8 bytes), all
-big-endian, so that a scan of one word gives its offsets in order. A word longer than 1 KiB is indexed by its checksum
-and length; the reader compares the records it gets anyway.
+Keys of the store: shard id (8 bytes), b"k" or b"t", the word after its length (2 bytes), offset (8 bytes), all
+big-endian, so that a scan of one word returns its offsets in order. A word longer than 1 KiB is indexed by its checksum
+and length; the reader compares the records anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shards.seams.store import Family, Mutations, OrderedStore
 
 By: TypeAlias = Literal["key", "tag"]
 Words: TypeAlias = list[tuple[int, bytes]]
-"""(record number in its batch, indexed word with kind and length in front)."""
+"""(record number in its batch, indexed word after its kind and length)."""
 
 LONGEST_WORD_BYTES = 1024
 _KINDS: dict[By, bytes] = {"key": b"k", "tag": b"t"}
@@ -28,11 +28,11 @@ _OFFSET = struct.Struct(">Q")
 _WORD = struct.Struct(">H")
 _HASHED = struct.Struct(">HIQ")
 _IS_HASHED = 0xFFFF
-"""In place of the length of a word that is too long."""
+"""Used in place of the length of a word that is too long."""
 
 
 def words_of(config: ShardConfig, batch: memoryview) -> Words:
-    """What of a batch goes into the index.
+    """The words of a batch for the index.
 
     Raises:
         BatchError: The key or tag column is malformed.
@@ -58,20 +58,20 @@ class InvertedIndex:
         self._store = store
 
     def fold(self, mutations: Mutations, shard_id: int, base_offset: int, words: Words) -> None:
-        """Note the words of a committed batch; twice is the same as once."""
+        """Add the words of a committed batch; repeating it changes nothing."""
         shard = _SHARD.pack(shard_id)
         for number, word in words:
             mutations.put(Family.KEY_INDEX, shard + word + _OFFSET.pack(base_offset + number), b"")
 
     def offsets(self, shard_id: int, by: By, word: bytes, from_offset: int) -> Iterator[int]:
-        """Offsets from ``from_offset`` on of records that carry the word, in order."""
+        """Offsets from ``from_offset`` on of records with the word, in order."""
         prefix = _SHARD.pack(shard_id) + _encoded(by, word)
         for key, _ in self._store.scan(Family.KEY_INDEX, prefix, start=prefix + _OFFSET.pack(from_offset)):
             if len(key) == len(prefix) + _OFFSET.size:
                 yield _OFFSET.unpack_from(key, len(prefix))[0]
 
     def newest_first(self, shard_id: int, by: By, word: bytes) -> Iterator[int]:
-        """Offsets of records that carry the word, the highest first. Some of these records may be gone."""
+        """Offsets of records with the word, the highest first. Some of these records may be trimmed."""
         prefix = _SHARD.pack(shard_id) + _encoded(by, word)
         for key, _ in self._store.scan(Family.KEY_INDEX, prefix, reverse=True):
             if len(key) == len(prefix) + _OFFSET.size:
@@ -80,7 +80,7 @@ class InvertedIndex:
     def drop_below(
         self, mutations: Mutations, shard_id: int, start_offset: int, limit: int, after: bytes
     ) -> bytes | None:
-        """Remove up to ``limit`` visited entries of trimmed records; give the key to go on from, None at the end."""
+        """Visit ``limit`` entries and remove those of trimmed records; returns the key to continue at, or None."""
         prefix = _SHARD.pack(shard_id)
         for visited, (key, _) in enumerate(self._store.scan(Family.KEY_INDEX, prefix, start=after or prefix)):
             if visited == limit:
@@ -91,7 +91,7 @@ class InvertedIndex:
 
 
 def decode_index_key(key: bytes) -> tuple[int, bytes, int]:
-    """Shard id, word with its kind and length in front, and offset of a key of the index.
+    """Decode a key of the index: shard id, word after its kind and length, and offset.
 
     Raises:
         CorruptionError: It is malformed.

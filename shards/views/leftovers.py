@@ -1,14 +1,14 @@
-"""What a deleted shard leaves in the views, which goes in small steps after its deletion is committed.
+"""The entries that a deleted shard leaves in the views; they are removed in small steps after its deletion.
 
-The fold of a deletion removes what makes the shard be there and notes, in the same write, that the rest has to go; so a
-crash in between loses no part of the work. Nothing of it can reappear: the number of a shard is never given out again,
-and cursors, producers and indexes are found by number alone.
+The fold of a deletion removes the shard from the catalogue and records, in the same write, that the rest has to be
+removed; so a crash in between loses no part of the work. The rest can never become visible: ids of shards are never
+assigned again, and cursors, producers and indexes are found only by id.
 
-Each removal notes in the same write from which key on the rest lies. So a start after a crash does not pass over all
-that was removed and is not compacted yet.
+Each step records in the same write the key at which the rest begins. So a start after a crash does not have to skip all
+entries that were removed and not compacted yet.
 
-Family ``meta``: key = b"leftovers", shard id (u64, big-endian); value = shard id (u64, big-endian); when something was
-removed already, then the number of the key space (u8), and the key in it from which on the rest lies.
+Family ``meta``: key = b"leftovers", shard id (u64, big-endian); value = shard id (u64, big-endian); if something was
+removed already, then the number of the key space (u8), and the key in it at which the rest begins.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _KEY = b"leftovers"
 _BY_SHARD = ((Family.CURSORS, b""), (Family.PRODUCERS, b"s"), (Family.PRODUCERS, b"f"), (Family.KEY_INDEX, b""))
 
 Place: TypeAlias = tuple[int, bytes]
-"""Which of the key spaces comes next, and from which key on."""
+"""The next key space, and the key at which to continue."""
 
 BEGINNING: Final[Place] = (0, b"")
 _NUMBER_BYTES: Final = 8
 
 
 def note(mutations: Mutations, shard_id: int) -> None:
-    """A deleted shard may have left something."""
+    """Record that a deleted shard may have left entries."""
     number = _number(shard_id)
     mutations.put(Family.META, _KEY + number, number)
 
 
 def noted(store: OrderedStore) -> Iterator[tuple[int, Place]]:
-    """Numbers of the deleted shards that may have left something, and where to go on with each."""
+    """Ids of the deleted shards that may have left entries, and where to continue with each."""
     for key, value in store.scan(Family.META, _KEY):
         place = (value[_NUMBER_BYTES], value[_NUMBER_BYTES + 1 :]) if len(value) > _NUMBER_BYTES else BEGINNING
         yield int.from_bytes(key[len(_KEY) :], "big"), place
@@ -45,13 +45,13 @@ def noted(store: OrderedStore) -> Iterator[tuple[int, Place]]:
 def remove_some(
     store: OrderedStore, mutations: Mutations, shard_id: int, limit: int, place: Place = BEGINNING
 ) -> tuple[int, Place | None]:
-    """Remove up to so many of the keys that a shard left.
+    """Remove up to ``limit`` of the keys that a shard left.
 
     Args:
-        place: Where to go on. Beginning anew each time would pass over all that is deleted and not compacted yet.
+        place: Where to continue. A restart from the beginning would skip all deleted and uncompacted keys each time.
 
     Returns:
-        How many, and where to go on; None when that was all: then the note goes, too.
+        The number of removed keys, and where to continue; None when all are removed: then the record is removed, too.
     """
     number = _number(shard_id)
     removed = 0

@@ -1,8 +1,8 @@
-"""What the views keep of the producers of a shard: their sequence states, and that some were forgotten.
+"""The stored states of the producers of a shard, and the record that some were dropped.
 
 Family ``producers``: key = b"s", shard id, producer id (u64 each, big-endian), value as in
 `shards.idempotence.producer_state`; and key = b"f", shard id (u64, big-endian), value empty: states of registered
-producers of this shard were forgotten.
+producers of this shard were dropped.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STATE_PREFIX = b"s"
 FORGOTTEN_PREFIX = b"f"
 
 PRODUCERS_REMEMBERED = 4096
-"""Most producers that a shard keeps the states of, beside those that may return: what it holds must not grow with all
-that ever wrote."""
+"""Largest number of producer states that a shard keeps, in addition to those of producers that may return; otherwise
+its memory would grow with all producers that ever appended."""
 
 
 def load_producers(store: OrderedStore, shard: Shard) -> dict[int, ProducerState]:
-    """Give a shard the states of all its producers that the store has.
+    """Load the states of all producers of a shard from the store into the shard.
 
     Raises:
         CorruptionError: A record is damaged.
@@ -42,7 +42,7 @@ def load_producers(store: OrderedStore, shard: Shard) -> dict[int, ProducerState
 
 
 def decode_state_key(key: bytes) -> tuple[int, int]:
-    """Shard id and producer id of the key of a state.
+    """Decode the key of a state: shard id and producer id.
 
     Raises:
         CorruptionError: It has another length.
@@ -61,27 +61,27 @@ def delete_state(mutations: Mutations, shard_id: int, producer_id: int) -> None:
 def save_changed(
     mutations: Mutations, shard: Shard, safe_offset: int, may_return: Callable[[int], bool]
 ) -> Iterator[None]:
-    """Record the states that changed since they were recorded, and forget those that have not appended for longest.
+    """Record changed states, and drop those of the producers that have not appended for longest.
 
-    A state is recorded as it was below the safe offset: batches on their way to the disk may never get there, and sent
-    again they must not be taken for repeated ones. It may be newer than the head that is recorded of the shard: what
-    the journal repeats makes the same of it.
+    A state is recorded as it was below the safe offset: later batches may never become durable, and must not be taken
+    for repeated ones when they are sent again. It may be newer than the recorded head of the shard: replaying the
+    journal has the same result.
 
     Args:
-        mutations: Takes the records; the caller may write and clear it at each step.
+        mutations: Receives the records; the caller may write and clear it at each step.
         shard: The shard.
-        safe_offset: Its `shard_records.safe_offset`, or what that was before.
-        may_return: Whether a producer may send again what it has sent before, so that its state has to stay.
+        safe_offset: Its `shard_records.safe_offset`, or an earlier value of it.
+        may_return: Whether a producer may repeat batches that it has sent before, so that its state must be kept.
 
     Yields:
-        After each producer that was looked at, so that the caller can write and pause.
+        After each examined producer, so that the caller can write and pause.
     """
     producers = shard.producers
     if not producers:
         return
     for producer_id in _idle(producers, may_return):
         if may_return(producer_id):
-            # It has come back in a pause.
+            # The producer has returned during a pause.
             continue
         del producers[producer_id]
         shard.has_forgotten_producers = True
@@ -97,7 +97,7 @@ def save_changed(
 
 
 def _idle(producers: dict[int, ProducerState], may_return: Callable[[int], bool]) -> list[int]:
-    """Those to be forgotten: beyond the most that are remembered, the ones whose last record lies furthest back."""
+    """The states to drop: beyond the limit, those whose last record is the oldest."""
     if len(producers) <= PRODUCERS_REMEMBERED:
         return []
     idle = [(state.last_offset, producer_id) for producer_id, state in producers.items() if not may_return(producer_id)]

@@ -1,7 +1,7 @@
-"""Which producers are registered and under which epoch, as a view over an ordered store.
+"""The registered producers and their epochs, as a view over an ordered store.
 
-Opening a name again raises its epoch; batches under an older one are refused everywhere, in shards that the new holder
-never wrote to as well. Family ``producers``: key = b"n" + name, value = version (u8, 2), producer id (u64), epoch
+Opening a name again raises its epoch; batches with an older epoch are refused in every shard, even where the new epoch
+has not been used yet. Family ``producers``: key = b"n" + name, value = version (u8, 2), producer id (u64), epoch
 (u32), used_us (u64), big-endian, where version 1 lacks the last; and key = b"i" + producer id, value = epoch (u32),
 name.
 """
@@ -32,7 +32,7 @@ class RegisteredProducer:
     Attributes:
         name: Its name.
         identity: Its id and newest epoch.
-        used_us: When it was last opened or known to be in use; 0 if that was not noted.
+        used_us: When it was last opened or known to be in use, in microseconds since the epoch; 0 if not recorded.
     """
 
     name: str
@@ -41,7 +41,7 @@ class RegisteredProducer:
 
 
 def count_of(name: str) -> str:
-    """Under which beginning a name is counted: up to the first colon, which ends the name of a principal."""
+    """Prefix under which a name is counted: up to the first colon, which ends the name of a principal."""
     beginning, colon, _ = name.partition(":")
     return beginning + colon if colon else ""
 
@@ -50,8 +50,8 @@ class Producers:
     """The registered producers of a store.
 
     Attributes:
-        epochs: Newest epoch by producer id, of those asked for lately; to be read only.
-        counts: How many names begin alike, see `count_of`; right once all of them were counted.
+        epochs: Newest epoch by producer id, of those used recently; read-only for others.
+        counts: Number of names by prefix, see `count_of`; valid once all of them were counted.
     """
 
     def __init__(self, store: OrderedStore) -> None:
@@ -60,14 +60,14 @@ class Producers:
         self.counts: dict[str, int] = {}
 
     def count(self, beginning: str) -> int:
-        """How many names are counted under a beginning; under an empty one all."""
+        """Number of names that are counted under a prefix; all names for an empty one."""
         return self.counts.get(beginning, 0) if beginning else sum(self.counts.values())
 
     def registered(self) -> Iterator[RegisteredProducer | None]:
-        """All of them, by name.
+        """All producers, sorted by name.
 
-        There may be millions: the caller pauses between them, and at each None, which stands for a step of the search
-        that found none.
+        There may be millions: the caller can pause between them, and at each None, which is returned for a step without
+        a result.
         """
         for item in self._store.scan_in_steps(Family.PRODUCERS, b"n"):
             if item is None:
@@ -77,7 +77,7 @@ class Producers:
             yield RegisteredProducer(key[1:].decode(), decode_identity(value), decode_used(value))
 
     def find(self, name: str) -> RegisteredProducer | None:
-        """The producer under a name, None if it was never opened."""
+        """The producer with a name, None if it was never opened."""
         value = self._store.get(Family.PRODUCERS, b"n" + name.encode())
         return None if value is None else RegisteredProducer(name, decode_identity(value), decode_used(value))
 
@@ -86,7 +86,7 @@ class Producers:
         return producer_id in self.epochs or self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id)) is not None
 
     def get(self, name: str) -> ProducerIdentity | None:
-        """Identity under a name, None if it was never opened."""
+        """Identity of the producer with a name, None if it was never opened."""
         value = self._store.get(Family.PRODUCERS, b"n" + name.encode())
         if value is None:
             return None
@@ -110,10 +110,10 @@ class Producers:
         return epoch
 
     def check_name_begins(self, producer_id: int, beginning: str) -> None:
-        """Make sure that an id was opened under a name that begins like this.
+        """Check that an id was opened under a name with this prefix.
 
         Raises:
-            UnknownProducerError: It was not; that it was opened under another is not told.
+            UnknownProducerError: It was not; the error does not reveal whether it was opened under another name.
         """
         value = self._store.get(Family.PRODUCERS, _ID.pack(b"i", producer_id))
         if value is None or not decode_name(value).startswith(beginning):
@@ -131,7 +131,7 @@ class Producers:
         self.epochs[producer_id] = epoch
 
     def fold_delete(self, mutations: Mutations, name: str, producer_id: int) -> None:
-        """The name has no producer any more; the id is never given out again."""
+        """The producer with this name was deleted; its id is never assigned again."""
         key = b"n" + name.encode()
         if mutations.get(self._store, Family.PRODUCERS, key) is not None:
             self._add_to_count(name, -1)
@@ -145,7 +145,7 @@ class Producers:
 
 
 def decode_identity(value: bytes) -> ProducerIdentity:
-    """Read what is stored under a name.
+    """Decode the value stored under a name.
 
     Raises:
         CorruptionError: It is damaged.
@@ -165,13 +165,13 @@ def decode_identity(value: bytes) -> ProducerIdentity:
 
 
 def decode_used(value: bytes) -> int:
-    """When a producer was last known to be in use, of a value that `decode_identity` can read; 0 if it does not say."""
+    """When a producer was last known to be in use, from a valid value; 0 if it was not recorded."""
     used_us: int = _BY_NAME.unpack(value)[3] if len(value) == _BY_NAME.size else 0
     return used_us
 
 
 def decode_epoch(value: bytes) -> int:
-    """Read what is stored under an id.
+    """Decode the value stored under an id.
 
     Raises:
         CorruptionError: It is damaged.
@@ -183,7 +183,7 @@ def decode_epoch(value: bytes) -> int:
 
 
 def decode_name(value: bytes) -> str:
-    """Read the name that is stored under an id; empty if a program that did not store it wrote the value.
+    """Decode the name that is stored under an id; empty in values of older versions, which did not store it.
 
     Raises:
         CorruptionError: It is damaged.
@@ -191,7 +191,7 @@ def decode_name(value: bytes) -> str:
     try:
         return value[_EPOCH.size :].decode()
     except UnicodeDecodeError as error:
-        raise CorruptionError("the name of a producer", error.start, f"no UTF-8: {error.reason}") from error
+        raise CorruptionError("the name of a producer", error.start, f"not UTF-8: {error.reason}") from error
 
 
 def _unknown(producer_id: int) -> UnknownProducerError:

@@ -1,6 +1,6 @@
-"""What the views keep of a shard's data between checkpoints: its head, its segments in files, its producers.
+"""The records of a shard's data at checkpoints: its head, its segments in files, its producers.
 
-Written after the files that they describe are synced, so a record never promises more than a file holds.
+They are written after the files that they describe are synced, so a record never promises more than a file has.
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
 a segment; value = version (u8: 1; 2 for a Parquet segment and for the head of a shard that was restored from a backup;
@@ -52,18 +52,18 @@ Outline: TypeAlias = tuple[int, SegmentKind | None, bool, int]
 
 
 def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
-    """Record a shard as far as its log files are flushed, which must be synced as well.
+    """Record the part of a shard that is flushed to its log files, which must be synced as well.
 
-    REQUIRES: the states of its producers are in the store as `shards.views.producer_records` saves them for the present
-    `safe_offset`, or newer, when these records are: what lies below that offset does not come again from the journal.
+    REQUIRES: the store has the states of its producers as `shards.views.producer_records` saves them for the present
+    `safe_offset`, or newer ones: records below that offset are not replayed from the journal.
 
     Args:
-        mutations: Takes the records.
+        mutations: Receives the records.
         shard: The shard.
-        recorded: Base offsets that the store holds records of.
+        recorded: Base offsets of the segments that are recorded in the store.
 
     Returns:
-        Base offsets recorded now.
+        Base offsets of the segments that are recorded now.
     """
     safe = safe_offset(shard)
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), _head_value(shard, safe))
@@ -73,7 +73,7 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
         value = _log_value(segment, shard.published_lsn) if isinstance(segment, LogSegment) else _parquet_value(segment)
         mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
         if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
-            # What comes after it is made again from the journal, which goes on in this segment.
+            # Later segments are recovered from the journal, which continues in this one.
             break
     for base_offset in set(recorded).difference(present):
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
@@ -101,7 +101,7 @@ def _log_value(segment: LogSegment, published_lsn: int) -> bytes:
         segment.flushed,
         segment.flushed_offset,
         segment.newest_append_us,
-        # Batches on their way to the disk may never get there, and their lsns may go to others.
+        # Later batches may never become durable, and then their lsns may be assigned to others.
         min(segment.last_lsn, published_lsn),
         segment.newest_us,
     )
@@ -121,7 +121,7 @@ def _parquet_value(segment: ParquetSegment) -> bytes:
 
 
 def _published_segments(shard: Shard) -> Iterator[Segment]:
-    # A segment behind the published one was opened by a decision that may never be committed.
+    # A segment after the published one was opened by a decision that may never be committed.
     if shard.published_segment is not None:
         for segment in shard.segments:
             yield segment
@@ -134,7 +134,7 @@ def _published_file_segments(shard: Shard) -> Iterator[LogSegment | ParquetSegme
 
 
 def safe_offset(shard: Shard) -> int:
-    """Offset up to which the shard needs no journal: everything below it is in the files, or was in memory only."""
+    """Offset below which the shard needs no journal: all records below it are in files, or were only in memory."""
     for segment in shard.segments:
         if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
             return segment.flushed_offset
@@ -146,20 +146,20 @@ def safe_offset(shard: Shard) -> int:
 def load(
     store: OrderedStore, shard: Shard, log_path: Callable[[int, int], str], pool: ChunkPool, *, sealed_root: str
 ) -> tuple[int, ...]:
-    """Give a new shard object what the store recorded of it; nothing is read from its files.
+    """Load the recorded state of a shard into a new shard object; none of its files is read.
 
     Args:
-        store: The views.
-        shard: As `Shard` makes it.
-        log_path: Path of the log file of a shard id and base offset.
-        pool: For what will be appended.
+        store: The store of the views.
+        shard: A new `Shard`.
+        log_path: Returns the path of the log file of a shard id and base offset.
+        pool: Memory for appends.
         sealed_root: Directory of all Parquet segments.
 
     Returns:
-        Base offsets that the store holds records of.
+        Base offsets of the segments that are recorded in the store.
 
     Raises:
-        CorruptionError: A record is cut short.
+        CorruptionError: A record is truncated.
         FormatVersionError: A newer program wrote it.
     """
     recorded = []
@@ -210,14 +210,14 @@ def load(
         )
         segment.sealed = bool(sealed)
         shard.segments.append(segment)
-    # Only the newest segment can be open; an older one that a crash left unsealed is followed by its successor.
+    # Only the newest segment can be open; an older one that a crash left open is followed by another.
     for older in shard.segments[:-1]:
         older.sealed = True
     return tuple(recorded)
 
 
 def _head_size(value: bytes) -> int:
-    """Where the damage begins in a head's value."""
+    """Position of the damage in a head's value."""
     if value[0] == _LOSSES_VERSION and len(value) >= _LOSSES_HEAD_VALUE.size:
         count: int = _LOSSES_HEAD_VALUE.unpack_from(value)[7]
         return _LOSSES_HEAD_VALUE.size + count * _LOSS.size
@@ -245,7 +245,7 @@ def _decode_damage(where: str, start: int, value: bytes) -> str:
     try:
         return value[start:].decode()
     except UnicodeDecodeError as error:
-        raise CorruptionError(where, start + error.start, f"no UTF-8: {error.reason}") from error
+        raise CorruptionError(where, start + error.start, f"not UTF-8: {error.reason}") from error
 
 
 def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: str) -> ParquetSegment:
@@ -266,9 +266,9 @@ def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: 
 
 
 def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, None, None]:
-    """Go through all recorded segments; give the shard's number for each closed log of at least a size, else None.
+    """Scan all recorded segments; yields the shard's id for each closed log segment of at least this size, else None.
 
-    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    So the caller can pause: there may be millions. Unreadable records are left out; `load` reports them.
     """
     for item in store.scan_in_steps(Family.SEGMENTS):
         if item is None:
@@ -283,10 +283,10 @@ def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, 
 
 
 def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
-    """Go through all records; give (number, kind, closed, end position) for each segment, None to let others work.
+    """Scan all records; yields (shard id, kind, closed, end position) for each segment, None for a pause.
 
-    For a shard's head the kind is None, the flag tells of damage, and the last is the next offset. Unreadable records
-    are for `load` to refuse and left out.
+    For a shard's head the kind is None, the flag means damage, and the last is the next offset. Unreadable records
+    are left out; `load` reports them.
     """
     for item in store.scan_in_steps(Family.SEGMENTS):
         if item is None:
@@ -305,9 +305,9 @@ def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
 
 
 def held_ranges(store: OrderedStore, shard_id: int) -> list[tuple[int, int]]:
-    """The ranges of offsets that the recorded segments of a shard hold and that were not trimmed, in order.
+    """The ranges of offsets in the recorded segments of a shard that were not trimmed, in order.
 
-    Unreadable records are for `load` to refuse and left out.
+    Unreadable records are left out; `load` reports them.
     """
     start = 0
     ranges: list[tuple[int, int]] = []
@@ -322,7 +322,7 @@ def held_ranges(store: OrderedStore, shard_id: int) -> list[tuple[int, int]]:
 
 
 def _next_offset(value: bytes) -> int | None:
-    """Where a recorded segment ends; None if the record cannot be read."""
+    """The end of a recorded segment; None if the record cannot be read."""
     following: int | None = None
     if len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
         following = _SEGMENT_VALUE.unpack(value)[5]
@@ -332,9 +332,9 @@ def _next_offset(value: bytes) -> int | None:
 
 
 def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
-    """Go through all records; give the time of the newest append for each segment, 0 for the others.
+    """Scan all records; yields the time of the newest append for each segment, 0 for the others.
 
-    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    So the caller can pause: there may be millions. Unreadable records are left out; `load` reports them.
     """
     for item in store.scan_in_steps(Family.SEGMENTS):
         if item is None:
@@ -352,9 +352,9 @@ def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
 
 
 def newest_lsns(store: OrderedStore, started_lsn: int) -> Generator[tuple[int, int] | None, None, None]:
-    """Go through all records; give (number, newest lsn, as `newest_lsn` tells it) for each shard's head, else None.
+    """Scan all records; yields (shard id, newest lsn as `newest_lsn` returns it) for each shard's head, else None.
 
-    So the caller can pause: there may be millions. Unreadable records are for `load` to refuse.
+    So the caller can pause: there may be millions. Unreadable records are left out; `load` reports them.
     """
     for item in store.scan_in_steps(Family.SEGMENTS):
         if item is None:
@@ -368,9 +368,9 @@ def newest_lsns(store: OrderedStore, started_lsn: int) -> Generator[tuple[int, i
 
 
 def newest_lsn(store: OrderedStore, shard_id: int, started_lsn: int) -> int:
-    """The lsn of the newest batch that is recorded of a shard, 0 if there is none.
+    """The lsn of the newest recorded batch of a shard, 0 if there is none.
 
-    A shard that had offsets reserved may have lost records since; these had lsns up to that of the start.
+    A shard with reserved offsets may have lost records since; their lsns were not above that of the start.
     """
     value = store.get(Family.SEGMENTS, _SHARD.pack(shard_id))
     return _newest_lsn(value, started_lsn) if value is not None and len(value) >= _HEAD_VALUE.size else 0

@@ -1,15 +1,15 @@
 """Versioned values with expiry (sessions, retained messages, bridge positions), as a view over an ordered store.
 
 Decisions (compare-and-set, limits) are made elsewhere; folding never refuses, and folding the same changes again in
-order changes nothing. An expired value is hidden from every reader at once; its bytes go when the owner of the journal
-deletes the keys that `StateStore.expired` names.
+order changes nothing. An expired value is hidden from every reader at once; its bytes are removed when the owner of the
+journal deletes the keys that `StateStore.expired` returns.
 
 Family ``state``:
 
 - a value: key ``v`` + the user's key; value: format version (u8, 1), version (u64), expires_at_us (u64), big-endian,
   then the user's value;
-- its place in the expiry index, if it expires: key ``x`` + expires_at_us (u64, big-endian, so that what expires first
-  comes first) + the user's key; value empty.
+- its entry in the expiry index, if it expires: key ``x`` + expires_at_us (u64, big-endian, so that the earliest comes
+  first) + the user's key; value empty.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _ABOVE_ALL_EXPIRIES = b"y"
 
 
 class StateStore:
-    """The state of one store.
+    """The state in one store.
 
-    REQUIRES of the folds: one `Mutations` at a time, written before the next is begun. A fold looks at the store and at
-    the mutations it is given to find the index entry it replaces.
+    REQUIRES of the folds: one `Mutations` at a time, written before the next is begun. A fold searches the store and
+    the given mutations for the index entry that it replaces.
     """
 
     def __init__(self, store: OrderedStore) -> None:
         self._store = store
-        # Nothing lies before it in the index of expiries. What was deleted there costs a scan time until it is
-        # compacted, so none begins at the beginning but the first.
+        # There is nothing before it in the index of expiries. Skipping deleted entries takes time until they are
+        # compacted, so only the first scan begins at the beginning.
         self._first_expiry = EXPIRY_PREFIX
-        # What was put during a scan may lie behind its place.
+        # Entries that were put during a scan may be before its position.
         self._lowest_put = _ABOVE_ALL_EXPIRIES
 
     def get(self, key: bytes, now_us: int) -> StateValue | None:
-        """Return a value, None if it is not there or has expired at `now_us`."""
+        """Return a value, None if it does not exist or has expired at `now_us`."""
         stored = self._store.get(Family.STATE, VALUE_PREFIX + key)
         value = None if stored is None else decode_value(key, stored)
         return None if value is None or _is_expired(value, now_us) else value
@@ -55,8 +55,8 @@ class StateStore:
         """Return up to `limit` unexpired values whose keys begin with `prefix`, sorted by key.
 
         Args:
-            after: Begin behind this key, which need not exist: the last one of the page before.
-            limit: Most values to return; fewer mean that there are no more.
+            after: Begin after this key, which need not exist: the last one of the page before.
+            limit: Largest number of values; fewer mean that there are no more.
         """
         start = None if after is None else VALUE_PREFIX + after + b"\x00"
         items = self._store.scan(Family.STATE, VALUE_PREFIX + prefix, start=start)
@@ -66,8 +66,8 @@ class StateStore:
     def scan_in_steps(self, prefix: bytes, now_us: int, *, after: bytes | None = None) -> Iterator[StateValue | None]:
         """Yield the unexpired values whose keys begin with `prefix`, sorted by key, in steps of bounded work.
 
-        None stands for a step that found nothing, so that the caller can pause: values that have expired or were
-        removed a moment ago may be many.
+        None is returned for a step without a result, so that the caller can pause: there may be many values that have
+        expired or were recently removed.
         """
         start = None if after is None else VALUE_PREFIX + after + b"\x00"
         for item in self._store.scan_in_steps(Family.STATE, VALUE_PREFIX + prefix, start=start):
@@ -87,22 +87,22 @@ class StateStore:
             self._lowest_put = min(self._lowest_put, index_key)
 
     def fold_delete(self, mutations: Mutations, key: bytes) -> None:
-        """Remove a key; one that is not there is no error."""
+        """Remove a key; a missing one is not an error."""
         self._forget_expiry(mutations, key)
         mutations.delete(Family.STATE, VALUE_PREFIX + key)
 
     def expired(self, now_us: int, limit: int) -> list[bytes]:
-        """Return up to `limit` keys whose values have expired, those that expired first before the others.
+        """Return up to `limit` keys whose values have expired, sorted by the time of expiry.
 
-        A key may be put again before its delete is decided: decide by the version found then.
+        A key may be put again before its deletion is decided: use the version found then.
         """
         keys = (key for key in self.expired_in_steps(now_us) if key is not None)
         return list(itertools.islice(keys, limit))
 
     def expired_in_steps(self, now_us: int) -> Iterator[bytes | None]:
-        """The same without a limit, in steps of bounded work: None after one that found nothing.
+        """The same without a limit, in steps of bounded work: None after a step without a result.
 
-        What was removed since the scan before is passed over, what was removed earlier is not looked at.
+        Entries that were removed since the last scan are skipped, those that were removed before are not read.
 
         REQUIRES: one such scan at a time.
         """
@@ -139,10 +139,10 @@ def expiry_key(expires_at_us: int, key: bytes) -> bytes:
 
 
 def decode_expiry_key(index_key: bytes) -> tuple[int, bytes]:
-    """Expiry and state key of an entry of the expiry index.
+    """Decode an entry of the expiry index: expiry and state key.
 
     Raises:
-        CorruptionError: It is cut short.
+        CorruptionError: It is truncated.
     """
     if len(index_key) < 1 + _EXPIRY.size:
         raise CorruptionError(
@@ -156,7 +156,7 @@ def _is_expired(value: StateValue, now_us: int) -> bool:
 
 
 def decode_value(key: bytes, stored: bytes) -> StateValue:
-    """Read a stored value.
+    """Decode a stored value.
 
     Raises:
         CorruptionError: It is damaged.

@@ -21,7 +21,7 @@ async def test_a_right_token_is_taken_whatever_wrong_ones_come_from_the_same_hos
     """A forgotten script with an old token would otherwise keep all others of its host, or of its proxy, out."""
     access = access_by_token()
     for number in range(100):
-        with pytest.raises(AuthenticationError, match="too many wrong tokens" if number > 30 else "is none"):
+        with pytest.raises(AuthenticationError, match="too many wrong tokens" if number > 30 else "is not known"):
             await access.authenticate({"token": f"wrong{number}"}, PEER)
     assert (await access.authenticate({"token": "right"}, PEER)).name == "robot"
 

@@ -137,14 +137,14 @@ GOOD = PasswordHash(CHEAP, b"salt" * 4, b"hash" * 8).format()  # the same in eve
         ("anna:$6$salt$hash", r"is not of the form \$scrypt"),
         (f":{GOOD}", "has '' for a user name"),
         (f" anna:{GOOD}", "has ' anna' for a user name"),
-        ("anna:$scrypt$x$1$1$MTIzNDU2Nzg=$MTIzNDU2Nzg5MDEyMzQ1Ng==", "has a cost that is no number"),
-        ("anna:$scrypt$15$1$1$MTIzNDU2Nzg=$MTIzNDU2Nzg5MDEyMzQ1Ng==", "n=15 r=1 p=1 is no cost"),
+        ("anna:$scrypt$x$1$1$MTIzNDU2Nzg=$MTIzNDU2Nzg5MDEyMzQ1Ng==", "has a cost that is not a number"),
+        ("anna:$scrypt$15$1$1$MTIzNDU2Nzg=$MTIzNDU2Nzg5MDEyMzQ1Ng==", "n=15 r=1 p=1 is not a valid cost"),
         (
             "anna:$scrypt$1048576$8$1$MTIzNDU2Nzg=$MTIzNDU2Nzg5MDEyMzQ1Ng==",
             "n=1048576 r=8 p=1 costs too much; .* 256 MiB",
         ),
         ("anna:$scrypt$2$1$17$MTIzNDU2Nzg=$MTIzNDU2Nzg5MDEyMzQ1Ng==", "n=2 r=1 p=17 costs too much"),
-        ("anna:$scrypt$2$1$1$MTIzNDU2Nzg=$!!!!", "has a salt or a hash that is no base64"),
+        ("anna:$scrypt$2$1$1$MTIzNDU2Nzg=$!!!!", "has a salt or a hash that is not base64"),
         ("anna:$scrypt$2$1$1$MTIz$MTIzNDU2Nzg5MDEyMzQ1Ng==", "has a salt of 3 and a hash of 16 bytes"),
         ("anna:$scrypt$2$1$1$MTIzNDU2Nzg=$", "has a salt of 8 and a hash of 0 bytes"),
     ],
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"/none cannot be read: No such file.* passwd .* USER`"):
         read_users(str(tmp_path / "none"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe:x")
-    with pytest.raises(ConfigurationError, match="`journal passwd` writes no such bytes"):
+    with pytest.raises(ConfigurationError, match="is not text as `journal passwd` writes it"):
         read_users(str(tmp_path / "binary"))
 
 

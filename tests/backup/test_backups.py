@@ -244,7 +244,7 @@ async def test_a_first_backup_that_is_killed_is_none_yet(
     assert copied > 0
     report = check_directory(str(backup))
     assert (report.damages, len(report.notes)) == ([], 1)
-    with pytest.raises(DataDirectoryError, match="no whole backup yet"):
+    with pytest.raises(DataDirectoryError, match="no complete backup yet"):
         restore(FILES, str(backup), str(tmp_path / "restored"))
     made = make(data, backup)
     # Whether what it had copied reached the disk is not known: it is copied again.
@@ -409,7 +409,7 @@ async def test_a_manifest_that_names_files_elsewhere_is_refused(data: Path, tmp_
     make(data, backup)
     manifest = backup / "manifests/00000001"
     manifest.write_bytes(manifest.read_bytes().replace(b'"path":"FORMAT"', b'"path":"../../x"'))
-    with pytest.raises(CorruptionError, match="names no file"):
+    with pytest.raises(CorruptionError, match="does not name a file"):
         restore(FILES, str(backup), str(tmp_path / "restored"))
 
 
@@ -429,7 +429,7 @@ async def test_targets_that_hold_something_else_are_refused(data: Path, tmp_path
     occupied = tmp_path / "occupied"
     occupied.mkdir()
     (occupied / "letter").write_text("mine")
-    with pytest.raises(DataDirectoryError, match="not empty: it holds letter"):
+    with pytest.raises(DataDirectoryError, match="not empty: it contains letter"):
         restore(FILES, str(backup), str(occupied))
     with pytest.raises(DataDirectoryError, match="not empty"):
         restore(FILES, str(backup), str(data))
@@ -513,7 +513,7 @@ async def test_a_source_that_goes_away_is_told_as_such(
         return genuine(self, path)
 
     monkeypatch.setattr(OsFileSystem, "listdir", leaving)
-    with pytest.raises(DataDirectoryError, match="went away while it was being copied"):
+    with pytest.raises(DataDirectoryError, match="disappeared while it was being copied"):
         make(data, tmp_path / "backup")
     assert list((tmp_path / "backup/manifests").glob("0000000?")) == []
 

@@ -62,7 +62,7 @@ def test_an_append_that_is_refused_for_the_moment_ends_after_its_timeout(full: S
     assert "storage.disk_reserve_bytes" in waiting
     assert gave_up.startswith("journal: gave up after 3s without an acknowledgement (--timeout): ")
     assert "storage.disk_reserve_bytes" in gave_up
-    assert gave_up.endswith("what is not acknowledged may be stored or not")
+    assert gave_up.endswith("records that are not acknowledged may be stored or not")
     assert done.stdout == b""
     assert full.journal("read", "s") == ""
     for timeout in ("soon", "0s"):

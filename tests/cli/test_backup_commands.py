@@ -117,7 +117,7 @@ def test_a_directory_held_by_who_serves_nobody_is_told_as_such(
         _, errors = journal(capsys, "backup", data, tmp_path / "backup", status=1)
     finally:
         lock.release()
-    assert "by a process that no client can reach" in errors
+    assert "by a process that no client can connect to" in errors
     assert not (tmp_path / "backup").exists()
 
 

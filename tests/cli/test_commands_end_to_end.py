@@ -355,7 +355,7 @@ def test_whoever_changes_a_shard_that_does_not_exist_is_not_told_to_make_it(
 ) -> None:
     word, *more = command
     error = run("shard", word, "nowhere", *more, "--server", server.address, status=1).stderr.decode()
-    assert error == "journal: there is no shard 'nowhere'; `journal shard list` shows what there is\n"
+    assert error == "journal: there is no shard 'nowhere'; `journal shard list` lists all shards\n"
 
 
 def test_durable_is_refused_in_memory_mode(server: Server) -> None:

@@ -60,7 +60,7 @@ def test_damage_is_told_with_shard_offsets_and_file(damaged: Server) -> None:
         assert "0000000000000001-00000000000000000000.log of the server's data directory: wrong body checksum" in said
         assert "`journal check DIR`" in said
         assert "`journal restore`" in said
-        assert "`journal read plant/a --from 1300` reads on behind it" in said
+        assert "`journal read plant/a --from 1300` continues after it" in said
         # What lies before the damage is shown.
         assert len(done.stdout.splitlines()) == 1200
     rest = run("read", "plant/a", "--from", "1300", "--server", damaged.address)

@@ -88,12 +88,12 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     missing, empty, binary = tmp_path / "missing", tmp_path / "empty", tmp_path / "binary"
     empty.write_text("\n" + SECRET)
     binary.write_bytes(b"\xff" + SECRET.encode())
-    for path, told in ((missing, "cannot be read"), (empty, "has nothing in its first line"), (binary, "no text")):
+    for path, told in ((missing, "cannot be read"), (empty, "has an empty first line"), (binary, "is not text")):
         with pytest.raises(InvalidRequestError, match=told) as caught:
             Address.parse(f"anna@host?password_file={path}").credentials({})
         assert str(path) in str(caught.value)
         assert SECRET not in str(caught.value)
     for option in (f"ca_file={missing}", f"ca_file={binary}", f"certificate_file={missing}"):
-        with pytest.raises(InvalidRequestError, match="no certificates that can be used"):
+        with pytest.raises(InvalidRequestError, match="no usable certificates"):
             Address.parse(f"journals://host?{option}").tls_context()
     assert Address.parse("journals://host").tls_context().verify_mode is ssl.CERT_REQUIRED

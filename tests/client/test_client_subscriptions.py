@@ -182,7 +182,7 @@ async def test_damaged_shard_does_not_end_a_filter(caplog: pytest.LogCaptureFixt
             await server.sessions[0].stream.send_all(build(Op.SHARD_EVENT, 0, encode(event)))
             await client.ping()
             errors = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
-            assert errors == ["shard 'x/a' is delivered no more, other shards are: log/1 at 4096"]
+            assert errors == ["shard 'x/a' is not delivered any more, other shards are: log/1 at 4096"]
             assert client.failed_shards.count == 1
         assert client.failed_shards.count == 0
 

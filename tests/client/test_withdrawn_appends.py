@@ -92,7 +92,7 @@ async def test_withdrawn_appends_are_not_sent_again_and_those_behind_them_are_st
             server.append_fault = lambda name, batch: None
             await behind.wait()
             for one in (lost, beside, lost_too):
-                with pytest.raises(ConnectionLostError, match="whether it is stored is not known"):
+                with pytest.raises(ConnectionLostError, match="it is not known whether it is stored"):
                     await one.wait()
             await client.append("a", [b"after"])
         assert batches == [[lost, beside]]

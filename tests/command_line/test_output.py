@@ -52,7 +52,7 @@ def test_tables_that_are_redrawn_come_one_after_the_other_in_a_pipe(capsys: pyte
 
 
 def test_nobody_is_asked_where_there_is_no_terminal() -> None:
-    with pytest.raises(UsageError, match="Delete it? There is no terminal to ask on: add --yes".replace("?", r"\?")):
+    with pytest.raises(UsageError, match="Delete it? There is no terminal for a confirmation: add".replace("?", r"\?")):
         confirmed("Delete it?")
 
 

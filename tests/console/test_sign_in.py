@@ -30,7 +30,7 @@ async def test_a_token_opens_the_console_and_its_tail(tmp_path: Path, browser: B
         await page.says("Give a token, or a user and a password.")
         await page.type("a wrong one")
         await page.press("Enter")
-        await page.says("the token is none that this server knows")
+        await page.says("the token is not known to this server")
         await page.fill("input[name=token]", TOKEN)
         await page.press("Enter")
         await page.says("plant/a")

@@ -93,7 +93,7 @@ async def test_after_a_crash_what_the_journal_still_has_is_noted_at_most() -> No
     report = check(files)
     assert report.damages == []
     assert [note.path for note in report.notes] == [NEXT_LOG]
-    assert "behind the recorded end" in report.notes[0].problem
+    assert "after the recorded end" in report.notes[0].problem
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ SECOND = SHARD + (3).to_bytes(8, "big")
         (Family.CURSORS, SHARD + b"other", b"\x01", "cursor key"),
         (Family.CURSORS, SHARD + b"\xff", b"\x01" + bytes(16), "cursor key"),
         (Family.PRODUCERS, b"nbridge", None, "producers by name and by id differ"),
-        (Family.PRODUCERS, b"x", b"", "of no known kind"),
+        (Family.PRODUCERS, b"x", b"", "of an unknown kind"),
         (Family.PRODUCERS, b"i" + bytes(8), bytes(4) + b"\xff", "no UTF-8"),
         (Family.PRODUCERS, b"i" + bytes(8), bytes(4) + b"other", "other names by id"),
         (Family.PRODUCERS, b"s" + bytes(16), b"\x01", "producer's state"),
@@ -302,7 +302,7 @@ async def test_a_directory_whose_first_start_was_killed_has_no_damage() -> None:
         if files.exists(f"{DATA}/FORMAT"):
             report = check(files)
             assert (report.damages, len(report.notes)) == ([], 1), made
-            assert "the next start makes it whole" in report.notes[0].problem
+            assert "the next start completes it" in report.notes[0].problem
     # With anything in it, it is another matter.
     files.mkdir(f"{DATA}/log/01")
     assert "the directory of the views is missing" in check(files).damages[0].problem

@@ -158,9 +158,9 @@ async def test_a_file_that_nobody_recorded_is_noted_with_its_reason() -> None:
     assert "move it away" in notes[unknown]
     assert "the next start removes it" in notes[placed]
     assert "trimmed" in notes[trimmed]
-    assert "no file of a sealed shard" in notes[f"{DIRECTORY}/stranger"]
-    assert "no directory of Parquet segments" in notes[f"{SEALED}/stranger"]
-    assert "left over from a seal" in notes[f"{SEALING}/x.parquet.place"]
+    assert "Parquet segments have no such names" in notes[f"{DIRECTORY}/stranger"]
+    assert "a directory of Parquet segments has no such name" in notes[f"{SEALED}/stranger"]
+    assert "left over from a conversion" in notes[f"{SEALING}/x.parquet.place"]
     assert len(notes) == 6
 
 

@@ -127,15 +127,15 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ("[storage]\nreceive_buffers = 0", "[storage] receive_buffers = 0 is out of bounds; allowed: 1 to 100000"),
         (
             "[storage]\nreceive_buffers = true",
-            "[storage] receive_buffers = true is no whole number; allowed: 1 to 100000",
+            "[storage] receive_buffers = true is not a whole number; allowed: 1 to 100000",
         ),
         (
             "[storage]\nreceive_buffers = 20.5",
-            "[storage] receive_buffers = 20.5 is no whole number; allowed: 1 to 100000",
+            "[storage] receive_buffers = 20.5 is not a whole number; allowed: 1 to 100000",
         ),
         (
             '[storage]\nreceive_buffers = "20"',
-            "[storage] receive_buffers = '20' is no whole number; allowed: 1 to 100000",
+            "[storage] receive_buffers = '20' is not a whole number; allowed: 1 to 100000",
         ),
         (
             '[storage]\nsegment_bytes = "1 KiB"',
@@ -143,10 +143,10 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ),
         (
             '[storage]\nsegment_bytes = "1 MB"',
-            "[storage] segment_bytes = '1 MB' is no size; write a whole number of bytes or a text like \"256 MiB\"",
+            "[storage] segment_bytes = '1 MB' is not a size; write a whole number of bytes or a text like \"256 MiB\"",
         ),
-        ("[listen]\ntcp = 7420", '[listen] tcp = 7420 is no text; allowed: "host:port", or "" for off'),
-        ('[listen]\ntcp = "a:b"', '[listen] tcp = \'a:b\' is no address; allowed: "host:port", or "" for off'),
+        ("[listen]\ntcp = 7420", '[listen] tcp = 7420 is not a text; allowed: "host:port", or "" for off'),
+        ('[listen]\ntcp = "a:b"', '[listen] tcp = \'a:b\' is not an address; allowed: "host:port", or "" for off'),
         (
             '[shards]\ndefault_mode = "disk"',
             '[shards] default_mode = \'disk\' is not one of the choices; allowed: "memory" or "file"',
@@ -182,7 +182,7 @@ def test_a_wrong_override_is_named_as_one(tmp_path: Path) -> None:
         ("log.level", "loud", "override log.level: [log] level = 'loud' is not one of the choices"),
         ("log.levle", "info", "override log.levle: [log] levle = 'info' is unknown; did you mean level?"),
         ("lag.level", "info", "override lag.level: [lag] is unknown; did you mean log?"),
-        ("level", "info", "override level: level is no dotted name"),
+        ("level", "info", "override level: level is not a dotted name"),
     ):
         with pytest.raises(ConfigurationError, match=r"^override") as caught:
             load(tmp_path, "", **{name: value})
@@ -206,14 +206,14 @@ def test_a_broker_does_not_need_the_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('listen.tcp = "0.0.0.0:7420"', "listen.*tcp.*open to strangers.*access.allow_insecure = true"),
-        ('listen.http = "[::]:7422"', "http.*open to strangers"),
-        ('listen.websocket = "store.example:7421"', "websocket.*open to strangers"),
-        ('access.anonymous = true\nlisten.tcp = "10.0.0.1:7420"', "open to strangers"),
+        ('listen.tcp = "0.0.0.0:7420"', "listen.*tcp.*can be reached by other machines.*access.allow_insecure = true"),
+        ('listen.http = "[::]:7422"', "http.*can be reached by other machines"),
+        ('listen.websocket = "store.example:7421"', "websocket.*can be reached by other machines"),
+        ('access.anonymous = true\nlisten.tcp = "10.0.0.1:7420"', "can be reached by other machines"),
         ('tls.certificate_file = "x"', "belong together"),
         ('tls.client_ca_file = "x"', "needs certificate_file"),
         ('[[access.rules]]\npermission = "allow"\ntopics = "a/%c"', '"%c"'),
-        ('[[access.rules]]\npermission = "allow"\ntopics = "a"\nactions = ["write"]', "no action"),
+        ('[[access.rules]]\npermission = "allow"\ntopics = "a"\nactions = ["write"]', "not an action"),
         ("[[quotas]]\nshards = 1", "which shards count"),
         ("[[quotas]]\n[[quotas]]", "again"),
     ],

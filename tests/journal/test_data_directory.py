@@ -55,7 +55,7 @@ def test_a_mount_that_cannot_be_listed_is_named() -> None:
         "process permission to read and write it, or choose an empty directory"
     )
     files.refused = ("listdir", f"{DATA}/journal", errno.EIO)
-    assert "/data/journal cannot be listed: Input/output error; its disk or file system fails" in refusal(files)
+    assert "/data/journal cannot be listed: Input/output error; its disk or file system has failed" in refusal(files)
 
 
 def test_a_file_in_the_place_of_a_directory_is_named() -> None:
@@ -86,7 +86,7 @@ def test_a_data_directory_without_its_format_file_is_not_taken_for_something_els
         ("mkdir", errno.ENOSPC, "free space on its file system"),
         ("mkdir", errno.EROFS, "its file system is mounted read-only: mount it for writing"),
         ("sync_directory", errno.EDQUOT, "free space, or raise the disk quota"),
-        ("sync_directory", errno.EIO, "its disk or file system fails"),
+        ("sync_directory", errno.EIO, "its disk or file system has failed"),
     ],
 )
 def test_each_reason_has_a_way_out_of_its_own(act: str, number: int, expected: str) -> None:

@@ -63,15 +63,15 @@ def asking(target: str, *, method: str = "GET", headers: str = "Connection: clos
         ),
         (asking("/hello", method="HEAD"), b"200 OK", b"\r\n\r\n"),
         (b"GET /hello HTTP/1.0\r\n\r\n", b"200 OK", b"hello 127.0.0.1 "),
-        (asking("/none"), b"404 Not Found", b"there is /hello, /broken, /put\n"),
-        (asking("/%ff"), b"404 Not Found", b"there is /hello, /broken, /put\n"),
-        (asking("/hello", method="POST"), b"405 Method Not Allowed", b"only GET and HEAD are answered\n"),
+        (asking("/none"), b"404 Not Found", b"there is no such page; pages are /hello, /broken, /put\n"),
+        (asking("/%ff"), b"404 Not Found", b"there is no such page; pages are /hello, /broken, /put\n"),
+        (asking("/hello", method="POST"), b"405 Method Not Allowed", b"only GET and HEAD are supported\n"),
         (b"what is this\r\n\r\n", b"400 Bad Request", b"illegal request line\n"),
         (asking("/hello", headers="X: " + "x" * 60_000 + "\r\n"), b"431 Request Header Fields Too Large", b"\n"),
         (
             asking("/hello", method="POST", headers="Content-Length: 20000\r\n", body="x" * 20_000),
             b"413 ",
-            b"nothing is sent here\n",
+            b"this page takes no body\n",
         ),
         (
             asking(
@@ -89,7 +89,7 @@ def asking(target: str, *, method: str = "GET", headers: str = "Connection: clos
             b"the body has more than 20000 bytes\n",
         ),
         (asking("/put", method="HEAD"), b"200 OK", b"\r\n\r\n"),
-        (asking("/put", method="DELETE"), b"405 Method Not Allowed", b"only GET and HEAD and PUT are answered\n"),
+        (asking("/put", method="DELETE"), b"405 Method Not Allowed", b"only GET and HEAD and PUT are supported\n"),
     ],
 )
 async def test_each_request_has_its_answer(request_bytes: bytes, status: bytes, words: bytes) -> None:

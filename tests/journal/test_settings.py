@@ -108,7 +108,7 @@ def test_each_kind_says_what_is_allowed() -> None:
     [
         ("[[wheels]]\nname = 'A'\n[[wheels]]\n", "[[wheels]] number 2 has no name; allowed: capital letters"),
         ("[[wheels]]\nname = 'a'", "[[wheels]] number 1: name = 'a' is no shout; allowed: capital letters"),
-        ("[[wheels]]\nname = 1", "[[wheels]] number 1: name = 1 is no text; allowed: capital letters"),
+        ("[[wheels]]\nname = 1", "[[wheels]] number 1: name = 1 is not a text; allowed: capital letters"),
         (
             "[[wheels]]\nname = 'A'\nspare = 1",
             "[[wheels]] number 1: spare = 1 is neither true nor false; allowed: true or false",
@@ -180,5 +180,5 @@ def test_addresses() -> None:
     assert parse_address("0.0.0.0:0") == ("0.0.0.0", 0)
     assert parse_address("[::1]:65535") == ("::1", 65535)
     for wrong in ("localhost", ":7420", "::1:7420", "a:65536", "a:-1", "a b:1", "[x]y:1"):
-        with pytest.raises(ValueError, match="is no address"):
+        with pytest.raises(ValueError, match="is not an address"):
             parse_address(wrong)

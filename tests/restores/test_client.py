@@ -275,7 +275,7 @@ async def test_a_client_that_is_to_end_sends_nothing_to_another_server(server: R
     await server.append("x/a", 0, 3)
     async with open_adapter(server.url, ends_at_restore=True) as adapter:
         await server.be_replaced()
-        with trio.fail_after(PATIENCE_S), pytest.raises(ServerRestoredError, match="no history in common"):
+        with trio.fail_after(PATIENCE_S), pytest.raises(ServerRestoredError, match="no common history"):
             await adapter.put_state(b"key", b"value")
     async with server.short_client() as client:
         assert await client.get_state(b"key") is None

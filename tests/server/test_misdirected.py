@@ -44,19 +44,19 @@ async def server(path: Path, *, encrypted: bool) -> AsyncIterator[Served]:
     ("encrypted", "scheme", "listener", "told"),
     [
         (True, "journal", "tcp", r"the tcp listener at 127.0.0.1:\d+ accepts only TLS; connect with journals://"),
-        (True, "journal+ws", "websocket", r"127.0.0.1:\d+ opens no WebSocket: 400 .*connect with journal\+wss://"),
-        (True, "journal+ws", "tcp", r"127.0.0.1:\d+ opens no WebSocket: 400 .*connect with journals://"),
-        (True, "journal", "websocket", r"127.0.0.1:\d+ speaks HTTP; name the port of listen.tcp"),
-        (True, "journal+ws", "http", r"127.0.0.1:\d+ opens no WebSocket: 400 .*connect with https://"),
-        (True, "journal+wss", "tcp", r"127.0.0.1:\d+ speaks no WebSocket"),
-        (False, "journals", "tcp", r"127.0.0.1:\d+ speaks no TLS; write journal://"),
-        (False, "journal", "websocket", r"127.0.0.1:\d+ speaks HTTP; name the port of listen.tcp"),
-        (False, "journal", "http", r"127.0.0.1:\d+ speaks HTTP; name the port of listen.tcp"),
-        (False, "journal+wss", "websocket", r"127.0.0.1:\d+ speaks no TLS; write journal\+ws://"),
-        (False, "journals", "websocket", r"127.0.0.1:\d+ speaks no TLS; write journal://"),
-        (False, "journals", "http", r"127.0.0.1:\d+ speaks no TLS; write journal://"),
-        (False, "journal+ws", "tcp", r"127.0.0.1:\d+ speaks no WebSocket"),
-        (False, "journal+ws", "http", r"127.0.0.1:\d+ opens no WebSocket: 403"),
+        (True, "journal+ws", "websocket", r"127.0.0.1:\d+ opened no WebSocket: 400 .*connect with journal\+wss://"),
+        (True, "journal+ws", "tcp", r"127.0.0.1:\d+ opened no WebSocket: 400 .*connect with journals://"),
+        (True, "journal", "websocket", r"127.0.0.1:\d+ uses HTTP; name the port of listen.tcp"),
+        (True, "journal+ws", "http", r"127.0.0.1:\d+ opened no WebSocket: 400 .*connect with https://"),
+        (True, "journal+wss", "tcp", r"127.0.0.1:\d+ does not use WebSocket"),
+        (False, "journals", "tcp", r"127.0.0.1:\d+ does not use TLS; write journal://"),
+        (False, "journal", "websocket", r"127.0.0.1:\d+ uses HTTP; name the port of listen.tcp"),
+        (False, "journal", "http", r"127.0.0.1:\d+ uses HTTP; name the port of listen.tcp"),
+        (False, "journal+wss", "websocket", r"127.0.0.1:\d+ does not use TLS; write journal\+ws://"),
+        (False, "journals", "websocket", r"127.0.0.1:\d+ does not use TLS; write journal://"),
+        (False, "journals", "http", r"127.0.0.1:\d+ does not use TLS; write journal://"),
+        (False, "journal+ws", "tcp", r"127.0.0.1:\d+ does not use WebSocket"),
+        (False, "journal+ws", "http", r"127.0.0.1:\d+ opened no WebSocket: 403"),
     ],
 )
 async def test_a_client_says_what_is_wrong_with_its_address(
@@ -170,11 +170,11 @@ ALERT = bytes.fromhex("15030100020246")
 @pytest.mark.parametrize(
     ("scheme", "answer", "told"),
     [
-        ("journal+ws", ALERT, r"speaks TLS; write journal\+wss://"),
+        ("journal+ws", ALERT, r"uses TLS; write journal\+wss://"),
         ("journal+ws", b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnone", "404 Not Found, none"),
-        ("journal+ws", b"\x00" * 40, "speaks no WebSocket"),
-        ("journals", b"SSH-2.0-OpenSSH\r\n", "speaks no TLS; write journal://"),
-        ("journal+wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", r"speaks no TLS; write journal\+ws://"),
+        ("journal+ws", b"\x00" * 40, "does not use WebSocket"),
+        ("journals", b"SSH-2.0-OpenSSH\r\n", "does not use TLS; write journal://"),
+        ("journal+wss", b"HTTP/1.1 400 Bad Request\r\n\r\n", r"does not use TLS; write journal\+ws://"),
     ],
 )
 @pytest.mark.parametrize("chunk_bytes", [1, 4096])
@@ -187,7 +187,7 @@ async def test_a_wrong_answer_ends_it(scheme: str, answer: bytes, told: str, chu
 
 @pytest.mark.parametrize(
     ("answer", "told"),
-    [(ALERT, "speaks TLS; write journals://"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP; name the port")],
+    [(ALERT, "uses TLS; write journals://"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "uses HTTP; name the port")],
 )
 async def test_an_answer_that_is_no_frame_ends_it(answer: bytes, told: str) -> None:
     async with answering(answer) as place:
@@ -199,10 +199,10 @@ async def test_an_answer_that_is_no_frame_ends_it(answer: bytes, told: str) -> N
 @pytest.mark.parametrize(
     ("scheme", "answer", "told"),
     [
-        ("journal", b"", "closed the connection without an answer.*speaks TLS: then write journals://"),
-        ("journals", b"", "closed the connection without an answer.*speaks no TLS: then write journal://"),
-        ("journal+ws", b"", r"closed the connection without an answer.*speaks TLS: then write journal\+wss://"),
-        ("journal+wss", b"", r"closed the connection without an answer.*speaks no TLS: then write journal\+ws://"),
+        ("journal", b"", "closed the connection without an answer.*uses TLS: then write journals://"),
+        ("journals", b"", "closed the connection without an answer.*uses no TLS: then write journal://"),
+        ("journal+ws", b"", r"closed the connection without an answer.*uses TLS: then write journal\+wss://"),
+        ("journal+wss", b"", r"closed the connection without an answer.*uses no TLS: then write journal\+ws://"),
         ("journal+ws", b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "503 Service Unavailable"),
     ],
 )

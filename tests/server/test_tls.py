@@ -131,7 +131,7 @@ async def test_a_client_tells_a_server_nothing_that_it_does_not_trust(
     other = tmp_path / "other.pem"
     other.write_bytes(OTHER_AUTHORITY.cert_pem.bytes())
     async with secure(tmp_path) as served:
-        with pytest.raises(AuthenticationError, match=r"not to be trusted: .*; name the authority"):
+        with pytest.raises(AuthenticationError, match=r"not trusted: .*; name the authority"):
             async with open_client(url(served, scheme, "anna", ca_file=other, password_file=password_file)):
                 pass
 

@@ -82,7 +82,7 @@ def test_a_slice_of_a_gap_is_a_gap() -> None:
 @pytest.mark.parametrize(("first", "end"), [(9, 11), (11, 13), (11, 11), (12, 11)])
 def test_a_slice_outside_the_batch_is_refused(first: int, end: int) -> None:
     encoded = encode_stamped([Record(value=b"a"), Record(value=b"b")], 10)
-    with pytest.raises(InvalidRequestError, match="no part of a batch that holds 10 to 12"):
+    with pytest.raises(InvalidRequestError, match="not part of a batch that has 10 to 12"):
         slice_batch(encoded, 0, first, end)
 
 

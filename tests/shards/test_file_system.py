@@ -89,7 +89,7 @@ def test_a_directory_that_cannot_be_written_is_refused() -> None:
         (errno.EACCES, "Permission denied; give the user of this process permission"),
         (errno.EPERM, "Operation not permitted; give the user of this process permission"),
         (errno.EROFS, "Read-only file system; its file system is mounted read-only: mount it for writing"),
-        (errno.EIO, "Input/output error; its disk or file system fails"),
+        (errno.EIO, "Input/output error; its disk or file system has failed"),
     ],
 )
 def test_a_lock_that_cannot_be_written_has_the_way_out_of_its_reason(

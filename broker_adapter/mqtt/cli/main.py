@@ -40,7 +40,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "paths": (
         "journal.cli.paths:paths",
-        "Print where the shipped files are: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
+        "Print the paths of the shipped files: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
     ),
 }
 _PURPOSE: Final = "MQTT broker that keeps everything in a store, which any number of brokers share."

@@ -168,11 +168,11 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("[broker]\nid = 'a b'", "[broker] id = 'a b' is no id; allowed: up to 64 letters,"),
-        ("[broker]\nid = true", "[broker] id = true is no text; allowed: up to 64"),
+        ("[broker]\nid = true", "[broker] id = true is not a text; allowed: up to 64"),
         ("[broker]\nstore = 'redis://x'", "[broker] store = 'redis://x' is no store; allowed: a URL that begins with"),
         ("[broker]\nstores = 'memory:'", "[broker] stores = 'memory:' is unknown; did you mean store?"),
         ("[listen]\nmqtt = ''", "[listen] names no address, so no client could connect"),
-        ("[listen]\nmqtts = ':1'", "[listen] mqtts = ':1' is no address; allowed"),
+        ("[listen]\nmqtts = ':1'", "[listen] mqtts = ':1' is not an address; allowed"),
         ("[listen]\nmqtts = 'a:1'", "[listen] mqtts = 'a:1' needs [tls] certificate_file and key_file"),
         ("[tls]\nkey_file = 'x'", "[tls] certificate_file and key_file belong together; give both or neither"),
         ("[access]\nanonymous = 'yes'", "[access] anonymous = 'yes' is neither true nor false"),
@@ -183,11 +183,11 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
         ),
         (
             "[[access.rules]]\npermission = 'allow'\ntopics = ['a', 'b+/c']",
-            "[[access.rules]] number 1: topics = ['a', 'b+/c'] is no topic filter; allowed: a list",
+            "[[access.rules]] number 1: topics = ['a', 'b+/c'] is not a topic filter; allowed: a list",
         ),
         (
             "[[access.rules]]\npermission = 'allow'\ntopics = []",
-            "[[access.rules]] number 1: topics = [] names none; allowed: a list",
+            "[[access.rules]] number 1: topics = [] names no topic filter; allowed: a list",
         ),
         (
             "[[access.rules]]\npermission = 'maybe'\ntopics = 'a'",

@@ -335,8 +335,8 @@ def test_wrong_certificate_files_are_named(tmp_path: Path) -> None:
     for certificate, key, authority, expected in (
         (f"{tmp_path}/none.pem", files.key, "", f"{tmp_path}/none.pem cannot be read: No such file or directory"),
         (files.certificate, f"{tmp_path}/none.key", "", f"{tmp_path}/none.key cannot be read: No such file"),
-        (files.certificate, other.key, "", "are no certificate and its key: KEY_VALUES_MISMATCH"),
-        (files.key, files.key, "", "are no certificate and its key"),
+        (files.certificate, other.key, "", "are not a certificate and its key: KEY_VALUES_MISMATCH"),
+        (files.key, files.key, "", "are not a certificate and its key"),
         (files.certificate, files.key, f"{tmp_path}/none", f"tls.client_ca_file = '{tmp_path}/none' cannot be read"),
         (files.certificate, files.key, files.key, f"tls.client_ca_file = '{files.key}' holds no certificates"),
     ):
