@@ -107,7 +107,7 @@ class StepMonitor(trio.abc.Instrument):
         return found
 
 
-async def _tell(listener: trio.SocketListener, monitor: StepMonitor) -> None:
+async def _send_longest(listener: trio.SocketListener, monitor: StepMonitor) -> None:
     async with listener:
         while True:
             stream = await listener.accept()
@@ -123,7 +123,7 @@ async def _serve(data: str, settings: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         commands = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_tell, commands, monitor)
+            nursery.start_soon(_send_longest, commands, monitor)
             async with trio.open_nursery() as serving:
                 addresses = await serving.start(run_server, config, data)
                 trio.lowlevel.add_instrument(monitor)

@@ -322,8 +322,8 @@ OPERATIONS: tuple[Operation, ...] = (
 def rows(shards: int) -> list[Row]:
     """A row for each operation."""
     goal = Goal(LONGEST_MS, at_most=True)
-    told = f"{shards:,} shards"
-    return [Row(f"loop.{each.key}", f"longest step: {each.title}", "ms", told, goal=goal) for each in OPERATIONS]
+    promise = f"{shards:,} shards"
+    return [Row(f"loop.{each.key}", f"longest step: {each.title}", "ms", promise, goal=goal) for each in OPERATIONS]
 
 
 # Measuring
@@ -368,24 +368,24 @@ def _longest(server: processes.Server, shards: int, operation: Operation) -> dic
         with Wire(server.address) as wire:
             operation.prepare(Scene(server.address, shards, wire))
     time.sleep(WATCH_S)
-    _told(server)
+    _longest_step(server)
     begun_at = time.perf_counter()
     with Wire(server.address, timeout_s=DONE_TIMEOUT_S) as wire:
         operation.run(Scene(server.address, shards, wire))
         took_s = time.perf_counter() - begun_at
         # Work that it left to do, such as a member's leave, belongs to it.
         time.sleep(WATCH_S)
-        return {**_told(server), "took_s": took_s}
+        return {**_longest_step(server), "took_s": took_s}
 
 
-def _told(server: processes.Server) -> dict[str, Any]:
+def _longest_step(server: processes.Server) -> dict[str, Any]:
     """The longest step since the last call."""
     found = _CONTROL.search(server.log_path.read_text(errors="replace"))
     if found is None:
-        raise load.LoadError(f"the server told no control address; see {server.log_path}")
+        raise load.LoadError(f"the server printed no control address; see {server.log_path}")
     with socket.create_connection(("127.0.0.1", int(found[1])), timeout=DONE_TIMEOUT_S) as commands:
-        told: dict[str, Any] = json.loads(commands.makefile("rb").read())
-        return told
+        longest: dict[str, Any] = json.loads(commands.makefile("rb").read())
+        return longest
 
 
 def main() -> None:
@@ -402,12 +402,12 @@ def main() -> None:
         _served(stage.directory, arguments.shards, lambda done, total: None) as server,
     ):
         for operation in chosen:
-            told = _longest(server, arguments.shards, operation)
-            ms = {name: f"{told[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "queued", "collecting")}
+            longest = _longest(server, arguments.shards, operation)
+            ms = {name: f"{longest[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "queued", "collecting")}
             print(
                 f"loop.{operation.key:16} {ms['held']:>10} (took {ms['wall']}, processor {ms['cpu']}, "
-                f"without a processor {ms['queued']}, waited {told['waits']}; collecting {ms['collecting']}) "
-                f"in {told['took_s']:.1f} s: {told['task']}"
+                f"without a processor {ms['queued']}, waited {longest['waits']}; collecting {ms['collecting']}) "
+                f"in {longest['took_s']:.1f} s: {longest['task']}"
             )
             sys.stdout.flush()
 

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(directory)
         return_status = 130
     else:
-        _tell(outcome, as_json=given.json)
+        _print(outcome, as_json=given.json)
         return_status = 1 if outcome.broken else 0
         if given.keep or outcome.broken:
             sys.stderr.write(f"demo: data and logs are in {directory}\n")
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return return_status
 
 
-def _tell(outcome: Outcome, *, as_json: bool) -> None:
+def _print(outcome: Outcome, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(msgspec.json.encode(document(outcome)).decode() + "\n")
         return

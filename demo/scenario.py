@@ -17,10 +17,10 @@ import trio
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.cache_queue import look
 from demo.clients.crowd import MEMORY_TOPICS, NOT_KEPT, TOPICS, Crowd
-from demo.course import Course
 from demo.display import Display
 from demo.errors import DemoError
 from demo.evidence.read_back import ReadBack, lies_in_file, mode_history, read_shard
+from demo.observations import Observations
 from demo.processes import Broker, Server, WarehouseService, free_port
 from demo.processes.broker import BRIDGE
 from demo.results.history import History, expected_figures, query_sealed
@@ -55,7 +55,7 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
     Raises:
         DemoError: A step failed.
     """
-    course, data = Course(), directory / "data"
+    observations, data = Observations(), directory / "data"
     warehouse = WarehouseService(directory / "warehouse.sqlite", free_port(), directory / "warehouse.log")
     async with Server(data, free_port(), directory / "server.log") as server, warehouse:
         await server.start()
@@ -64,13 +64,13 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
             display.step(f"a journal server ({server.url}) and {', '.join(BROKERS)} accept connections, data in {data}")
             crowd = Crowd([broker.port for broker in brokers], rate)
             try:
-                await _publish(adapter, server, warehouse, brokers, crowd, course, seconds, display)
-                await _drain(adapter, course, display)
+                await _publish(adapter, server, warehouse, brokers, crowd, observations, seconds, display)
+                await _drain(adapter, observations, display)
                 crowd.warehouse = read_contents(warehouse.database)
                 display.step("the checker reads every shard and compares it with the clients' ledgers")
                 infos = {info.name: info for info in await adapter.list_shards(TOPICS)}
                 stored = {name: await read_shard(adapter, info) for name, info in infos.items()}
-                await _receive_the_rest(crowd, stored, course, display)
+                await _receive_the_rest(crowd, stored, observations, display)
             finally:
                 await trio.to_thread.run_sync(crowd.leave)
             infos = {name: await adapter.describe_shard(name) for name in infos}
@@ -85,7 +85,7 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
     report = await trio.to_thread.run_sync(check_directory, str(data))
     with display.working("every checksum of its directory was checked; Spark starts, then reads the sealed files"):
         found, session_s, query_s = await trio.to_thread.run_sync(query_sealed, data)
-    modes = _modes(infos, course)
+    modes = _modes(infos, observations)
     history = History(
         found=found,
         expected=expected_figures(
@@ -100,7 +100,7 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
         session_s=session_s,
         query_s=query_s,
     )
-    return outcome_of(crowd, course, stored, modes, [str(damage) for damage in report.damages], history)
+    return outcome_of(crowd, observations, stored, modes, [str(damage) for damage in report.damages], history)
 
 
 @asynccontextmanager
@@ -133,7 +133,7 @@ async def _publish(
     warehouse: WarehouseService,
     brokers: Sequence[Broker],
     crowd: Crowd,
-    course: Course,
+    observations: Observations,
     seconds: float,
     display: Display,
 ) -> None:
@@ -157,7 +157,7 @@ async def _publish(
             for publisher in crowd.publishers:
                 nursery.start_soon(publisher.run)
             await trio.sleep_until(at(TO_FILE_AT))
-            await _switch_mode(adapter, crowd, course, Mode.FILE, display)
+            await _switch_mode(adapter, crowd, observations, Mode.FILE, display)
             await trio.sleep_until(at(AWAY_AT))
             left_at, port = trio.current_time(), crowd.away.client.port
             await trio.to_thread.run_sync(crowd.away.client.leave)
@@ -165,25 +165,26 @@ async def _publish(
                 f"the durable session '{crowd.away.client.client_id}' goes away at {crowd.away.ledger.count:,} messages"
             )
             await trio.sleep_until(at(TO_MEMORY_AT))
-            await _switch_mode(adapter, crowd, course, Mode.MEMORY, display)
+            await _switch_mode(adapter, crowd, observations, Mode.MEMORY, display)
             await trio.sleep_until(at(KILL_BROKER_AT))
-            await _kill_broker(brokers[0], crowd, course, display)
+            await _kill_broker(brokers[0], crowd, observations, display)
             await trio.sleep_until(at(OUTAGE_AT))
             out_at = trio.current_time()
             await warehouse.kill()
             display.step("SIGKILL to the warehouse: messages for it wait in the bridge's queue from now on")
             await trio.sleep_until(at(KILL_SERVER_AT))
-            await _kill_server(adapter, server, crowd, course, display)
+            await _kill_server(adapter, server, crowd, observations, display)
             await trio.sleep_until(at(BACK_AT))
-            course.away_s = trio.current_time() - left_at
-            await _come_back(crowd, port, course, display)
+            observations.away_s = trio.current_time() - left_at
+            await _come_back(crowd, port, observations, display)
             await trio.sleep_until(at(OUTAGE_END_AT))
             await warehouse.start()
-            course.warehouse_s = trio.current_time() - out_at
-            course.queue_grew_to = (await look(adapter, BRIDGE)).depth.record_count
-            course.drained_s = -trio.current_time()
+            observations.warehouse_s = trio.current_time() - out_at
+            observations.queue_grew_to = (await look(adapter, BRIDGE)).depth.record_count
+            observations.drained_s = -trio.current_time()
             display.step(
-                f"the warehouse is back after {course.warehouse_s:.1f} s; {course.queue_grew_to:,} messages wait"
+                f"the warehouse is back after {observations.warehouse_s:.1f} s; "
+                f"{observations.queue_grew_to:,} messages wait"
             )
             await trio.sleep_until(at(1.0))
             nursery.cancel_scope.cancel()
@@ -194,41 +195,44 @@ async def _publish(
         return all(publisher.is_through for publisher in crowd.publishers)
 
     await _until("not everything that was published is acknowledged", is_through)
-    course.publishing_s = trio.current_time() - begun_at
+    observations.publishing_s = trio.current_time() - begun_at
     display.step(crowd.in_words())
 
 
-async def _drain(adapter: StorageAdapter, course: Course, display: Display) -> None:
+async def _drain(adapter: StorageAdapter, observations: Observations, display: Display) -> None:
     """Wait until the bridge's queue is empty; the broker that drove the bridge may be the one that was killed."""
     with _deadline("not everything reached the warehouse"):
         while (await look(adapter, BRIDGE)).depth.record_count:  # noqa: ASYNC110  other processes empty it
             await trio.sleep(_LOOK_INTERVAL_S)
-    course.drained_s += trio.current_time()
-    display.step(f"the queue is empty {course.drained_s:.1f} s after that")
+    observations.drained_s += trio.current_time()
+    display.step(f"the queue is empty {observations.drained_s:.1f} s after that")
 
 
-async def _switch_mode(adapter: StorageAdapter, crowd: Crowd, course: Course, mode: Mode, display: Display) -> None:
+async def _switch_mode(
+    adapter: StorageAdapter, crowd: Crowd, observations: Observations, mode: Mode, display: Display
+) -> None:
     """Switch the busiest memory-mode shard to files, or that one back, while it is being written."""
-    if not course.switched:
+    if not observations.switched:
         await _until("nothing came that is kept in memory", crowd.has_received_from_memory)
         infos = await adapter.list_shards(TOPICS)
-        course.switched = max((info for info in infos if info.config.mode is Mode.MEMORY), key=_end).name
-    info = await adapter.set_mode(course.switched, mode)
+        observations.switched = max((info for info in infos if info.config.mode is Mode.MEMORY), key=_end).name
+    info = await adapter.set_mode(observations.switched, mode)
     display.step(
-        f"{course.switched}, which is being written, continues in {mode.value} mode at offset {info.next_offset:,}"
+        f"{observations.switched}, which is being written, continues in {mode.value} mode "
+        f"at offset {info.next_offset:,}"
     )
 
 
-async def _kill_broker(broker: Broker, crowd: Crowd, course: Course, display: Display) -> None:
+async def _kill_broker(broker: Broker, crowd: Crowd, observations: Observations, display: Display) -> None:
     """SIGKILL the broker of half of the clients; wait until its publisher gets an acknowledgement from another one."""
     bereft = [client.client_id for client in crowd.clients if client.port == broker.port]
-    pid, course.broker_killed_at_us = broker.pid, _now_us()
+    pid, observations.broker_killed_at_us = broker.pid, _now_us()
     await broker.kill()
     display.step(f"SIGKILL to {broker.name}, process {pid}; its clients {', '.join(bereft)} look for another broker")
     publisher = crowd.publishers[0]
     await _until(
         f"{publisher.client.client_id} got no acknowledgement from another broker",
-        lambda: publisher.ledger.acknowledged_of_later_than(course.broker_killed_at_us) is not None,
+        lambda: publisher.ledger.acknowledged_of_later_than(observations.broker_killed_at_us) is not None,
     )
     await broker.start()
     display.step(
@@ -236,26 +240,28 @@ async def _kill_broker(broker: Broker, crowd: Crowd, course: Course, display: Di
     )
 
 
-async def _kill_server(adapter: StorageAdapter, server: Server, crowd: Crowd, course: Course, display: Display) -> None:
+async def _kill_server(
+    adapter: StorageAdapter, server: Server, crowd: Crowd, observations: Observations, display: Display
+) -> None:
     """SIGKILL the server, restart it on the same data and port, and wait until both publishers are acknowledged."""
-    course.switched_modes = mode_history(await adapter.describe_shard(course.switched))
+    observations.switched_modes = mode_history(await adapter.describe_shard(observations.switched))
     display.step(crowd.in_words())
-    pid, course.server_killed_at_us = server.pid, _now_us()
+    pid, observations.server_killed_at_us = server.pid, _now_us()
     await server.kill()
     display.step(f"SIGKILL to the server, process {pid}; it is started again on the same data and port")
     await server.start()
-    course.server_back_at_us = _now_us()
+    observations.server_back_at_us = _now_us()
     await _until(
         "a publisher got no acknowledgement",
         lambda: all(
-            publisher.ledger.acknowledged_of_later_than(course.server_back_at_us) is not None
+            publisher.ledger.acknowledged_of_later_than(observations.server_back_at_us) is not None
             for publisher in crowd.publishers
         ),
     )
     display.step("the brokers have found it again by themselves: both publishers have acknowledgements")
 
 
-async def _come_back(crowd: Crowd, left_port: int, course: Course, display: Display) -> None:
+async def _come_back(crowd: Crowd, left_port: int, observations: Observations, display: Display) -> None:
     """Connect the session that was away at another broker; wait until it has the messages queued meanwhile."""
     client, ledger = crowd.away.client, crowd.away.ledger
     before, begun_at = ledger.count, trio.current_time()
@@ -271,12 +277,14 @@ async def _come_back(crowd: Crowd, left_port: int, course: Course, display: Disp
         "the session that was away did not get the messages queued meanwhile",
         lambda: all(len(ledger.topics[topic]) >= count for topic, count in goal.items()),
     )
-    course.catching_up = (ledger.count - before, trio.current_time() - begun_at)
+    observations.catching_up = (ledger.count - before, trio.current_time() - begun_at)
     assert client.port != left_port
-    display.step(f"'{client.client_id}' is back at another broker after {course.away_s:.1f} s and has caught up")
+    display.step(f"'{client.client_id}' is back at another broker after {observations.away_s:.1f} s and has caught up")
 
 
-async def _receive_the_rest(crowd: Crowd, stored: dict[str, ReadBack], course: Course, display: Display) -> None:
+async def _receive_the_rest(
+    crowd: Crowd, stored: dict[str, ReadBack], observations: Observations, display: Display
+) -> None:
     """Wait until the subscribers have all stored messages; then replay all of them to another client."""
     numbers = {topic: {record.number for record in read.found} for topic, read in stored.items()}
     count = sum(len(read.found) for read in stored.values())
@@ -297,8 +305,10 @@ async def _receive_the_rest(crowd: Crowd, stored: dict[str, ReadBack], course: C
     crowd.player.client.connect()
     with trio.move_on_after(_WAIT_S):
         await _look_until(lambda: crowd.player.ledger.count >= count)
-    course.replayed = (crowd.player.ledger.count, trio.current_time() - begun_at)
-    display.step(f"a client without a session has got a replay from the beginning: {course.replayed[0]:,} messages")
+    observations.replayed = (crowd.player.ledger.count, trio.current_time() - begun_at)
+    display.step(
+        f"a client without a session has got a replay from the beginning: {observations.replayed[0]:,} messages"
+    )
     # There is no condition to wait for: nothing more may come.
     await trio.sleep(_QUIET_S)
 
@@ -312,10 +322,10 @@ async def _seal_all(adapter: StorageAdapter, infos: dict[str, ShardInfo]) -> flo
     return trio.current_time() - begun_at
 
 
-def _modes(infos: dict[str, ShardInfo], course: Course) -> dict[str, list[tuple[str, int]]]:
+def _modes(infos: dict[str, ShardInfo], observations: Observations) -> dict[str, list[tuple[str, int]]]:
     """Mode history of each shard; memory segments that were lost with the server cannot be seen any more."""
     found = {name: [(info.config.mode.value, 0)] for name, info in infos.items()}
-    return {**found, course.switched: course.switched_modes}
+    return {**found, observations.switched: observations.switched_modes}
 
 
 async def _until(otherwise: str, is_so: Callable[[], bool]) -> None:

@@ -150,7 +150,7 @@ def _look_at(program: str) -> Java | str:
     The program is run to find its home, because a file in the `PATH` may be a link or a wrapper.
     """
     try:
-        told = subprocess.run(  # noqa: S603 - the user's own Java
+        completed = subprocess.run(  # noqa: S603 - the user's own Java
             [program, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -162,10 +162,10 @@ def _look_at(program: str) -> Java | str:
         return f"cannot be run ({error.strerror})"
     except subprocess.TimeoutExpired:
         return f"does not report its version within {_PATIENCE_S:.0f} s"
-    home = _HOME_LINE.search(told.stderr)
-    version = _VERSION_LINE.search(told.stderr)
-    if told.returncode or home is None or version is None:
-        return f"does not report its version (exit status {told.returncode})"
+    home = _HOME_LINE.search(completed.stderr)
+    version = _VERSION_LINE.search(completed.stderr)
+    if completed.returncode or home is None or version is None:
+        return f"does not report its version (exit status {completed.returncode})"
     if int(version[1]) < OLDEST_VERSION:
         return f"is Java {version[1]}"
     return Java(Path(home[1]), int(version[1]))

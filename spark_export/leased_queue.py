@@ -202,14 +202,14 @@ class LeasedQueue:
                     patience.deadline = float("inf")
                     self._drain = QueueDrain(self._adapter, grant)
                     await self._drain.begin()
-                    await self._tell("draining")
+                    await self._set_state("draining")
                     self._is_decided.set()
                     try:
                         await trio.sleep_forever()
                     finally:
                         if self._held.cancel_called:
                             with trio.move_on_after(self._lease.renew_interval_s, shield=True):
-                                await self._tell("idle")
+                                await self._set_state("idle")
             except QueueLostError as error:
                 # At once, so that callers get the error from now on.
                 self._failure = error
@@ -245,7 +245,7 @@ class LeasedQueue:
         await self._drain.confirm(next_offset, outcome, 0)
         await self._drain.trim()
 
-    async def _tell(self, state: str) -> None:
+    async def _set_state(self, state: str) -> None:
         now_us = SystemClock().now_us()
         drain = self._drain
         status = Status(self._holder, state, now_us, "", 0, drain.counts, drain.offset, 0.0, 0.0, now_us)

@@ -86,10 +86,10 @@ async def _of_server(
     if with_segments is None:
         with_segments = bool(store.sealed)
     async with connected(store.server) as adapter:
-        questions = _Questions(adapter, f"the journal server at {store.server}")
+        requests = _Requests(adapter, f"the journal server at {store.server}")
         # A server that is restored meanwhile closes the connection.
         store = attrs.evolve(store, restores=tuple(adapter.restores))
-        return Snapshot(store, await _shards(questions, options, read, with_segments=with_segments), read)
+        return Snapshot(store, await _shards(requests, options, read, with_segments=with_segments), read)
 
 
 async def _of_directory(
@@ -101,7 +101,7 @@ async def _of_directory(
         try:
             # A server that is started meanwhile waits until this is closed.
             async with open_embedded(f"embedded:{quote(directory)}", to_read=True) as adapter:
-                found = await _shards(_Questions(adapter, directory), options, read, with_segments=True)
+                found = await _shards(_Requests(adapter, directory), options, read, with_segments=True)
                 store = attrs.evolve(store, restores=tuple(adapter.restores))
             return Snapshot(store, found, read)
         except DataDirectoryError as error:
@@ -136,7 +136,7 @@ def _server_of(files: FileSystem, directory: str) -> str:
         file.close()
 
 
-class _Questions:
+class _Requests:
     """Requests to a store, with a time limit for each answer.
 
     Args:
@@ -177,7 +177,7 @@ class _Questions:
 
 
 async def _shards(
-    adapter: _Questions, options: SourceOptions, read: ReadHistory | None, *, with_segments: bool
+    adapter: _Requests, options: SourceOptions, read: ReadHistory | None, *, with_segments: bool
 ) -> tuple[ShardSnapshot, ...]:
     infos: dict[str, ShardInfo] = {}
     for topic_filter in options.shards:
@@ -219,7 +219,7 @@ def _snapshot(
     )
 
 
-async def _changed_offset(adapter: _Questions, info: ShardInfo, read: ReadHistory) -> int | None:
+async def _changed_offset(adapter: _Requests, info: ShardInfo, read: ReadHistory) -> int | None:
     """From which offset on a shard has other records than in the history that was read; None if it has the same."""
     lsn = read.common_lsn(info.name, adapter.restores)
     if lsn is None or info.shard_id > lsn:
@@ -238,7 +238,7 @@ def offset_of_change(info: ShardInfo, found_offset: int) -> int:
     return found_offset if info.restored_offset is None else min(found_offset, info.restored_offset)
 
 
-async def _first_not_older(adapter: _Questions, info: ShardInfo, time_us: int) -> int:
+async def _first_not_older(adapter: _Requests, info: ShardInfo, time_us: int) -> int:
     """Offset of the first record of a shard that is not older than a time; its end if there is none."""
     offset = await adapter.find_offset(info.name, Start.time(time_us))
     while offset < info.next_offset:

@@ -75,7 +75,7 @@ def next_position(
     missing = {name: unseen(one) for name, one in start.missing.items() if name not in there}
     for name, one in start.shards.items():
         if name not in there and name not in kept:
-            _lose(
+            _report_loss(
                 options,
                 f"shard {name!r} (id {one.shard_id}), which was read up to offset {one.next_offset}, is not there any "
                 f"more: it was deleted, or all of its segments were removed",
@@ -163,22 +163,24 @@ def stream_ranges(
                 if shard is None
                 else f"the one of that name now has id {shard.shard_id}"
             )
-            _lose(options, f"{wanted}, but {found}", "to go on without them")
+            _report_loss(options, f"{wanted}, but {found}", "to go on without them")
             continue
         if shard.next_offset < to.next_offset:
-            _lose(
+            _report_loss(
                 options,
                 f"{wanted}, but {_held(shard)}: the store was set back to an older state",
                 "to go on with what is there",
             )
         if shard.start_offset > first:
-            _lose(
-                options, f"{wanted}, but {_held(shard)}: the records below were trimmed", _going_on(shard.start_offset)
+            _report_loss(
+                options,
+                f"{wanted}, but {_held(shard)}: the records below were trimmed",
+                _continue_at(shard.start_offset),
             )
         end_offset = min(to.next_offset, shard.next_offset)
         changed = shard.changed_offset
         if changed is not None and changed < to.next_offset:
-            _lose(options, f"{wanted}, but {_restored(changed)}", f"to go on with these from offset {changed}")
+            _report_loss(options, f"{wanted}, but {_restored(changed)}", f"to go on with these from offset {changed}")
             # They are read by the next micro-batch.
             end_offset = min(end_offset, changed)
         first = max(first, shard.start_offset)
@@ -195,23 +197,23 @@ def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptio
     """Offset from which to continue in an existing shard."""
     first = 0 if position is None else position.next_offset
     if position is not None and position.shard_id != shard.shard_id:
-        _lose(
+        _report_loss(
             options,
             f"shard {shard.name!r} was deleted and created again: the one with id {position.shard_id} was read up to "
             f"offset {first} and is gone, the one with id {shard.shard_id} is another ({_held(shard)})",
-            _going_on(shard.start_offset),
+            _continue_at(shard.start_offset),
         )
         return shard.start_offset
     changed = shard.changed_offset
     if position is not None and changed is not None and changed < first:
-        _lose(
+        _report_loss(
             options,
             f"shard {shard.name!r} (id {shard.shard_id}) was read up to offset {first}, but {_restored(changed)}",
             f"to read these as well, from offset {changed} on",
         )
         return max(changed, shard.start_offset)
     if first > shard.next_offset:
-        _lose(
+        _report_loss(
             options,
             f"shard {shard.name!r} (id {shard.shard_id}) was read up to offset {first}, but {_held(shard)}: the store "
             f"was set back to an older state",
@@ -219,11 +221,11 @@ def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptio
         )
         return shard.next_offset
     if first < shard.start_offset:
-        _lose(
+        _report_loss(
             options,
             f"shard {shard.name!r} (id {shard.shard_id}) is to be read from offset {first} on, but {_held(shard)}: the "
             f"records below were trimmed",
-            _going_on(shard.start_offset),
+            _continue_at(shard.start_offset),
         )
         return shard.start_offset
     return first
@@ -240,11 +242,11 @@ def _held(shard: ShardSnapshot) -> str:
     return f"it holds offsets from {shard.start_offset} up to but not including {shard.next_offset}"
 
 
-def _going_on(offset: int) -> str:
+def _continue_at(offset: int) -> str:
     return f"to go on from offset {offset}, the first that is there"
 
 
-def _lose(options: SourceOptions, what: str, way_out: str) -> None:
+def _report_loss(options: SourceOptions, what: str, way_out: str) -> None:
     if options.fail_on_data_loss:
         raise DataLossError(f"{what}; {way_out}, set failOnDataLoss to false")
     _LOGGER.warning("%s; failOnDataLoss is false, so the query continues without", what)

@@ -48,20 +48,20 @@ def web_service(stage: Stage, count: int) -> Iterator[Mapping[str, str]]:
         return processes.start_listening(argv, port, stage.directory / "web-service.log", cwd=REPOSITORY)
 
     address = stage.once("web-service", start, processes.Server.stop).address
-    before = _told(address)
+    before = _state(address)
     yield {"type": "http", "url": f"http://{address[0]}:{address[1]}/rows"}
-    told = _told(address)
-    if not told["in_order"]:
+    state = _state(address)
+    if not state["in_order"]:
         raise LoadError("rows came twice or out of order")
-    _expect(told["rows"] - before["rows"], count, "the web service")
+    _expect(state["rows"] - before["rows"], count, "the web service")
 
 
-def _told(address: tuple[str, int]) -> dict[str, int]:
+def _state(address: tuple[str, int]) -> dict[str, int]:
     connection = http.client.HTTPConnection(*address, timeout=20)
     connection.request("GET", "/")
-    told: dict[str, int] = json.loads(connection.getresponse().read())
+    state: dict[str, int] = json.loads(connection.getresponse().read())
     connection.close()
-    return told
+    return state
 
 
 def postgresql_server(stage: Stage) -> Postgresql:

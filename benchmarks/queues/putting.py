@@ -43,7 +43,7 @@ def chunks() -> list[list[Record]]:
 
 def payload(number: int) -> bytes:
     """Telemetry of a machine, padded to the size."""
-    told = {
+    telemetry = {
         "number": number,
         "machine": f"line-{number % 7}/press-{number % 31:02}",
         "temperature": 60 + number % 400 / 10,
@@ -51,8 +51,8 @@ def payload(number: int) -> bytes:
         "state": "running" if number % 5 else "waiting for material",
         "note": "",
     }
-    told["note"] = "." * (VALUE_BYTES - len(json.dumps(told)))
-    return json.dumps(told).encode()
+    telemetry["note"] = "." * (VALUE_BYTES - len(json.dumps(telemetry)))
+    return json.dumps(telemetry).encode()
 
 
 @asynccontextmanager

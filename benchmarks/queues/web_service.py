@@ -42,7 +42,7 @@ class WebService:
             if not event.get("more_body"):
                 break
         if scope["method"] == "GET":
-            await _answer(send, 200, json.dumps(self.told).encode())
+            await _answer(send, 200, json.dumps(self.state).encode())
         elif scope["method"] == "POST":
             self.take(msgspec.json.decode(b"".join(pieces)))
             await _answer(send, 204)
@@ -50,7 +50,7 @@ class WebService:
             await _answer(send, 405)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """The body of the response to GET."""
         return {"rows": self._rows, "in_order": self._in_order}
 

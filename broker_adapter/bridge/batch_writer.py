@@ -62,7 +62,7 @@ class BatchWriter:
                 await self._sink.write(batch)
             except BatchRefusedError as error:
                 if len(records) == 1:
-                    letters += await self._insist(batch, records[0], str(error))
+                    letters += await self._retry_row(batch, records[0], str(error))
                     continue
                 if not is_alone:
                     raise
@@ -74,13 +74,13 @@ class BatchWriter:
                 for refusal in error.refusals:
                     record, row = records[refusal.index], batch.rows[refusal.index]
                     if is_alone and refusal.index == len(batch.rows) - 1:
-                        letters += await self._insist(_behind(batch, record, row), record, refusal.reason)
+                        letters += await self._retry_row(_behind(batch, record, row), record, refusal.reason)
                     else:
                         # The rows after it were accepted, or may have been: a retry would store this row out of order.
                         letters += await self._set_aside(record, refusal.reason)
         return letters
 
-    async def _insist(self, batch: Batch, record: StoredRecord, reason: str) -> list[Letter]:
+    async def _retry_row(self, batch: Batch, record: StoredRecord, reason: str) -> list[Letter]:
         """Retry a refused row, with growing pauses."""
         for attempt in range(self._max_refusals - 1):
             await trio.sleep(self._pauses.delay_s(attempt))

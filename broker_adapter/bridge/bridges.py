@@ -56,9 +56,9 @@ class Bridges:
         self._writes = True
         self.queue_routing = QueueRouting()
 
-    def doing(self) -> dict[str, str]:
-        """The state of each bridge that this process may drive (one of `driver.DOINGS`), by the bridge's name."""
-        return {name: running.driver.doing for name, running in self._drivers.items()}
+    def states(self) -> dict[str, str]:
+        """The states of the bridges that this process may drive (`driver.DRIVER_STATES`), by the bridge's name."""
+        return {name: running.driver.state for name, running in self._drivers.items()}
 
     async def run(self, *, writes: bool = True, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled; `task_status` is notified when all queues exist.

@@ -29,7 +29,7 @@ _PREPARED_AHEAD: Final = 2
 
 
 @attrs.define(slots=True, eq=False)
-class _Flight:
+class _InFlightBatch:
     """A batch that is not confirmed.
 
     Attributes:
@@ -51,8 +51,8 @@ class DrainRun:
         drain: The queue; its offset is where to begin.
         limit: The rate limit.
         slow_start: Limits the size of batches at first.
-        suspect: Finds the record that causes outages.
-        on_taken: Called after each batch that the sink accepted.
+        poison_detector: Finds the record that causes outages.
+        on_accepted: Called after each batch that the sink accepted.
         alone_to_offset: That of the run before.
 
     Attributes:
@@ -68,8 +68,8 @@ class DrainRun:
         *,
         limit: RateLimit,
         slow_start: SlowStart,
-        suspect: PoisonDetector,
-        on_taken: Callable[[], None],
+        poison_detector: PoisonDetector,
+        on_accepted: Callable[[], None],
         alone_to_offset: int = 0,
     ) -> None:
         self.alone_to_offset = alone_to_offset
@@ -78,10 +78,10 @@ class DrainRun:
         self._drain = drain
         self._limit = limit
         self._slow_start = slow_start
-        self._suspect = suspect
-        self._on_taken = on_taken
+        self._poison_detector = poison_detector
+        self._on_accepted = on_accepted
         self._batch_writer = BatchWriter(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[_InFlightBatch] = deque()
         self._window = trio.Semaphore(spec.window)
         self._sink_room = trio.Semaphore(sink.max_in_flight)
         self._changed = trio.lowlevel.ParkingLot()
@@ -127,7 +127,7 @@ class DrainRun:
         preparer = Batcher(self._drain, self._spec, self._drain.offset)
         async with send:
             while not self._is_stopping:
-                prepared = await preparer.next(self._suspect.at_most(self._slow_start.records))
+                prepared = await preparer.next(self._poison_detector.at_most(self._slow_start.records))
                 if prepared is not None:
                     await send.send(prepared)
 
@@ -136,7 +136,7 @@ class DrainRun:
             while (prepared := await self._next(receive)) is not None:
                 is_alone = (
                     not self._slow_start.is_over
-                    or self._suspect.is_sought
+                    or self._poison_detector.is_sought
                     or prepared.batch.first_offset < self.alone_to_offset
                 )
                 if is_alone or (self._flights and self._flights[-1].is_alone):
@@ -145,7 +145,7 @@ class DrainRun:
                 if wait_s:
                     await trio.sleep(wait_s)
                 await self._window.acquire()
-                flight = _Flight(prepared, is_alone or self._sink.max_in_flight == 1)
+                flight = _InFlightBatch(prepared, is_alone or self._sink.max_in_flight == 1)
                 self._flights.append(flight)
                 self._changed.unpark_all()
                 await self._sink_room.acquire()
@@ -163,7 +163,9 @@ class DrainRun:
             if not self._flights:
                 await self._sink.check()
 
-    async def _write(self, flight: _Flight, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _write(
+        self, flight: _InFlightBatch, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+    ) -> None:
         task_status.started()
 
         async def settle() -> None:
@@ -175,13 +177,13 @@ class DrainRun:
                 scope.cancel()
                 return
             except SinkUnavailableError as error:
-                await self._blame(flight, error)
+                await self._note_outage(flight, error)
                 raise
             self._sink_room.release()
             if flight.prepared.records:
-                self._suspect.succeeded(flight.prepared.batch.next_offset)
+                self._poison_detector.succeeded(flight.prepared.batch.next_offset)
                 self._slow_start.succeeded()
-                self._on_taken()
+                self._on_accepted()
             flight.is_settled = True
             self._changed.unpark_all()
 
@@ -192,14 +194,14 @@ class DrainRun:
         if self._sink.keeps_position:
             await self._drain.set_aside([(letter.record, letter.reason) for letter in letters])
 
-    async def _blame(self, flight: _Flight, error: SinkUnavailableError) -> None:
+    async def _note_outage(self, flight: _InFlightBatch, error: SinkUnavailableError) -> None:
         """Make the batch's only record a dead letter if the sink failed each time that it was sent alone."""
         records = flight.prepared.records
         # A sink that says when to retry is out for another reason; with other batches in flight one of them may be the
         # cause.
         if error.retry_after_s is not None or not flight.is_alone or not records:
             return
-        if self._suspect.failed(records[0].offset, len(records)):
+        if self._poison_detector.failed(records[0].offset, len(records)):
             reason = f"the sink failed each time that this record alone was sent: {error}"
             await self._drain.set_aside([(records[0], reason)])
 
@@ -220,7 +222,7 @@ class DrainRun:
             if not self._flights:
                 await self._drain.trim()
 
-    async def _confirm(self, flights: Sequence[_Flight]) -> None:
+    async def _confirm(self, flights: Sequence[_InFlightBatch]) -> None:
         """Confirm consecutive batches with one commit of the cursor."""
         outcome, size_bytes = NOTHING, 0
         for flight in flights:

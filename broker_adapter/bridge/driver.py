@@ -36,7 +36,7 @@ from shards.seams.clock import Clock, SystemClock
 STANDING_BY: Final = "standing by"
 """Another process drives the bridge, or the store cannot be reached."""
 
-DOINGS: Final = (STANDING_BY, "starting", "closed", "half open", "open", "paused")
+DRIVER_STATES: Final = (STANDING_BY, "starting", "closed", "half open", "open", "paused")
 """The states of a candidate: standing by, or, as the driver, one of the others."""
 
 _PAUSE_S: Final = 0.5
@@ -72,8 +72,8 @@ class BridgeDriver:
         self._has_told_settings = False
 
     @property
-    def doing(self) -> str:
-        """Its state: one of `DOINGS`."""
+    def state(self) -> str:
+        """Its state: one of `DRIVER_STATES`."""
         return STANDING_BY if self._reporter is None else str(self._reporter.activity.state)
 
     async def run(self) -> None:
@@ -148,7 +148,7 @@ class _Driving:
         self._clock = clock
         self._breaker = Breaker(spec.breaker)
         self._slow_start = SlowStart(spec.batch_records)
-        self._suspect = PoisonDetector(spec.max_outages)
+        self._poison_detector = PoisonDetector(spec.max_outages)
         self._limit = RateLimit(spec.max_rate, trio.current_time())
         self._alone_to_offset = 0
         self._failure: Exception | None = None
@@ -166,25 +166,25 @@ class _Driving:
                     nursery.cancel_scope.cancel()
 
             nursery.start_soon(guarded, self._reporter.run)
-            await guarded(self._bring_until_asked)
+            await guarded(self._drain_until_asked)
             nursery.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
 
-    async def _bring_until_asked(self) -> None:
+    async def _drain_until_asked(self) -> None:
         await self._reporter.report()
         while not self._grant.is_asked_for.is_set():
             try:
                 async with self._open_sink() as sink:
-                    await self._bring_to(sink)
+                    await self._drain_to(sink)
             except ConfigurationError as error:
-                await self._sit_out(SinkUnavailableError(f"the sink cannot be opened: {error}"))
+                await self._wait_after_outage(SinkUnavailableError(f"the sink cannot be opened: {error}"))
             except (StorageError, DriverFencedError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one sink must not end the broker
                 cause = single_error(error)
                 _log.error("bridge %s: unexpected error", self._spec.name, exc_info=cause)
-                await self._sit_out(SinkUnavailableError(_unforeseen(cause)))
+                await self._wait_after_outage(SinkUnavailableError(_unexpected(cause)))
 
     @asynccontextmanager
     async def _open_sink(self) -> AsyncIterator[Sink]:
@@ -195,12 +195,12 @@ class _Driving:
                 with trio.move_on_after(_PAUSE_S, shield=True):
                     await sink.aclose()
 
-    async def _bring_to(self, sink: Sink) -> None:
+    async def _drain_to(self, sink: Sink) -> None:
         """Drain into an open sink until the lease is asked for."""
         while not self._grant.is_asked_for.is_set():
             if self._reporter.is_paused:
                 self._reporter.tell("paused")
-                await self._reporter.wait_for_wishes()
+                await self._reporter.wait_for_requests()
                 continue
             try:
                 await sink.check()
@@ -208,9 +208,9 @@ class _Driving:
                 await self._find_position(sink)
                 if self._breaker.state is BreakerState.CLOSED:
                     self._reporter.tell(BreakerState.CLOSED)
-                await self._attempt(sink)
+                await self._run_once(sink)
             except SinkUnavailableError as error:
-                await self._sit_out(error)
+                await self._wait_after_outage(error)
 
     async def _find_position(self, sink: Sink) -> None:
         """Continue after the last record that the sink has, if it keeps its position."""
@@ -228,21 +228,21 @@ class _Driving:
             )
         await self._drain.confirm(position, await self._drain.counts_up_to(position), 0)
 
-    async def _attempt(self, sink: Sink) -> None:
+    async def _run_once(self, sink: Sink) -> None:
         attempt = DrainRun(
             self._spec,
             sink,
             self._drain,
             limit=self._limit,
             slow_start=self._slow_start,
-            suspect=self._suspect,
-            on_taken=self._taken,
+            poison_detector=self._poison_detector,
+            on_accepted=self._batch_accepted,
             alone_to_offset=self._alone_to_offset,
         )
 
         async def stop_when_paused() -> None:
             while not self._reporter.is_paused:
-                await self._reporter.wait_for_wishes()
+                await self._reporter.wait_for_requests()
             attempt.stop()
 
         async def stop_when_asked() -> None:
@@ -257,11 +257,11 @@ class _Driving:
             finally:
                 self._alone_to_offset = attempt.alone_to_offset
 
-    def _taken(self) -> None:
+    def _batch_accepted(self) -> None:
         self._breaker.succeeded()
         self._reporter.tell(BreakerState.CLOSED)
 
-    async def _sit_out(self, error: SinkUnavailableError) -> None:
+    async def _wait_after_outage(self, error: SinkUnavailableError) -> None:
         """Wait before the sink is tried again, until the back-off is over or the operator requests a retry."""
         reporter = self._reporter
         wait_s = self._breaker.failed(str(error), error.retry_after_s)
@@ -271,12 +271,12 @@ class _Driving:
         wake_count = reporter.wake_count
         with trio.move_on_after(wait_s):
             while reporter.wake_count == wake_count and not reporter.is_paused:
-                await reporter.wait_for_wishes()
+                await reporter.wait_for_requests()
         self._breaker.waited()
         if not reporter.is_paused:
             reporter.tell(self._breaker.state, str(error))
 
 
-def _unforeseen(error: BaseException) -> str:
+def _unexpected(error: BaseException) -> str:
     words = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
     return f"unexpected error {type(error).__name__}: {words}; the log has its traceback"

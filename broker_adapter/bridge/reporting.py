@@ -98,7 +98,7 @@ class Reporter:
         self.activity = Activity(state, since_us, reason, next_attempt_us)
         self._told.set()
 
-    async def wait_for_wishes(self) -> None:
+    async def wait_for_requests(self) -> None:
         """Return when the operator may have changed something."""
         await self._heard.park()
 

@@ -58,8 +58,8 @@ async def _progress_from_cursor(adapter: StorageAdapter, queue: str, shard_id: i
     counts, counted_offset, purged_count = Counts(), 0, 0
     status = await adapter.get_state(names.status_key(queue))
     if status is not None:
-        told = decode(Status, status.key, status.value)
-        counts, counted_offset = told.counts, told.counted_offset
+        report = decode(Status, status.key, status.value)
+        counts, counted_offset = report.counts, report.counted_offset
     definition = await adapter.get_state(names.definition_key(queue))
     if definition is not None:
         purged_count = decode(Definition, definition.key, definition.value).purged_count - counts.purged

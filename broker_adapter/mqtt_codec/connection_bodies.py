@@ -72,7 +72,7 @@ def read_connect(_first: int, data: bytes, at: int, stop: int) -> Connect:
     try:
         return _read_connect(version, data, at, stop)
     except MqttProtocolError as error:
-        if version is Version.V5 and error.is_told:
+        if version is Version.V5 and error.is_answerable:
             error.answer = write_connack(Connack(reason_code=error.reason_code), Version.V5)
         raise
 
@@ -84,7 +84,7 @@ def _version(name: bytes, level: int) -> Version:
         # MQTT 3.1 has the same packets as 3.1.1, with fewer rules.
         return Version.V311
     if name not in (_PROTOCOL_NAME, _OLD_PROTOCOL_NAME):
-        raise protocol_error(f"protocol name is {name[:20]!r}, it must be 'MQTT'", is_told=False)
+        raise protocol_error(f"protocol name is {name[:20]!r}, it must be 'MQTT'", is_answerable=False)
     message = (
         f"protocol is {name.decode()} level {level}, it must be MQTT level {Version.V311:d} (3.1.1) or {Version.V5:d}"
     )
@@ -102,7 +102,7 @@ def _read_connect(version: Version, data: bytes, at: int, stop: int) -> Connect:
         keep_alive_s, at = read_two_bytes(data, at, stop)
     except MqttProtocolError as error:
         # The flags decide the layout of the rest; if they are wrong, the rest cannot be decoded.
-        error.is_told = False
+        error.is_answerable = False
         raise
     properties = EMPTY
     if version is Version.V5:
@@ -164,7 +164,7 @@ def _read_credentials(flags: int, data: bytes, at: int, stop: int) -> tuple[str 
             password, at = read_binary(data, at, stop)
     except MqttProtocolError as error:
         # A client with an undecodable user name gets no answer.
-        error.is_told = False
+        error.is_answerable = False
         raise
     return username, password, at
 
@@ -246,7 +246,7 @@ def read_disconnect(version: Version, sender: Side) -> Callable[[int, bytes, int
             # The peer is disconnecting, so no answer is sent.
             raise protocol_error(
                 f"DISCONNECT of the {sender} has the reason code {data[at]:#04x}, which it cannot have",
-                is_told=False,
+                is_answerable=False,
             )
         properties, at = EMPTY, at + 1
         if at < stop:

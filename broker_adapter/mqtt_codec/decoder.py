@@ -118,7 +118,7 @@ class Decoder:
         return packets
 
     def _last_word(self, error: MqttProtocolError) -> bytes:
-        if self.version is Version.V311 or not error.is_told:
+        if self.version is Version.V311 or not error.is_answerable:
             return b""
         return write_disconnect(Disconnect(error.reason_code), Version.V5)
 

@@ -37,7 +37,7 @@ def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
         if end - at < MAX_VARIABLE_BYTES and all(byte > 0x7F for byte in data[at:end]):
             return 0, 0
         # The start of the next packet cannot be found any more.
-        error.is_told = False
+        error.is_answerable = False
         raise
 
 
@@ -61,7 +61,9 @@ def refusal(first: int, sender: Side, version: Version | None, *, authenticates:
         authenticates: AUTH packets are allowed: CONNECT named an authentication method.
     """
     if version is None:
-        return protocol_error(f"first packet begins with {first:#04x}, it must be a CONNECT (0x10)", is_told=False)
+        return protocol_error(
+            f"first packet begins with {first:#04x}, it must be a CONNECT (0x10)", is_answerable=False
+        )
     if is_no_type(first):
         return protocol_error("packet type is 0, it must be from 1 to 15")
     packet_type, flags = PacketType(first >> 4), first & 0x0F

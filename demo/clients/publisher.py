@@ -51,7 +51,7 @@ class Publisher:
         self._held: deque[tuple[Source, Reading]] = deque(maxlen=_MOST_HELD)
         self._settled_losses = 0
         # Filled by paho's thread, which holds its own locks then: the callback must not block.
-        self._news: deque[tuple[int, int]] = deque()
+        self._acknowledged_ids: deque[tuple[int, int]] = deque()
 
     @property
     def published(self) -> int:
@@ -61,7 +61,7 @@ class Publisher:
     @property
     def waiting(self) -> int:
         """Number of messages of QoS 1 and 2 that are not acknowledged yet."""
-        self._read_news()
+        self._process_acknowledgements()
         return len(self._waiting)
 
     @property
@@ -109,11 +109,11 @@ class Publisher:
             self._waiting[packet_id] = entry
 
     def _acknowledge(self, packet_id: int) -> None:
-        self._news.append((packet_id, time.time_ns() // 1000))
+        self._acknowledged_ids.append((packet_id, time.time_ns() // 1000))
 
-    def _read_news(self) -> None:
-        while self._news:
-            packet_id, at_us = self._news.popleft()
+    def _process_acknowledgements(self) -> None:
+        while self._acknowledged_ids:
+            packet_id, at_us = self._acknowledged_ids.popleft()
             entry = self._waiting.pop(packet_id, None)
             if entry is not None:
                 entry.acknowledged_at_us = at_us

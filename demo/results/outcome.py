@@ -8,10 +8,10 @@ import attrs
 
 from demo.clients.crowd import GROUP, MEMORY_TOPICS, NOT_KEPT, QOS, REPLAY, WAREHOUSE, WATCHER, Crowd
 from demo.clients.publisher import Publisher
-from demo.course import Course
 from demo.evidence.check import Seen, TopicEvidence, TopicResult, check_topic
 from demo.evidence.ledger import Published
 from demo.evidence.read_back import ModeHistory, ReadBack
+from demo.observations import Observations
 from demo.results.history import History
 from shards.topics.topic_filters import matches
 
@@ -87,7 +87,7 @@ def percentiles(latencies_us: Iterable[int]) -> Percentiles:
 
 def outcome_of(
     crowd: Crowd,
-    course: Course,
+    observations: Observations,
     stored: Mapping[str, ReadBack],
     modes: Mapping[str, ModeHistory],
     damages: Sequence[str],
@@ -102,18 +102,22 @@ def outcome_of(
             latencies_us[f"QoS {qos}"] += [each.acknowledged_at_us - each.begun_at_us for each in acknowledged]
     delays_us = (each.delay_us for messages in crowd.watcher.ledger.topics.values() for each in messages)
     return Outcome(
-        topics=[_check(crowd, course, topic, published[topic], stored.get(topic)) for topic in sorted(published)],
+        topics=[_check(crowd, observations, topic, published[topic], stored.get(topic)) for topic in sorted(published)],
         modes=modes,
-        publishing_s=course.publishing_s,
+        publishing_s=observations.publishing_s,
         published_bytes=sum(each.size_bytes for messages in published.values() for each in messages),
         acknowledging={name: percentiles(each) for name, each in latencies_us.items()},
         delivering=percentiles(delays_us),
-        broker_again_s=_seconds_until(crowd.publishers[:1], course.broker_killed_at_us, course.broker_killed_at_us),
-        server_again_s=_seconds_until(crowd.publishers, course.server_killed_at_us, course.server_back_at_us),
-        away_s=course.away_s,
-        catching_up=course.catching_up,
-        replayed=course.replayed,
-        outage=(course.warehouse_s, course.queue_grew_to, course.drained_s),
+        broker_again_s=_seconds_until(
+            crowd.publishers[:1], observations.broker_killed_at_us, observations.broker_killed_at_us
+        ),
+        server_again_s=_seconds_until(
+            crowd.publishers, observations.server_killed_at_us, observations.server_back_at_us
+        ),
+        away_s=observations.away_s,
+        catching_up=observations.catching_up,
+        replayed=observations.replayed,
+        outage=(observations.warehouse_s, observations.queue_grew_to, observations.drained_s),
         read_back=(
             sum(len(read.found) for read in stored.values()),
             sum(read.size_bytes for read in stored.values()),
@@ -131,7 +135,7 @@ def _seconds_until(publishers: Sequence[Publisher], since_us: int, later_than_us
 
 
 def _check(
-    crowd: Crowd, course: Course, topic: str, published: Sequence[Published], stored: ReadBack | None
+    crowd: Crowd, observations: Observations, topic: str, published: Sequence[Published], stored: ReadBack | None
 ) -> TopicResult:
     kind = _kind(topic)
     is_kept = kind not in NOT_KEPT
@@ -154,7 +158,7 @@ def _check(
                 for name, ledger in crowd.ledgers.items()
                 if is_kept or name == WATCHER
             },
-            killed_at_us=course.server_killed_at_us,
+            killed_at_us=observations.server_killed_at_us,
         )
     )
 

@@ -27,7 +27,7 @@ _WAYS_OUT: Final = (
     ("OutOfMemoryError", "give Java more with --memory"),
 )
 # Errors whose text is complete; for others the class is added.
-_SPEAKING: Final = ("OptionError", "DataLossError", "UnreadableError", "CorruptionError", "InvalidNameError")
+_COMPLETE_ERRORS: Final = ("OptionError", "DataLossError", "UnreadableError", "CorruptionError", "InvalidNameError")
 
 
 def explain(error: BaseException) -> str | None:
@@ -36,35 +36,35 @@ def explain(error: BaseException) -> str | None:
         return _flat(str(error))
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     if "pyspark" in packages or type(error).__name__ == "Py4JJavaError":
-        return sense(str(error))
+        return summarize(str(error))
     if "py4j" in packages:
         return "Spark's Java process is gone; if it ran out of memory, give it more with --memory"
     return None
 
 
-def sense(text: str) -> str:
+def summarize(text: str) -> str:
     """The meaning of the text of one of Spark's errors, in one line.
 
     Args:
         text: The whole text, with stack traces, plans and so on.
     """
-    told = _innermost(text)
+    summary = _innermost(text)
     found = _PLACE_FROM_0.search(text)
     if found:
         line, position = (int(group) for group in found.groups() if group is not None)
-        told = f"line {line}, column {position + 1}: {told}"
+        summary = f"line {line}, column {position + 1}: {summary}"
     elif found := _PLACE_FROM_1.search(text):
-        told = f"line {found[1]}, column {found[2]}: {told}"
+        summary = f"line {found[1]}, column {found[2]}: {summary}"
     for sign, way_out in _WAYS_OUT:
         if sign in text:
-            told = f"{told}; {way_out}"
-    return told
+            summary = f"{summary}; {way_out}"
+    return summary
 
 
 def _innermost(text: str) -> str:
     if "Traceback (most recent call last)" in text and (python := _PYTHON_ERROR.findall(text)):
         name, message = python[-1]
-        return _flat(message if name in _SPEAKING else f"{name}: {message}")
+        return _flat(message if name in _COMPLETE_ERRORS else f"{name}: {message}")
     java = _JAVA_CAUSE.findall(text) or _JAVA_ERROR.findall(text)
     message = java[-1][1] or java[-1][0] if java else text.strip()
     # The lines after the first one have advice about catalogues, the query again, or its plan.

@@ -93,10 +93,10 @@ def running_spark(options: SparkOptions, *, makes_archive: bool = False) -> Iter
         is_done = True
     except Exception as error:
         # Spark's errors get their text from Java, which is about to end.
-        told = explain(error)
-        if told is None:
+        message = explain(error)
+        if message is None:
             raise
-        raise CommandError(told) from RuntimeError(str(error)).with_traceback(error.__traceback__)
+        raise CommandError(message) from RuntimeError(str(error)).with_traceback(error.__traceback__)
     finally:
         # An archive that Java did not write completely is not kept.
         status = 1

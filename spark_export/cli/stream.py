@@ -123,39 +123,39 @@ def _follow(query: StreamingQuery, stopping: threading.Event, *, as_json: bool, 
     Raises:
         StreamingQueryException: The query failed.
     """
-    told = -1
+    reported = -1
     while True:
         # Progress is also read after it has ended, so that the last micro-batch is reported.
         ended = stopping.is_set() or query.awaitTermination(_LOOK_EVERY_S) is True
-        told = _tell(query, told, as_json=as_json, quiet=quiet)
+        reported = _report(query, reported, as_json=as_json, quiet=quiet)
         if ended:
             break
     if stopping.is_set():
         note("journal-spark", "stopped; the same command continues from here")
 
 
-def _tell(query: StreamingQuery, told: int, *, as_json: bool, quiet: bool) -> int:
-    """Report the micro-batches after number ``told``; return the number of the last one."""
+def _report(query: StreamingQuery, reported: int, *, as_json: bool, quiet: bool) -> int:
+    """Report the micro-batches after number ``reported``; return the number of the last one."""
     from spark_export.stream_export import MicroBatch
 
     last = query.lastProgress
-    if last is None or last.batchId == told:
-        return told
+    if last is None or last.batchId == reported:
+        return reported
     for progress in query.recentProgress:
-        if progress.batchId > told and progress.numInputRows:
-            told = progress.batchId
+        if progress.batchId > reported and progress.numInputRows:
+            reported = progress.batchId
             batch = MicroBatch.of(progress)
             if as_json:
                 write_json(batch)
             elif not quiet:
                 write_text(_line(batch))
-    return told
+    return reported
 
 
 def _line(batch: MicroBatch) -> str:
     seconds = max(batch.duration_ms, 1) / 1000
     rate = batch.records / seconds
-    told = f"batch {batch.batch}: {batch.records:,} records in {seconds:,.1f} s ({rate:,.0f}/s)"
+    text = f"batch {batch.batch}: {batch.records:,} records in {seconds:,.1f} s ({rate:,.0f}/s)"
     if batch.behind is None:
-        return told
-    return f"{told}, {batch.behind:,} behind" if batch.behind else f"{told}, up to date"
+        return text
+    return f"{text}, {batch.behind:,} behind" if batch.behind else f"{text}, up to date"

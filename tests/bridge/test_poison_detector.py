@@ -98,15 +98,15 @@ async def test_a_sink_that_says_when_it_is_back_blames_no_record(
 @given(st.integers(1, 500), st.data())
 def test_one_record_is_found_within_a_few_outages(count: int, data: st.DataObject) -> None:
     poison = data.draw(st.integers(0, count - 1))
-    suspect, offset, outage_count = PoisonDetector(3), 0, 0
+    poison_detector, offset, outage_count = PoisonDetector(3), 0, 0
     while offset < count:
-        size = suspect.at_most(count - offset)
+        size = poison_detector.at_most(count - offset)
         if offset <= poison < offset + size:
             outage_count += 1
-            if suspect.failed(offset, size):
+            if poison_detector.failed(offset, size):
                 assert (offset, size) == (poison, 1)
                 offset += 1
         else:
-            suspect.succeeded(offset + size)
+            poison_detector.succeeded(offset + size)
             offset += size
     assert outage_count <= 3 + count.bit_length()

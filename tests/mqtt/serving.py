@@ -221,7 +221,7 @@ class Serving:
 
     def _was_paused_since(self, start_s: float) -> bool:
         services = self.broker._services
-        return services is not None and services.standstill.has_ended_since(start_s)
+        return services is not None and services.pause_detector.has_ended_since(start_s)
 
 
 @asynccontextmanager

@@ -394,11 +394,11 @@ async def test_a_connect_that_may_be_old_is_refused_for_a_moment_after_a_standst
     async with open_adapter("memory:") as store, serving_broker(store) as broker:
         services = broker.broker._services
         assert services is not None
-        services.standstill._ended_at_s = trio.current_time()
+        services.pause_detector._ended_at_s = trio.current_time()
         early = broker.dial()
         answer = await early.connect("client", clean_start=False, properties=KEPT)
         assert answer.reason_code == ReasonCode.SERVER_UNAVAILABLE
-        services.standstill._ended_at_s -= 1
+        services.pause_detector._ended_at_s -= 1
         await connected(broker)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.topic_aliases import InboundAliases, OutboundAliases
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
@@ -28,7 +28,7 @@ def test_an_alias_stands_for_the_topic_that_it_was_last_sent_with() -> None:
 )
 def test_an_alias_that_means_nothing_is_refused(maximum: int, alias: int, reason_code: ReasonCode) -> None:
     aliases = InboundAliases(maximum)
-    with pytest.raises(ConversationError) as refused:
+    with pytest.raises(ProtocolViolationError) as refused:
         aliases.resolve("", alias)
     assert refused.value.reason_code == reason_code
 

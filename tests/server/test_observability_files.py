@@ -17,7 +17,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker_adapter.bridge.bridges import Bridges
-from broker_adapter.bridge.driver import DOINGS
+from broker_adapter.bridge.driver import DRIVER_STATES
 from broker_adapter.cache_queue.cli.prometheus import queue_metrics
 from broker_adapter.mqtt.model.statistics import DropReason, EndReason, RefusalReason
 from broker_adapter.mqtt.rules.follower import Followed
@@ -157,7 +157,13 @@ def test_numbers_in_the_text_are_those_of_the_program() -> None:
     assert f"after {PATIENCE_S:.0f} s it is a reason" in text
     assert f"asked once a second, and has {STORE_PATIENCE_S:.0f} s" in text
     assert STORE_ASKED_EVERY_S == 1
-    for reason in (*CLOSING_REASONS, *get_args(DropReason), *get_args(RefusalReason), *get_args(EndReason), *DOINGS):
+    for reason in (
+        *CLOSING_REASONS,
+        *get_args(DropReason),
+        *get_args(RefusalReason),
+        *get_args(EndReason),
+        *DRIVER_STATES,
+    ):
         assert f"`{reason}`" in text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_export.cli.failures import explain, sense
+from spark_export.cli.failures import explain, summarize
 from spark_export.errors import OptionError
 from spark_export.jvm import JavaNotFoundError
 
@@ -80,7 +80,7 @@ ZeroDivisionError: division by zero
     ],
 )
 def test_one_line_holds_the_sense_and_the_place(text: str, line: str) -> None:
-    assert sense(text) == line
+    assert summarize(text) == line
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_one_line_holds_the_sense_and_the_place(text: str, line: str) -> None:
     ],
 )
 def test_what_has_a_way_out_names_it(text: str, way_out: str) -> None:
-    assert way_out in sense(text)
+    assert way_out in summarize(text)
 
 
 @pytest.mark.parametrize("error", [OptionError("option 'topics'\nis bad"), JavaNotFoundError("no Java")])

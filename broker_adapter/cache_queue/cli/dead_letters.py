@@ -121,7 +121,7 @@ async def _replay(server: str, name: str) -> None:
     async with connect(server) as adapter:
         settings = settings_of(await definition_of(adapter, name))
         count = await replay_dead_letters(adapter, name, settings)
-        await _tell(adapter, name, f"{counted(count, 'dead letter')} put back at the end of the queue")
+        await _print_result(adapter, name, f"{counted(count, 'dead letter')} put back at the end of the queue")
 
 
 async def _purge(server: str, name: str, yes: bool) -> None:
@@ -134,10 +134,10 @@ async def _purge(server: str, name: str, yes: bool) -> None:
         waiting = await count_dead_letters(adapter, name)
         await require_yes(f"Delete {counted(waiting, 'dead letter')} of the queue {name} permanently?", yes)
         count = await purge_dead_letters(adapter, name)
-        await _tell(adapter, name, f"{counted(count, 'dead letter')} deleted")
+        await _print_result(adapter, name, f"{counted(count, 'dead letter')} deleted")
 
 
-async def _tell(adapter: StorageAdapter, name: str, done: str) -> None:
+async def _print_result(adapter: StorageAdapter, name: str, done: str) -> None:
     from broker_adapter.cache_queue.dead_letters import count_dead_letters
 
     left = await count_dead_letters(adapter, name)

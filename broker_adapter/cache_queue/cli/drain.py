@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker_adapter.cache_queue.queue import QueueState
 
 _LOOK_INTERVAL_S = 0.5
-_TOLD_EVERY_S = 5.0
+_NOTE_INTERVAL_S = 5.0
 _PROGRAM = "journal"
 
 
@@ -93,7 +93,7 @@ class Following:
         """Why it takes long, as far as that is known."""
         status = state.status
         if state.lease is None or not state.lease.holder:
-            return self._absent()
+            return self._why_not_driven()
         if status is None or not status.reason:
             return f"it is driven by {state.lease.holder}"
         return f"its sink is out: {status.reason}"
@@ -109,7 +109,7 @@ class Following:
         from broker_adapter.cache_queue.queue import look
 
         name = self._start.name
-        driven_s = told_s = trio.current_time()
+        driven_s = noted_s = trio.current_time()
         if self.total and self._is_free():
             note(_PROGRAM, f"{name}: no process drives it now; waiting {self._lease_s:.0f}s for one")
         with progress(f"draining {name}", self.total) as show:
@@ -124,10 +124,10 @@ class Following:
                     driven_s = began_s
                 elif began_s - driven_s >= self._lease_s:
                     left = self.total - self.done(self.last)
-                    raise CommandError(f"{name}: {left:,} records wait, and {self._absent()}")
-                self._tell_reason()
-                if not is_terminal() and began_s - told_s >= _TOLD_EVERY_S:
-                    told_s = began_s
+                    raise CommandError(f"{name}: {left:,} records wait, and {self._why_not_driven()}")
+                self._note_reason()
+                if not is_terminal() and began_s - noted_s >= _NOTE_INTERVAL_S:
+                    noted_s = began_s
                     note(_PROGRAM, f"{name}: {self.done(self.last):,} of {self.total:,} records have left")
 
     def _is_driven(self, state: QueueState, began_s: float, ended_s: float) -> bool:
@@ -137,13 +137,13 @@ class Following:
         _, run_out = self._leases.look(began_s, ended_s, {state.lease.claim: state.lease.renewal_count})
         return not run_out
 
-    def _absent(self) -> str:
+    def _why_not_driven(self) -> str:
         lease = self.last.lease
         if lease is not None and lease.holder:
             return f"{lease.holder}, which drove it, has not renewed its lease for {self._lease_s:.0f}s: start it again"
         return f"no process drives it: start a broker that has the [[bridge]] {self._start.name}"
 
-    def _tell_reason(self) -> None:
+    def _note_reason(self) -> None:
         status = self.last.status
         reason = status.reason if status is not None and not self._is_free() else ""
         if reason and reason != self._reason:

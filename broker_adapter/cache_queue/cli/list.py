@@ -34,7 +34,7 @@ def list_command(*, json: JsonOption = False, server: StoreOption = DEFAULT_SERV
                 format_duration(view.oldest_age_s) if view.state.depth.record_count else "",
                 rate(view.rates.into) if view.rates else "",
                 rate(view.rates.out) if view.rates else "",
-                view.doing,
+                view.activity,
                 view.driven_by,
             )
             for view in views
@@ -44,7 +44,7 @@ def list_command(*, json: JsonOption = False, server: StoreOption = DEFAULT_SERV
 
 
 async def _look(adapter: StorageAdapter) -> list[QueueView]:
-    from broker_adapter.cache_queue.cli.looking import view_all
+    from broker_adapter.cache_queue.cli.view_reader import view_all
     from broker_adapter.cache_queue.queue import list_queues
 
     return await view_all(adapter, await list_queues(adapter))

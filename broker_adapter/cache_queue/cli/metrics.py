@@ -45,8 +45,8 @@ def metrics_command(
 
 
 async def _page(adapter: StorageAdapter) -> bytes:
-    from broker_adapter.cache_queue.cli.looking import view_at_once
     from broker_adapter.cache_queue.cli.prometheus import page
+    from broker_adapter.cache_queue.cli.view_reader import view_at_once
     from broker_adapter.cache_queue.queue import list_queues
 
     return page(await view_at_once(adapter, await list_queues(adapter)))

@@ -70,9 +70,9 @@ def queue_metrics(views: Sequence[QueueView]) -> Iterator[Family]:
         "State of the queue: 1 for the present one.",
         ("queue", "state"),
         {
-            (view.state.name, state): state == view.doing
+            (view.state.name, state): state == view.activity
             for view in views
-            for state in dict.fromkeys((*STATES, view.doing))
+            for state in dict.fromkeys((*STATES, view.activity))
         },
     )
 

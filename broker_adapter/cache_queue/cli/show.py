@@ -42,7 +42,7 @@ def show_command(
 
 async def _show(server: str, name: str, as_json: bool) -> None:
     from broker_adapter.cache_queue.cli import view as seen
-    from broker_adapter.cache_queue.cli.looking import view_one
+    from broker_adapter.cache_queue.cli.view_reader import view_one
 
     async with connect(server) as adapter:
         view = await view_one(adapter, name)
@@ -56,12 +56,12 @@ async def _watch(server: str, name: str, as_json: bool) -> None:
     import trio
 
     from broker_adapter.cache_queue.cli import view as seen
-    from broker_adapter.cache_queue.cli.looking import MEASURED_S, now_us
+    from broker_adapter.cache_queue.cli.view_reader import MEASURED_S, now_us
     from broker_adapter.cache_queue.queue import look
 
     async with connect(server) as adapter:
         state, looked_s = await look(adapter, name), trio.current_time()
-        view = seen.QueueView(state, now_us(), seen.told_rates(state, now_us()))
+        view = seen.QueueView(state, now_us(), seen.reported_rates(state, now_us()))
         with redrawing() as redraw:
             while True:
                 if as_json:
@@ -71,7 +71,7 @@ async def _watch(server: str, name: str, as_json: bool) -> None:
                 await trio.sleep_until(looked_s + MEASURED_S)
                 before, before_s = state, looked_s
                 state, looked_s = await look(adapter, name), trio.current_time()
-                rates = seen.told_rates(state, now_us()) or seen.measured_rates(before, state, looked_s - before_s)
+                rates = seen.reported_rates(state, now_us()) or seen.measured_rates(before, state, looked_s - before_s)
                 view = seen.QueueView(state, now_us(), rates)
 
 
@@ -116,7 +116,7 @@ def _situation(view: QueueView) -> Iterator[tuple[str, str]]:
         how = f" (measured over {view.rates.seconds:.0f}s)" if view.rates.seconds else ""
         yield "rates", f"{rate(view.rates.into)} in, {rate(view.rates.out)} out{how}"
     yield "time to drain", time_to_drain(view)[1]
-    yield "state", view.doing
+    yield "state", view.activity
     if status is not None and view.holder and view.holder == status.holder:
         yield "since", _moment(status.since_us)
         if status.reason:

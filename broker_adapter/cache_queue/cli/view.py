@@ -72,7 +72,7 @@ class QueueView:
         return silent_s if silent_s >= _SILENT_AFTER_S else 0
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         """The state of the breaker, or why nothing is sent to the sink."""
         if self.state.definition.is_paused:
             return "paused"
@@ -100,7 +100,7 @@ class QueueView:
         )
 
 
-def told_rates(state: QueueState, now_us: int) -> Rates | None:
+def reported_rates(state: QueueState, now_us: int) -> Rates | None:
     """The rates that the queue's driver reported lately; None if there is none or it does not report."""
     view = QueueView(state, now_us, None)
     status = state.status
@@ -175,8 +175,8 @@ def outcomes_between(before: QueueState, after: QueueState, waited_count: int) -
     """
     then, now = outcomes(before), outcomes(after)
     counts = {words: now[reason] - then[reason] for reason, words in _OUTCOMES.items()}
-    told = ", ".join(f"{count:,} {words}" for words, count in counts.items() if count > 0)
-    return f"including newer ones, {told}" if sum(counts.values()) > waited_count else told
+    text = ", ".join(f"{count:,} {words}" for words, count in counts.items() if count > 0)
+    return f"including newer ones, {text}" if sum(counts.values()) > waited_count else text
 
 
 def bounds(state: QueueState) -> Iterator[tuple[str, str]]:
@@ -223,7 +223,7 @@ def as_json(view: QueueView) -> dict[str, object]:
         "out_rate": None if rates is None else round(rates.out, 3),
         "rates_measured_over_s": None if rates is None else round(rates.seconds, 3),
         "time_to_drain_s": time_to_drain(view)[0],
-        "state": view.doing,
+        "state": view.activity,
         "is_paused": state.definition.is_paused,
         "holder": view.holder,
         "epoch": 0 if state.lease is None else state.lease.epoch,

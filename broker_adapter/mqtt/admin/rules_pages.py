@@ -109,7 +109,7 @@ class _RulesPages:
         self._clock = clock
 
     async def get(self, request: Request) -> Reply:
-        return await self._answer(request, self._tell)
+        return await self._answer(request, self._get)
 
     async def put(self, request: Request) -> Reply:
         return await self._answer(request, self._change)
@@ -138,7 +138,7 @@ class _RulesPages:
             )
         return principal.username
 
-    async def _tell(self, request: Request, _who: str) -> Reply:
+    async def _get(self, request: Request, _who: str) -> Reply:
         if request.query:
             raise InvalidRequestError("GET has no query parameters here")
         stored, followers = await look(self._ready().adapter)

@@ -18,8 +18,8 @@ from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.access.permissions import Access
 from broker_adapter.mqtt.connection.connection import Connection
 from broker_adapter.mqtt.connection.handshake import Handshake
+from broker_adapter.mqtt.connection.pause_detector import PauseDetector
 from broker_adapter.mqtt.connection.services import Services
-from broker_adapter.mqtt.connection.standstill import Standstill
 from broker_adapter.mqtt.delivery import DeliveryStatistics, Distributor
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import Message
@@ -130,8 +130,8 @@ class Broker:
         async with background_tasks() as tasks:
             await tasks.start(self.distributor.run)
             await tasks.start(self.sessions.run)
-            standstill = Standstill()
-            tasks.start_soon(standstill.run)
+            pause_detector = PauseDetector()
+            tasks.start_soon(pause_detector.run)
             self._services = Services(
                 adapter=self._adapter,
                 sessions=self.sessions,
@@ -143,7 +143,7 @@ class Broker:
                 limits=self._limits,
                 clock=self._clock,
                 statistics=self.statistics,
-                standstill=standstill,
+                pause_detector=pause_detector,
                 system_messages=self._system_messages,
                 tasks=tasks,
             )

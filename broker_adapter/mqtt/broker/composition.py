@@ -170,7 +170,7 @@ def access_control_of(config: BrokerConfig) -> AccessControl:
     )
 
 
-def nobody_can_connect(config: BrokerConfig, users: Users | None) -> str:
+def why_no_client_can_connect(config: BrokerConfig, users: Users | None) -> str:
     """The reason why no client can connect, with the way out; empty if clients can connect."""
     if config.access.anonymous or users:
         return ""

@@ -70,8 +70,12 @@ def apply(
         write_text(f"version {version} of the rules has all of this already; nothing changed")
     else:
         write_text(f"version {version} of the rules holds")
-    for broker_id, told in behind.items():
-        why = told.problem if told is not None and told.problem else "it has not answered; is it frozen, or dead?"
+    for broker_id, follower in behind.items():
+        why = (
+            follower.problem
+            if follower is not None and follower.problem
+            else "it has not answered; is it frozen, or dead?"
+        )
         note("journal-broker", f"the broker {broker_id} does not apply version {version}: {why}")
     return _NOT_FOLLOWED if behind else 0
 

@@ -11,12 +11,12 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
 
     Exit status 1 if a broker would not start with it, or if no client could connect.
     """
-    from broker_adapter.mqtt.broker.composition import access_control_of, nobody_can_connect, tls_of
+    from broker_adapter.mqtt.broker.composition import access_control_of, tls_of, why_no_client_can_connect
 
     wanted = load(config, settings)
     tls_of(wanted)
     users = access_control_of(wanted).authentication.users
-    if missing := nobody_can_connect(wanted, users):
+    if missing := why_no_client_can_connect(wanted, users):
         write_text(missing)
         return 1
     counts = (

@@ -53,9 +53,9 @@ def rules(
         rules = RuleSet.of(wanted)
     else:
         rules = ask(store or wanted.broker.store, shared_rules.rules_of, STORE_OPTION)
-    told = [_tell(wanted, rules, topic, user, client) for topic in plain]
+    described = [_describe(wanted, rules, topic, user, client) for topic in plain]
     if json:
-        for each in told:
+        for each in described:
             write_json(each)
         return
     write_table(
@@ -71,7 +71,7 @@ def rules(
                 each["subscribe"],
                 ", ".join(each["bridges"]) or "none",
             )
-            for each in told
+            for each in described
         ],
     )
 
@@ -104,7 +104,7 @@ def _parse(text: str) -> str:
     return topic
 
 
-def _tell(config: BrokerConfig, rules: RuleSet, topic: str, user: str, client: str) -> dict[str, Any]:
+def _describe(config: BrokerConfig, rules: RuleSet, topic: str, user: str, client: str) -> dict[str, Any]:
     from broker_adapter.mqtt.access.permissions import Principal
     from broker_adapter.mqtt.broker.composition import access_rules_of, mapping_of, storage_rules_of
     from broker_adapter.mqtt.model.storage_rules import Placements, Storage

@@ -33,14 +33,14 @@ def tables(stored: StoredRules | None, followers: dict[str, StoredFollower | Non
     version = 0 if stored is None else stored.version
     found = [Table(("section", "number", "rule"), shown, numeric=("number",))] if shown else []
     if followers:
-        rows = [(broker_id, *_state(told, version)) for broker_id, told in followers.items()]
+        rows = [(broker_id, *_state(follower, version)) for broker_id, follower in followers.items()]
         found.append(Table(("broker", "goes by version", "why not by the newest"), rows, numeric=("goes by version",)))
     return found
 
 
-def _state(told: StoredFollower | None, version: int) -> tuple[str, str]:
-    if told is None:
+def _state(follower: StoredFollower | None, version: int) -> tuple[str, str]:
+    if follower is None:
         return "", "no report yet, or a program too old for shared rules"
-    if told.problem:
-        return "an older one", told.problem
-    return str(told.version), "" if told.version >= version else "no report yet"
+    if follower.problem:
+        return "an older one", follower.problem
+    return str(follower.version), "" if follower.version >= version else "no report yet"

@@ -17,7 +17,7 @@ import trio
 from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
-from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.transport.output import Output
@@ -27,9 +27,9 @@ from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Publ
 
 _RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5
-_LAST_WORDS_S: Final = 1.0
+_FINAL_FLUSH_S: Final = 1.0
 _GRACE_S: Final = 5.0
-_OLD_AFTER_STANDSTILL_S: Final = 0.5
+_OLD_AFTER_PAUSE_S: Final = 0.5
 """Bytes received this soon after the process was paused may have arrived during the pause."""
 
 _REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
@@ -62,7 +62,7 @@ class Ending:
     settles: bool = True
 
 
-_GONE: Final = Ending()
+_LOST: Final = Ending()
 _TAKEN_OVER: Final = Ending(publish_will=False, settles=False)
 _UNSETTLED: Final = Ending(settles=False)
 
@@ -102,7 +102,7 @@ class Connection:
         self._tasks: set[trio.CancelScope] = set()
         self._receiving = trio.CancelScope()
         self._ending: Ending | None = None
-        self._conversation: PacketHandler | None = None
+        self._handler: PacketHandler | None = None
         self._version = Version.V311
         self._heard_at_s = trio.current_time()
         self._silence_s = services.limits.connect_timeout_s
@@ -114,19 +114,19 @@ class Connection:
             limit_bytes=services.limits.max_output_bytes,
             stalled_after_s=services.limits.stalled_after_s,
             on_room=self.pump,
-            on_broken=self._gone,
+            on_broken=self._peer_closed,
             statistics=services.statistics,
         )
 
     @property
     def session(self) -> Session | None:
         """The client's session, once its CONNECT was accepted."""
-        return None if self._conversation is None else self._conversation.session
+        return None if self._handler is None else self._handler.session
 
     @property
     def client_id(self) -> str:
         """The client's identifier, empty before its CONNECT was accepted."""
-        return "" if self._conversation is None else self._conversation.session.client_id
+        return "" if self._handler is None else self._handler.session.client_id
 
     @property
     def is_blocked(self) -> bool:
@@ -153,22 +153,24 @@ class Connection:
         except MqttProtocolError as error:
             self._log("protocol error", error=str(error))
             self._end_with(error.answer, why="protocol")
-        except ConversationError as error:
+        except ProtocolViolationError as error:
             self._log("protocol error", error=str(error))
             self.end(error.reason_code, why="protocol")
         except ConnectRefusedError as error:
             self._log("refused", error=str(error), reason=error.reason_code.name)
             self._services.statistics.refused[_REFUSALS.get(error.reason_code, "protocol")] += 1
-            self._end_with(encode(Connack(reason_code=error.reason_code), self._version) if error.is_told else b"")
+            self._end_with(
+                encode(Connack(reason_code=error.reason_code), self._version) if error.is_answerable else b""
+            )
         except _PEER_GONE:
-            self._gone()
+            self._peer_closed()
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
-            self._crashed(error)
+            self._failed(error)
 
-    def end(self, reason_code: ReasonCode, ending: Ending = _GONE, *, why: EndReason = "stopping") -> None:
+    def end(self, reason_code: ReasonCode, ending: Ending = _LOST, *, why: EndReason = "stopping") -> None:
         """End the connection; a client of MQTT 5 gets a DISCONNECT with the reason. Only the first call counts."""
-        is_told = self._conversation is not None and self._version is Version.V5
-        self._end_with(encode(Disconnect(reason_code), self._version) if is_told else b"", ending, why)
+        sends_disconnect = self._handler is not None and self._version is Version.V5
+        self._end_with(encode(Disconnect(reason_code), self._version) if sends_disconnect else b"", ending, why)
 
     def fenced(self) -> None:
         """The session was taken over by another connection, at this or another broker."""
@@ -178,25 +180,25 @@ class Connection:
         """Some publishes of the client will never be answered: it has to send them again."""
         self.end(ReasonCode.SERVER_BUSY, _UNSETTLED, why="unanswered")
 
-    def _gone(self) -> None:
+    def _peer_closed(self) -> None:
         self._end_with(b"", why="stalled" if self._output.has_stalled else None)
 
-    def _crashed(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         """An error in the broker itself."""
         log.error("connection failed", client=self.client_id, peer=self._peer, exc_info=error)
         self.end(ReasonCode.UNSPECIFIED_ERROR, _UNSETTLED, why="fault")
 
-    def _end_with(self, last_words: bytes, ending: Ending = _GONE, why: EndReason | None = None) -> None:
+    def _end_with(self, final_bytes: bytes, ending: Ending = _LOST, why: EndReason | None = None) -> None:
         if self._ending is not None:
             return
         self._ending = ending
         self._count_end(why)
-        if self._conversation is not None:
-            self._conversation.stop()
+        if self._handler is not None:
+            self._handler.stop()
             self._services.statistics.client_disconnected()
-        if last_words:
+        if final_bytes:
             self._services.statistics.packets_sent += 1
-            self._output.send(last_words)
+            self._output.send(final_bytes)
             self._output.flush()
         self._receiving.cancel()
 
@@ -205,7 +207,7 @@ class Connection:
         statistics = self._services.statistics
         if why is None:
             return
-        if self._conversation is not None:
+        if self._handler is not None:
             statistics.ended[why] += 1
         elif why == "keep_alive":
             statistics.refused["no_connect"] += 1
@@ -214,23 +216,23 @@ class Connection:
 
     async def _finish(self) -> None:
         """Wait for what is under way, and release all that the connection holds."""
-        ending, conversation = self._ending, self._conversation
+        ending, handler = self._ending, self._handler
         assert ending is not None
-        if conversation is not None:
+        if handler is not None:
             if ending.settles:
                 with trio.move_on_after(self._services.limits.settle_timeout_s):
-                    await conversation.settle()
-            conversation.close()
-        with trio.move_on_after(_LAST_WORDS_S):
+                    await handler.settle()
+            handler.close()
+        with trio.move_on_after(_FINAL_FLUSH_S):
             await self._output.drained()
         for scope in self._tasks:
             scope.cancel()
         # Closing may take long if the peer is slow; releasing its session must not wait for that.
         closed = trio.Event()
         self._services.tasks.start_soon(self._close_stream, closed)
-        if conversation is not None:
+        if handler is not None:
             await self._services.sessions.close(
-                conversation.session, publish_will=ending.publish_will, expiry_interval_s=ending.expiry_interval_s
+                handler.session, publish_will=ending.publish_will, expiry_interval_s=ending.expiry_interval_s
             )
         await closed.wait()
 
@@ -255,11 +257,11 @@ class Connection:
                 await work()
         except SessionTakenOverError:
             self.fenced()
-        except ConversationError as error:
+        except ProtocolViolationError as error:
             self._log("protocol error", error=str(error))
             self.end(error.reason_code, why="protocol")
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
-            self._crashed(error)
+            self._failed(error)
         finally:
             self._tasks.discard(scope)
 
@@ -273,16 +275,16 @@ class Connection:
 
     def save_position(self) -> None:
         """Have the session's position stored soon, if it has moved."""
-        if self._conversation is not None:
-            self._conversation.save_position()
+        if self._handler is not None:
+            self._handler.save_position()
 
     def pump(self) -> None:
         """Send waiting messages, as many as the client and the connection can take."""
-        if self._conversation is not None:
+        if self._handler is not None:
             try:
-                self._conversation.pump()
+                self._handler.pump()
             except Exception as error:  # noqa: BLE001 it ends this connection, no other
-                self._crashed(error)
+                self._failed(error)
 
     def _log(self, event: str, **details: object) -> None:
         log.info(event, client=self.client_id, peer=self._peer, transport=self._transport, **details)
@@ -294,7 +296,7 @@ class Connection:
         while self._ending is None:
             data = await stream.receive_some(_RECEIVED_AT_ONCE)
             if not data:
-                self._gone()
+                self._peer_closed()
                 return
             self._heard_at_s = trio.current_time()
             statistics.bytes_received += len(data)
@@ -304,28 +306,30 @@ class Connection:
             except MqttProtocolError as error:
                 packets, fault = error.packets, error
             statistics.packets_received += len(packets)
-            conversation = self._conversation
-            if conversation is None and packets:
+            handler = self._handler
+            if handler is None and packets:
                 has_published = any(isinstance(packet, Publish) for packet in packets)
-                conversation = await self._greet(packets.pop(0), has_published=has_published)
-            if packets and conversation is not None and self._ending is None:
-                self._take(conversation, packets)
+                handler = await self._accept(packets.pop(0), has_published=has_published)
+            if packets and handler is not None and self._ending is None:
+                self._take(handler, packets)
             if fault is not None:
                 raise fault
-            if conversation is not None and not (conversation.has_room and self._output.has_room):
+            if handler is not None and not (handler.has_room and self._output.has_room):
                 self._is_reading = False
-                await conversation.wait_for_room()
+                await handler.wait_for_room()
                 await self._output.wait_for_room()
                 self._heard_at_s = trio.current_time()
                 self._is_reading = True
 
-    def _take(self, conversation: PacketHandler, packets: list[Packet]) -> None:
-        conversation.take(packets)
-        leave = conversation.leave
-        if leave is not None:
-            self._end_with(b"", Ending(publish_will=leave.publish_will, expiry_interval_s=leave.expiry_interval_s))
+    def _take(self, handler: PacketHandler, packets: list[Packet]) -> None:
+        handler.take(packets)
+        disconnect = handler.disconnect
+        if disconnect is not None:
+            self._end_with(
+                b"", Ending(publish_will=disconnect.publish_will, expiry_interval_s=disconnect.expiry_interval_s)
+            )
 
-    def _has_given_up(self, heard_at_s: float, *, has_published: bool, is_owned: bool) -> bool:
+    def _may_have_left(self, heard_at_s: float, *, has_published: bool, is_owned: bool) -> bool:
         """Whether the client may have closed this connection before it was accepted, and be connected elsewhere.
 
         If it were accepted, its session would be taken from the newer connection, and the messages sent here would be
@@ -337,42 +341,44 @@ class Connection:
                 owner.
             is_owned: Another connection has its session, at this or another broker.
         """
-        if self._services.standstill.has_ended_since(heard_at_s - _OLD_AFTER_STANDSTILL_S):
+        if self._services.pause_detector.has_ended_since(heard_at_s - _OLD_AFTER_PAUSE_S):
             return True
         has_left = isinstance(self._stream, KnowsPeer) and self._stream.has_peer_left()
         return has_left and (is_owned or not has_published)
 
-    async def _greet(self, first: Packet, *, has_published: bool) -> PacketHandler:
+    async def _accept(self, first: Packet, *, has_published: bool) -> PacketHandler:
         if not isinstance(first, Connect):
             raise ConnectRefusedError(
-                ReasonCode.PROTOCOL_ERROR, f"the first packet is {type(first).__name__}, not CONNECT", is_told=False
+                ReasonCode.PROTOCOL_ERROR,
+                f"the first packet is {type(first).__name__}, not CONNECT",
+                is_answerable=False,
             )
         services = self._services
         self._version = first.version
         self._is_reading = False
-        has_given_up = partial(self._has_given_up, self._heard_at_s, has_published=has_published)
-        admission = await services.handshake.admit(first, self._peer, lambda is_owned: has_given_up(is_owned=is_owned))
+        may_have_left = partial(self._may_have_left, self._heard_at_s, has_published=has_published)
+        admission = await services.handshake.admit(first, self._peer, lambda is_owned: may_have_left(is_owned=is_owned))
         self._is_reading = True
         self._heard_at_s = trio.current_time()
         keep_alive_s = admission.terms.keep_alive_s
         self._silence_s = keep_alive_s * _KEEP_ALIVE_FACTOR if keep_alive_s else math.inf
-        conversation = self._conversation = PacketHandler(
+        handler = self._handler = PacketHandler(
             admission,
             services,
             self._output,
             self.start,
             on_ready=lambda: self._on_ready(self),
-            on_unanswerable=self._unanswerable,
+            on_silent_refusal=self._end_after_silent_refusal,
         )
         if self._ending is None:
             services.statistics.client_connected()
         self._on_admitted(self)
-        if not conversation.session.is_open:
+        if not handler.session.is_open:
             self.fenced()
         if self._ending is None:
-            conversation.begin()
-        return conversation
+            handler.begin()
+        return handler
 
-    def _unanswerable(self) -> None:
+    def _end_after_silent_refusal(self) -> None:
         # A client of MQTT 3.1.1 sends the message again after it has reconnected.
         self.end(ReasonCode.UNSPECIFIED_ERROR, why="refused_publish")

@@ -25,13 +25,13 @@ class ConnectRefusedError(Exception):
 
     Attributes:
         reason_code: Reason code of CONNACK.
-        is_told: False if the connection is closed without a CONNACK, as MQTT 3.1.1 requires for a malformed CONNECT.
+        is_answerable: False if no CONNACK is sent, as MQTT 3.1.1 requires for a malformed CONNECT.
     """
 
-    def __init__(self, reason_code: ReasonCode, message: str, *, is_told: bool = True) -> None:
+    def __init__(self, reason_code: ReasonCode, message: str, *, is_answerable: bool = True) -> None:
         super().__init__(message)
         self.reason_code = reason_code
-        self.is_told = is_told
+        self.is_answerable = is_answerable
 
 
 @attrs.frozen(slots=True)
@@ -78,13 +78,13 @@ class Handshake:
         self._sessions = sessions
         self._limits = limits
 
-    async def admit(self, connect: Connect, peer: str, has_given_up: Callable[[bool], bool]) -> Admission:
+    async def admit(self, connect: Connect, peer: str, may_have_left: Callable[[bool], bool]) -> Admission:
         """Accept a client. When this returns, its session belongs to this broker.
 
         Args:
             connect: Its CONNECT.
             peer: Its address, ``HOST:PORT``.
-            has_given_up: Called with whether the session has an owner; returns whether the client may have closed this
+            may_have_left: Called with whether the session has an owner; returns whether the client may have closed this
                 connection and be connected elsewhere.
 
         Raises:
@@ -116,7 +116,7 @@ class Handshake:
             raise ConnectRefusedError(
                 ReasonCode.PACKET_TOO_LARGE,
                 f"the client accepts packets of {terms.max_packet_bytes} bytes, CONNACK needs more",
-                is_told=False,
+                is_answerable=False,
             )
         try:
             opened = await self._sessions.open(
@@ -125,7 +125,7 @@ class Handshake:
                 expiry_interval_s=expiry_interval_s,
                 will=connect.will,
                 version=connect.version,
-                has_given_up=has_given_up,
+                may_have_left=may_have_left,
             )
         except (StoreUnavailableError, ClientGoneError) as error:
             raise ConnectRefusedError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from error
@@ -154,13 +154,13 @@ class Handshake:
             topic, delay_s = parse_topic(connect.will.topic)
         except TopicRefusedError as error:
             raise ConnectRefusedError(
-                error.reason_code, f"will: {error}", is_told=connect.version is Version.V5
+                error.reason_code, f"will: {error}", is_answerable=connect.version is Version.V5
             ) from error
         if delay_s is not None:
             raise ConnectRefusedError(
                 ReasonCode.TOPIC_NAME_INVALID,
                 "will: use the will delay interval to delay it",
-                is_told=connect.version is Version.V5,
+                is_answerable=connect.version is Version.V5,
             )
         return topic
 

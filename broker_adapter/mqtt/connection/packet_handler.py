@@ -2,7 +2,7 @@
 
 `take` is the hot loop: it handles all packets that one receive brought. PUBLISH packets of the client go through
 `publish.validation` and `publish.pipeline`, messages to it come from `delivery.sender`, its subscriptions are handled
-in `subscribing`. Bytes, and the end of a connection, are in `connection`.
+in `subscription_handler`. Bytes, and the end of a connection, are in `connection`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import trio
 from broker_adapter.mqtt.connection.acknowledgement_times import AcknowledgementTimes
 from broker_adapter.mqtt.connection.handshake import Admission
 from broker_adapter.mqtt.connection.services import Services
-from broker_adapter.mqtt.connection.subscribing import Subscribing
+from broker_adapter.mqtt.connection.subscription_handler import SubscriptionHandler
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.sender import MessageSender
-from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
 from broker_adapter.mqtt.publish.pipeline import PublishPipeline, Received
 from broker_adapter.mqtt.publish.validation import PublishValidator
@@ -44,7 +44,7 @@ _PINGRESP: Final = encode(Pingresp(), Version.V5)
 
 
 @attrs.frozen(slots=True)
-class Leave:
+class ClientDisconnect:
     """A DISCONNECT of the client.
 
     Attributes:
@@ -65,11 +65,11 @@ class PacketHandler:
         output: Where answers are sent.
         start: Starts a task that ends with the connection.
         on_ready: Called when `pump` has something to send.
-        on_unanswerable: Called when a message of a client of MQTT 3.1.1 was refused; no packet can say so.
+        on_silent_refusal: Called when a message of a client of MQTT 3.1.1 was refused; no packet can say so.
 
     Attributes:
         session: The client's.
-        leave: Set by DISCONNECT; packets after it are ignored.
+        disconnect: Set by DISCONNECT; packets after it are ignored.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class PacketHandler:
         start: Callable[[Callable[[], Awaitable[None]]], None],
         *,
         on_ready: Callable[[], None],
-        on_unanswerable: Callable[[], None],
+        on_silent_refusal: Callable[[], None],
     ) -> None:
         session, terms = admission.session, admission.terms
         self._admission = admission
         self._services = services
         self._output = output
         self._start = start
-        self._on_unanswerable = on_unanswerable
+        self._on_unanswerable = on_silent_refusal
         self._version = terms.version
         self.session = session
-        self.leave: Leave | None = None
+        self.disconnect: ClientDisconnect | None = None
         session.out.receive_maximum = terms.receive_maximum
         self._inbox = services.distributor.open_inbox(
             session.client_id,
@@ -98,7 +98,7 @@ class PacketHandler:
             on_ready=on_ready,
         )
         self._saved = SavedFirst(self._save, output, start)
-        self._outbound = MessageSender(
+        self._sender = MessageSender(
             session,
             self._inbox,
             output,
@@ -113,10 +113,10 @@ class PacketHandler:
             start=start,
             statistics=services.statistics,
         )
-        self._subscribing = Subscribing(
+        self._subscriptions = SubscriptionHandler(
             session,
             self._inbox,
-            self._outbound,
+            self._sender,
             output,
             principal=admission.principal,
             access=services.access,
@@ -131,8 +131,8 @@ class PacketHandler:
         )
         self._times = AcknowledgementTimes(services.statistics.acknowledge_s)
         # Most clients never publish.
-        self._incoming: PublishValidator | None = None
-        self._inbound: PublishPipeline | None = None
+        self._validator: PublishValidator | None = None
+        self._pipeline: PublishPipeline | None = None
 
     async def _save(self) -> None:
         await self._services.sessions.save(self.session)
@@ -143,48 +143,48 @@ class PacketHandler:
         """Send CONNACK, and continue the session where it was."""
         self._answer(encode(self._admission.connack, self._version))
         self._output.flush()
-        self._subscribing.restore()
-        self._outbound.pump()
+        self._subscriptions.restore()
+        self._sender.pump()
 
     def pump(self) -> None:
         """Send waiting messages, as many as the client and the connection can take."""
         # A client that publishes at QoS 2 gets its PUBREC before it gets messages that its publish caused.
-        if self._inbound is None or not self._inbound.storing:
-            self._outbound.pump()
+        if self._pipeline is None or not self._pipeline.storing:
+            self._sender.pump()
 
     def save_position(self) -> None:
         """Have the session's position stored soon, if it has moved."""
-        if self._outbound.took and self.session.is_durable:
-            self._outbound.took = False
+        if self._sender.took and self.session.is_durable:
+            self._sender.took = False
             self._services.sessions.save_soon(self.session)
 
     def stop(self) -> None:
         """Send no more messages."""
-        self._outbound.stop()
+        self._sender.stop()
 
     async def settle(self) -> None:
         """Return when the outcome of all that the client published is known."""
-        if self._inbound is not None:
-            await self._inbound.settle()
+        if self._pipeline is not None:
+            await self._pipeline.settle()
 
     def close(self) -> None:
         """The connection has ended: update the session's position, and receive and store nothing more."""
-        if self._inbound is not None:
-            self._inbound.stop()
-        self.session.advance(self._outbound.safe_lsn)
+        if self._pipeline is not None:
+            self._pipeline.stop()
+        self.session.advance(self._sender.safe_lsn)
         self._services.distributor.close_inbox(self._inbox)
 
     @property
     def has_room(self) -> bool:
         """Whether more packets may be read from the client."""
-        return self._subscribing.has_room and (self._inbound is None or self._inbound.has_room)
+        return self._subscriptions.has_room and (self._pipeline is None or self._pipeline.has_room)
 
     async def wait_for_room(self) -> None:
         """Return when `has_room` is true."""
         while not self.has_room:
-            await self._subscribing.wait_for_room()
-            if self._inbound is not None:
-                await self._inbound.wait_for_room()
+            await self._subscriptions.wait_for_room()
+            if self._pipeline is not None:
+                await self._pipeline.wait_for_room()
 
     # Packets
 
@@ -192,10 +192,10 @@ class PacketHandler:
         """Handle packets, in order.
 
         Raises:
-            ConversationError: The client broke the protocol. The packets before that one are handled.
+            ProtocolViolationError: The client broke the protocol. The packets before that one are handled.
         """
         received: list[Received] = []
-        incoming = self._incoming
+        incoming = self._validator
         now_us = self._services.clock.now_us()
         try:
             for packet in packets:
@@ -207,14 +207,14 @@ class PacketHandler:
                         received.append(one)
                 else:
                     self._HANDLERS[type(packet)](self, packet)
-                    if self.leave is not None:
+                    if self.disconnect is not None:
                         break
         finally:
             if received:
-                assert self._inbound is not None
+                assert self._pipeline is not None
                 self._times.received(len(received), trio.current_time(), is_answered=received[-1].qos > 0)
-                self._inbound.submit(received)
-        if self.leave is None:
+                self._pipeline.submit(received)
+        if self.disconnect is None:
             self.pump()
         self._output.flush()
 
@@ -224,29 +224,29 @@ class PacketHandler:
 
     def _begin_publishing(self) -> PublishValidator:
         services, session = self._services, self.session
-        self._inbound = PublishPipeline(
+        self._pipeline = PublishPipeline(
             services.publisher,
             commit=lambda changes, received: services.sessions.commit(session, changes, received=received),
             on_outcomes=self._acknowledge,
             start=self._start,
         )
-        session.publishes = self._inbound
+        session.publishes = self._pipeline
         if not session.is_open:
-            self._inbound.stop()
-        self._incoming = PublishValidator(
+            self._pipeline.stop()
+        self._validator = PublishValidator(
             session,
-            self._inbound.storing,
+            self._pipeline.storing,
             version=self._version,
             principal=self._admission.principal,
             access=services.access,
             limits=services.limits,
             statistics=services.statistics,
         )
-        return self._incoming
+        return self._validator
 
     def _acknowledge(self, outcomes: list[Received]) -> None:
         """Answer publishes with a known outcome."""
-        incoming = self._incoming
+        incoming = self._validator
         assert incoming is not None
         pubacks: list[int] = []
         was_held = False
@@ -281,23 +281,23 @@ class PacketHandler:
             pubacks.clear()
 
     def _on_puback(self, packet: Puback) -> None:
-        if not self._outbound.puback(packet.packet_id):
+        if not self._sender.puback(packet.packet_id):
             raise _wrong_answer(packet)
 
     def _on_pubrec(self, packet: Pubrec) -> None:
-        if not self._outbound.pubrec(packet.packet_id, packet.reason_code):
+        if not self._sender.pubrec(packet.packet_id, packet.reason_code):
             raise _wrong_answer(packet)
 
     def _on_pubcomp(self, packet: Pubcomp) -> None:
-        if not self._outbound.pubcomp(packet.packet_id):
+        if not self._sender.pubcomp(packet.packet_id):
             raise _wrong_answer(packet)
 
     def _on_pubrel(self, packet: Pubrel) -> None:
         session, packet_id = self.session, packet.packet_id
         answer = encode(Pubcomp(packet_id), self._version)
         self._services.statistics.packets_sent += 1
-        if self._incoming is not None:
-            self._incoming.released(packet_id)
+        if self._validator is not None:
+            self._validator.released(packet_id)
         # An unknown identifier was released before and the PUBCOMP was lost, or it is an error without consequences.
         if packet_id in session.inbound:
             del session.inbound[packet_id]
@@ -307,10 +307,10 @@ class PacketHandler:
         self._output.send(answer)
 
     def _on_subscribe(self, packet: Subscribe) -> None:
-        self._subscribing.subscribe(packet)
+        self._subscriptions.subscribe(packet)
 
     def _on_unsubscribe(self, packet: Unsubscribe) -> None:
-        self._subscribing.unsubscribe(packet)
+        self._subscriptions.unsubscribe(packet)
 
     def _on_pingreq(self, _packet: Pingreq) -> None:
         self._answer(_PINGRESP)
@@ -319,14 +319,14 @@ class PacketHandler:
         expiry_interval_s = packet.properties.session_expiry_interval
         if expiry_interval_s is not None:
             if expiry_interval_s and not self._admission.terms.may_extend_expiry:
-                raise ConversationError(
+                raise ProtocolViolationError(
                     ReasonCode.PROTOCOL_ERROR, "DISCONNECT sets a session expiry interval, but that of CONNECT was 0"
                 )
             expiry_interval_s = self._services.handshake.changed_expiry_s(expiry_interval_s)
-        self.leave = Leave(packet.reason_code != ReasonCode.NORMAL_DISCONNECTION, expiry_interval_s)
+        self.disconnect = ClientDisconnect(packet.reason_code != ReasonCode.NORMAL_DISCONNECTION, expiry_interval_s)
 
     def _on_auth(self, _packet: Auth) -> None:
-        raise ConversationError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method")
+        raise ProtocolViolationError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method")
 
     _HANDLERS: ClassVar[dict[type[Packet], Callable[[Any, Any], None]]] = {
         Puback: _on_puback,
@@ -341,8 +341,8 @@ class PacketHandler:
     }
 
 
-def _wrong_answer(packet: Puback | Pubrec | Pubcomp) -> ConversationError:
-    return ConversationError(
+def _wrong_answer(packet: Puback | Pubrec | Pubcomp) -> ProtocolViolationError:
+    return ProtocolViolationError(
         ReasonCode.PROTOCOL_ERROR,
         f"{type(packet).__name__.upper()} for packet identifier {packet.packet_id}, which waits for another packet",
     )

@@ -10,7 +10,7 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.access.permissions import Access
 from broker_adapter.mqtt.connection.handshake import Handshake
-from broker_adapter.mqtt.connection.standstill import Standstill
+from broker_adapter.mqtt.connection.pause_detector import PauseDetector
 from broker_adapter.mqtt.delivery import Distributor
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import Message
@@ -39,6 +39,6 @@ class Services:
     limits: Limits
     clock: Clock
     statistics: BrokerStatistics
-    standstill: Standstill
+    pause_detector: PauseDetector
     system_messages: Mapping[str, Message]
     tasks: trio.Nursery

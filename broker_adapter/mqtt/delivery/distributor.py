@@ -205,7 +205,7 @@ class Distributor:
         if (since := self._replace_options(inbox, topic_filter, options)) is not None:
             return since
         subscriber = Subscriber(inbox, topic_filter, options)
-        await self._bring(subscriber)
+        await self._need_targets(subscriber)
         try:
             with self._delivery.opening.keep(topic_filter) as early:
                 await self.current_position()
@@ -224,11 +224,11 @@ class Distributor:
         since = self.position
         subscriber.options = attrs.evolve(options, since=since)
         self._add(subscriber)
-        self._give_early(subscriber, early)
+        self._deliver_early(subscriber, early)
         self._skip_uncounted(inbox)
         return since
 
-    def _give_early(self, subscriber: Subscriber, early: EarlyRuns) -> None:
+    def _deliver_early(self, subscriber: Subscriber, early: EarlyRuns) -> None:
         """Deliver the records that came while a subscription was opened, unless another one of the session did."""
         inbox = subscriber.inbox
         touched: dict[Inbox, None] = {}
@@ -253,7 +253,7 @@ class Distributor:
         try:
             for topic_filter, options in subscriptions.items():
                 subscriber = Subscriber(inbox, topic_filter, options)
-                await self._bring(subscriber)
+                await self._need_targets(subscriber)
                 restored.append(subscriber)
             offline_until = await self.current_position()
         except BaseException:
@@ -293,7 +293,7 @@ class Distributor:
         subscribed.changed()
         return subscriber.options.since
 
-    async def _bring(self, subscriber: Subscriber) -> None:
+    async def _need_targets(self, subscriber: Subscriber) -> None:
         """Have the tails read what a subscription needs."""
         parts = self._running
         if is_system(subscriber.topic_filter):

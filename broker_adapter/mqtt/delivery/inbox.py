@@ -147,7 +147,7 @@ class Inbox:
         self._taken_count += count
         self._forget_lows()
         if (self._room is not None or self._on_room is not None) and self.has_room:
-            self._tell_room()
+            self._notify_room()
         return taken
 
     @property
@@ -251,7 +251,7 @@ class Inbox:
         else:
             self._on_room = call
 
-    def _tell_room(self) -> None:
+    def _notify_room(self) -> None:
         if self._room is not None:
             self._room.set()
             self._room = None
@@ -352,7 +352,7 @@ class Inbox:
             self._bytes = sum(map(size_bytes, kept))
             self._forget_lows()
             if self.has_room:
-                self._tell_room()
+                self._notify_room()
 
     # Changing the source
 

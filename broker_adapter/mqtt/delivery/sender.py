@@ -42,7 +42,7 @@ _RESENT_AT_ONCE: Final = 64
 
 
 @attrs.frozen(slots=True)
-class _Owed:
+class _PendingRetained:
     """A retained message that is to be sent.
 
     Attributes:
@@ -113,7 +113,7 @@ class MessageSender:
         self._start = start
         self._statistics = statistics
         self._first: deque[Arrival] = deque()
-        self._owed: deque[_Owed] = deque()
+        self._pending_retained: deque[_PendingRetained] = deque()
         self._is_asking = False
         self._is_awaiting = False
         self._acknowledge: dict[int, Callable[[], None]] = {}
@@ -130,7 +130,7 @@ class MessageSender:
         """Send no more retained messages of a subscription."""
         scans = self._session.retained
         scans[:] = [one for one in scans if one.topic_filter != topic_filter]
-        self._owed = deque(one for one in self._owed if one.scan.topic_filter != topic_filter)
+        self._pending_retained = deque(one for one in self._pending_retained if one.scan.topic_filter != topic_filter)
 
     def release(self, first: list[Arrival]) -> None:
         """Continue, with these messages and the scans of retained messages before all that waits."""
@@ -163,13 +163,13 @@ class MessageSender:
             if first:
                 arrivals = [first.popleft() for _ in range(min(quota, _TAKEN_AT_ONCE, len(first)))]
                 origin = Origin.RETAINED
-            elif self._owed:
-                self._send_owed(min(quota, _TAKEN_AT_ONCE), now_us)
+            elif self._pending_retained:
+                self._send_retained(min(quota, _TAKEN_AT_ONCE), now_us)
                 continue
             elif self._session.retained and (scan := self._next_scan()) is not None:
                 # Nothing else is sent before it: a message older than a live one must not follow the live one.
                 self._is_asking = True
-                self._start(partial(self._ask_for_owed, scan))
+                self._start(partial(self._read_retained, scan))
                 break
             else:
                 arrivals = inbox.take(min(quota, _TAKEN_AT_ONCE))
@@ -187,11 +187,11 @@ class MessageSender:
         self._session.advance(self.safe_lsn)
         output.flush()
 
-    def _send_owed(self, max_count: int, now_us: int) -> None:
+    def _send_retained(self, max_count: int, now_us: int) -> None:
         """Send retained messages. A scan moves on in the step in which its message is taken."""
         self.took = True
-        for _ in range(min(max_count, len(self._owed))):
-            owed = self._owed.popleft()
+        for _ in range(min(max_count, len(self._pending_retained))):
+            owed = self._pending_retained.popleft()
             if owed.arrival is not None:
                 if self._may_have(owed.arrival.message.topic):
                     self._send(owed.arrival, Origin.RETAINED, now_us)
@@ -222,7 +222,7 @@ class MessageSender:
         self._is_awaiting = False
         self.pump()
 
-    async def _ask_for_owed(self, scan: RetainedScan) -> None:
+    async def _read_retained(self, scan: RetainedScan) -> None:
         """Read the next retained messages of a scan, no more than there is room for."""
         page = await until_reached(lambda: self._retained.page(scan.topic_filter, scan.after))
         self._is_asking = False
@@ -231,8 +231,8 @@ class MessageSender:
             for key, message in page.messages:
                 if scan.until.covers(version_of(message)):
                     arrival = Arrival(message, min(message.qos, scan.qos), retain=True, subscription_ids=ids)
-                    self._owed.append(_Owed(scan, key, arrival))
-            self._owed.append(_Owed(scan, page.last, None, is_last=page.is_last))
+                    self._pending_retained.append(_PendingRetained(scan, key, arrival))
+            self._pending_retained.append(_PendingRetained(scan, page.last, None, is_last=page.is_last))
         self.pump()
 
     def _send(self, arrival: Arrival, origin: Origin, now_us: int) -> None:
@@ -243,19 +243,19 @@ class MessageSender:
             if origin is Origin.SUBSCRIPTION and window.is_known(message):
                 return
         if message.expires_at_us and message.expires_at_us <= now_us:
-            self._done(arrival)
+            self._acknowledge_to_group(arrival)
             return
         template = self._template(message, qos, arrival.retain, arrival.subscription_ids)
         if template is None:
             # For this client the message counts as delivered.
-            self._done(arrival)
+            self._acknowledge_to_group(arrival)
             return
         self._count(message, qos)
         if not qos:
             self._output.send(self._encoder.packet(template, message, 0, now_us))
             if origin is Origin.SUBSCRIPTION:
                 window.sent(message)
-            self._done(arrival)
+            self._acknowledge_to_group(arrival)
             return
         acknowledge_claim = arrival.acknowledge if qos == 2 else None
         entry = window.assign(
@@ -308,7 +308,7 @@ class MessageSender:
         sent.messages[qos] += 1
         sent.payload_bytes[qos] += len(message.payload)
 
-    def _done(self, arrival: Arrival) -> None:
+    def _acknowledge_to_group(self, arrival: Arrival) -> None:
         if arrival.acknowledge is not None:
             arrival.acknowledge()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
 
-class ConversationError(Exception):
+class ProtocolViolationError(Exception):
     """The client broke the protocol, so the connection ends.
 
     Attributes:

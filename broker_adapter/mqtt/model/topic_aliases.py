@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
 _CANDIDATES_PER_ALIAS: Final = 8
@@ -25,10 +25,10 @@ class InboundAliases:
         """The topic of a PUBLISH with an alias; if the packet has a topic, the alias is set to that topic.
 
         Raises:
-            ConversationError: The alias is out of range, or is not set.
+            ProtocolViolationError: The alias is out of range, or is not set.
         """
         if not 0 < alias <= self._maximum:
-            raise ConversationError(
+            raise ProtocolViolationError(
                 ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}: it must be from 1 to {self._maximum}"
             )
         if topic:
@@ -36,7 +36,9 @@ class InboundAliases:
             return topic
         known = self._topics.get(alias)
         if known is None:
-            raise ConversationError(ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} is not set on this connection")
+            raise ProtocolViolationError(
+                ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} is not set on this connection"
+            )
         return known
 
 

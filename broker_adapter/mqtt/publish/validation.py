@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.access.permissions import Access, Principal
-from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
@@ -76,7 +76,7 @@ class PublishValidator:
         """Validate a PUBLISH; None if it is dropped without an acknowledgement.
 
         Raises:
-            ConversationError: The connection must end.
+            ProtocolViolationError: The connection must end.
         """
         properties, qos = packet.properties, packet.qos
         topic = packet.topic
@@ -148,7 +148,7 @@ class PublishValidator:
         else:
             self._unreleased.add(packet.packet_id)
         if self._unanswered + len(self._unreleased) > self._receive_maximum:
-            raise ConversationError(
+            raise ProtocolViolationError(
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
                 f"more than {self._receive_maximum} messages of QoS 1 and 2 are not acknowledged yet",
             )

@@ -54,7 +54,7 @@ class RulesFollower:
         self._change = change
         self._broker_id = broker_id
         self._problem = ""
-        self._told: StoredFollower | None = None
+        self._reported: StoredFollower | None = None
 
     @property
     def problem(self) -> str:
@@ -71,18 +71,18 @@ class RulesFollower:
         attempt = 0
         while True:
             try:
-                await self._look()
+                await self._read()
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 await self._adapter.create_shard(RULES_SHARD, RULES_SHARD_CONFIG, exist_ok=True)
                 async with self._adapter.subscribe(RULES_SHARD) as subscription:
                     # After the subscription has started, so that no change is missed between the two.
-                    await self._look()
-                    await self._tell()
+                    await self._read()
+                    await self._report()
                     async for _ in subscription:
                         attempt = 0
-                        await self._look()
-                        await self._tell()
+                        await self._read()
+                        await self._report()
             except ShardNotFoundError:
                 log.warning("the shard of the rules was deleted; it is created again", shard=RULES_SHARD)
             except MappingChangedError:
@@ -95,20 +95,20 @@ class RulesFollower:
             await trio.sleep(STORE_BACK_OFF.delay_s(attempt))
             attempt += 1
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         stored = await read_rules(self._adapter)
         if stored is not None and stored != self._stored:
-            await self._go_by(stored)
+            await self._apply(stored)
             self._stored = stored
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         if self._broker_id:
-            told = StoredFollower(0 if self._stored is None else self._stored.version, self._problem)
-            if told != self._told:
-                await put_follower(self._adapter, self._broker_id, told)
-                self._told = told
+            report = StoredFollower(0 if self._stored is None else self._stored.version, self._problem)
+            if report != self._reported:
+                await put_follower(self._adapter, self._broker_id, report)
+                self._reported = report
 
-    async def _go_by(self, stored: StoredRules) -> None:
+    async def _apply(self, stored: StoredRules) -> None:
         self._problem = ""
         try:
             await self._change(stored)

@@ -46,10 +46,10 @@ def brokers(followers: Mapping[str, StoredFollower | None]) -> list[dict[str, An
     return [
         {
             "broker": broker_id,
-            "version": None if told is None else told.version,
-            "problem": None if told is None else told.problem or None,
+            "version": None if follower is None else follower.version,
+            "problem": None if follower is None else follower.problem or None,
         }
-        for broker_id, told in followers.items()
+        for broker_id, follower in followers.items()
     ]
 
 

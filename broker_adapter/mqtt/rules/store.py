@@ -144,11 +144,11 @@ class RulesChange:
             version = 1 if before is None else before.version + 1
             stored = StoredRules(version, self._rules.tables, self._clock.now_us(), self._by)
             self._attempted = Applied(stored, changes)
-            told = msgspec.json.encode(Announcement.of(stored, self._rules, changes))
+            announcement = msgspec.json.encode(Announcement.of(stored, self._rules, changes))
             try:
                 await self._adapter.commit(
                     Changes(
-                        appends=((RULES_SHARD, [Record(told)]),),
+                        appends=((RULES_SHARD, [Record(announcement)]),),
                         puts=(StatePut(RULES_KEY, encode(stored), 0 if found is None else found.version),),
                     )
                 )
@@ -203,13 +203,13 @@ async def apply_rules(
         attempt += 1
 
 
-async def put_follower(adapter: StorageAdapter, broker_id: str, told: StoredFollower) -> None:
+async def put_follower(adapter: StorageAdapter, broker_id: str, follower: StoredFollower) -> None:
     """Store a broker's report about the rules, and delete the reports of brokers that are gone.
 
     Raises:
         StorageError: The store does not answer.
     """
-    await adapter.put_state(follower_key(broker_id), encode(told))
+    await adapter.put_state(follower_key(broker_id), encode(follower))
     others = await _followers(adapter)
     # Read afterwards: a broker has a lease before it reports here.
     running = await running_brokers(adapter)
@@ -226,8 +226,8 @@ async def followers_of(adapter: StorageAdapter) -> dict[str, StoredFollower | No
     Raises:
         StorageError: The store does not answer.
     """
-    told = await _followers(adapter)
-    return {broker_id: told.get(broker_id) for broker_id in await running_brokers(adapter)}
+    found = await _followers(adapter)
+    return {broker_id: found.get(broker_id) for broker_id in await running_brokers(adapter)}
 
 
 async def wait_followed(
@@ -249,9 +249,9 @@ async def wait_followed(
     attempt = 0
     while True:
         behind = {
-            broker_id: told
-            for broker_id, told in (await followers_of(adapter)).items()
-            if broker_id != but and (told is None or told.version < version or told.problem)
+            broker_id: follower
+            for broker_id, follower in (await followers_of(adapter)).items()
+            if broker_id != but and (follower is None or follower.version < version or follower.problem)
         }
         if not behind or trio.current_time() >= deadline_s:
             return behind
@@ -282,9 +282,12 @@ async def _is_in_history(adapter: StorageAdapter, stored: StoredRules) -> bool:
             found = await adapter.read(RULES_SHARD, offset)
             for record in found.records:
                 if isinstance(record, StoredRecord):
-                    told = msgspec.json.decode(record.value, type=Announcement)
-                    if told.version == stored.version:
-                        return (told.applied_us, told.applied_by) == (stored.applied_us, stored.applied_by)
+                    announcement = msgspec.json.decode(record.value, type=Announcement)
+                    if announcement.version == stored.version:
+                        return (announcement.applied_us, announcement.applied_by) == (
+                            stored.applied_us,
+                            stored.applied_by,
+                        )
             if found.next_offset <= offset:
                 return False
             offset = found.next_offset

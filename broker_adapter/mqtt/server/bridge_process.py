@@ -23,7 +23,7 @@ from broker_adapter.mqtt.rules.follower import RulesFollower
 from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.rules.stored import StoredRules
 from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
-from broker_adapter.mqtt.telemetry.store_watch import StoreWatch, tell_of_waiting
+from broker_adapter.mqtt.telemetry.store_watch import StoreWatch, log_waiting
 from broker_adapter.opening import open_adapter
 from journal.settings.values import ConfigurationError
 from journal.telemetry.log import configure_log
@@ -59,7 +59,7 @@ async def run_bridges(
         with trio.CancelScope() as reaching:
             await tasks.start(_stop_at_signal, stopping, reached, reaching)
             waiting = trio.CancelScope()
-            tasks.start_soon(tell_of_waiting, config.broker.store, waiting)
+            tasks.start_soon(log_waiting, config.broker.store, waiting)
             broker_id = broker_id_of(config)
             async with open_adapter(
                 config.broker.store,
@@ -75,7 +75,7 @@ async def run_bridges(
                 async with background_tasks() as running:
                     await running.start(_run, bridges)
                     await running.start(rules.follow, bridges)
-                    task_status.started(list(bridges.doing()))
+                    task_status.started(list(bridges.states()))
                     running.start_soon(StoreWatch(adapter).run)
                     running.start_soon(_stop_after_failure, adapter, failures, stopping)
                     await stopping.wait()
@@ -117,7 +117,7 @@ class _Rules:
 
         async def change(stored: StoredRules) -> None:
             await bridges.change(self._chosen(stored.rules))
-            log.info("rules changed", version=stored.version, by=stored.applied_by, bridges=list(bridges.doing()))
+            log.info("rules changed", version=stored.version, by=stored.applied_by, bridges=list(bridges.states()))
 
         await RulesFollower(self._adapter, self._stored, change).run(task_status=task_status)
 

@@ -30,10 +30,10 @@ from broker_adapter.mqtt.broker.composition import (
     limits_of,
     listener_limits_of,
     mapping_of,
-    nobody_can_connect,
     storage_rules_of,
     tls_of,
     users_of,
+    why_no_client_can_connect,
 )
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.rules.errors import MappingChangedError
@@ -42,7 +42,7 @@ from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
 from broker_adapter.mqtt.server.shared_rules import SharedRules
 from broker_adapter.mqtt.telemetry.health import NOT_OPEN, Health, Serving
 from broker_adapter.mqtt.telemetry.pages import broker_pages
-from broker_adapter.mqtt.telemetry.store_watch import tell_of_waiting
+from broker_adapter.mqtt.telemetry.store_watch import log_waiting
 from broker_adapter.mqtt.transport.listeners import Listeners, Peer
 from broker_adapter.opening import is_shared, open_adapter
 from journal.access.rules import AccessRules
@@ -88,7 +88,7 @@ async def run_broker(
     log_limit = configure_log(config.log, ("journal", "broker_adapter"))
     prepare_interpreter()
     process = _Process(config, read_again, lease)
-    if missing := process.nobody_can_connect:
+    if missing := process.why_no_client_can_connect:
         log.warning(missing)
     _allow_descriptors(config.limits.max_connections)
     async with background_tasks() as telling:
@@ -128,8 +128,8 @@ class _Process:
         self._rules_access: RulesAccess | None = None
 
     @property
-    def nobody_can_connect(self) -> str:
-        return nobody_can_connect(self._config, self._access.authentication.users)
+    def why_no_client_can_connect(self) -> str:
+        return why_no_client_can_connect(self._config, self._access.authentication.users)
 
     async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
         async with trio.open_nursery() as nursery:
@@ -154,7 +154,7 @@ class _Process:
                     nursery.start_soon(health.loop_lag.run)
                     nursery.start_soon(self._pages().serve, sockets[_HTTP])
                 waiting = trio.CancelScope()
-                nursery.start_soon(tell_of_waiting, self._config.broker.store, waiting)
+                nursery.start_soon(log_waiting, self._config.broker.store, waiting)
                 broker_id = broker_id_of(self._config)
                 async with open_adapter(
                     self._config.broker.store, name=broker_id, ends_at_restore=True, first_within_s=math.inf

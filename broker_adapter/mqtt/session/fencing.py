@@ -28,13 +28,13 @@ class Fencing:
 
     def __init__(self, store_retry: StoreRetry) -> None:
         self._store_retry = store_retry
-        self._turns = KeyedLock()
-        self._owed: dict[str, int] = {}
+        self._locks = KeyedLock()
+        self._pending: dict[str, int] = {}
         self._ended_at_s: dict[str, float] = {}
 
-    def owe(self, broker_id: str) -> None:
+    def add(self, broker_id: str) -> None:
         """Note that a session was taken from a broker: `settle` ends that broker's present connection."""
-        self._owed[broker_id] = self._owed.get(broker_id, 0) + 1
+        self._pending[broker_id] = self._pending.get(broker_id, 0) + 1
 
     async def settle(self) -> None:
         """Return when the connections of all brokers noted before this call are ended.
@@ -45,17 +45,17 @@ class Fencing:
         Raises:
             StorageError: The store refused to end a connection.
         """
-        for broker_id in list(self._owed):
-            async with self._turns.take(broker_id):
-                if broker_id not in self._owed:
+        for broker_id in list(self._pending):
+            async with self._locks.take(broker_id):
+                if broker_id not in self._pending:
                     continue  # another call did it meanwhile
                 await trio.sleep_until(self._ended_at_s.get(broker_id, -math.inf) + _INTERVAL_S)
-                owed = self._owed[broker_id]
+                count = self._pending[broker_id]
                 lease = await self._store_retry.get(keys.broker(broker_id))
                 self._ended_at_s.pop(broker_id, None)
                 names = decode(Lease, lease.key, lease.value).clients if lease is not None else ()
                 for name in names:
                     if await self._store_retry.end_client(name):
                         self._ended_at_s[broker_id] = trio.current_time()
-                if self._owed[broker_id] == owed:
-                    del self._owed[broker_id]
+                if self._pending[broker_id] == count:
+                    del self._pending[broker_id]

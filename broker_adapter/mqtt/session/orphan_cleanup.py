@@ -20,7 +20,7 @@ from broker_adapter.mqtt.session.commits import Commits
 from broker_adapter.mqtt.session.keyed_lock import KeyedLock
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
-from broker_adapter.mqtt.session.publishes import LeftPublishes
+from broker_adapter.mqtt.session.publishes import PendingPublishes
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord
@@ -43,8 +43,8 @@ class OrphanCleanup:
         commits: Commits the changes.
         leases: Tells which brokers are dead.
         broker_id: This broker.
-        turns: Held during each action about a client.
-        left: Publishes of this broker's own lost sessions; they are answered before the sessions are closed.
+        locks: Held during each action about a client.
+        pending_publishes: Unanswered publishes of this broker's lost sessions; answered before these are closed.
         fence: Ends the connections of brokers that had a client's session earlier.
         open_here: Returns the sessions that are open at this broker, by client.
         clock: Gives the time at which they end.
@@ -56,8 +56,8 @@ class OrphanCleanup:
         commits: Commits,
         leases: Leases,
         broker_id: str,
-        turns: KeyedLock,
-        left: LeftPublishes,
+        locks: KeyedLock,
+        pending_publishes: PendingPublishes,
         *,
         fence: Callable[[str, Iterable[str]], Awaitable[None]],
         open_here: Callable[[], dict[str, OwnedSession]],
@@ -69,8 +69,8 @@ class OrphanCleanup:
         self._leases = leases
         self._fence = fence
         self._broker_id = broker_id
-        self._turns = turns
-        self._left = left
+        self._locks = locks
+        self._pending_publishes = pending_publishes
         self._open_here = open_here
         self._clock = clock
         self._statistics = statistics
@@ -146,7 +146,7 @@ class OrphanCleanup:
                 try:
                     await self._close(owner, _client_of(mark), mark)
                 except (CorruptionError, FormatVersionError):
-                    _log.exception("a session of broker %r cannot be read; it is left alone", owner)
+                    _log.exception("a session of broker %r cannot be read; it is skipped", owner)
                 except StorageError as error:
                     failed.append(error)
 
@@ -158,9 +158,9 @@ class OrphanCleanup:
 
     async def _close(self, owner: str, client_id: str, mark: StateValue | None = None) -> None:
         """Close a session in place of its owner; does nothing if it has another owner now."""
-        async with self._turns.take(client_id):
+        async with self._locks.take(client_id):
             if owner == self._broker_id:
-                await self._left.wait_answered(client_id)
+                await self._pending_publishes.wait_answered(client_id)
             attempt = 0
             while not (owner == self._broker_id and client_id in self._open_here()):
                 found = await read(self._store_retry, client_id)

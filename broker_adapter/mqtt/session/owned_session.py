@@ -49,7 +49,7 @@ _PAUSE_S: Final = 0.1
 
 
 @attrs.frozen(slots=True)
-class _Taken:
+class _MessageIds:
     """Packet identifiers of messages that belong to the session if and only if a write is carried out.
 
     Those of received messages have their digests with them, as in `Session.inbound`.
@@ -59,7 +59,7 @@ class _Taken:
     claiming: Collection[int] = ()
 
 
-_NO_MESSAGES: Final = _Taken()
+_NO_MESSAGES: Final = _MessageIds()
 
 
 class OwnedSession:
@@ -76,7 +76,6 @@ class OwnedSession:
 
     __slots__ = (
         "_checked_at_s",
-        "_doubts",
         "_is_closed",
         "_lock",
         "_on_lost",
@@ -87,6 +86,7 @@ class OwnedSession:
         "_record_wanted",
         "_store_retry",
         "_stored",
+        "_unconfirmed",
         "_wanted",
         "_write_number",
         "_written_at_s",
@@ -114,7 +114,7 @@ class OwnedSession:
         self._wanted = self._stored = 0
         self._record_wanted = self._record_stored = 0
         self._write_number = 0
-        self._doubts: dict[int, _Taken] = {}
+        self._unconfirmed: dict[int, _MessageIds] = {}
         self._is_closed = False
         self._written_at_s = self._checked_at_s = 0.0
 
@@ -165,7 +165,7 @@ class OwnedSession:
             self._record_wanted = self._wanted
         async with self.lock:
             self.require_owned()
-            await self._write(changes, _Taken(received, claiming))
+            await self._write(changes, _MessageIds(received, claiming))
 
     async def hand_over(self) -> None:
         """Prepare for another owner: end the connection, store the progress, and write nothing more."""
@@ -227,26 +227,26 @@ class OwnedSession:
     def begin_snapshot(self) -> tuple[StatePut, int]:
         """Return the put that stores the progress now, and the value to pass to `snapshot_stored`."""
         self._write_number += 1
-        self._doubts[self._write_number] = _NO_MESSAGES
+        self._unconfirmed[self._write_number] = _NO_MESSAGES
         return self._progress_put(self._write_number, _NO_MESSAGES), self._wanted
 
     def snapshot_stored(self, version: int, covers: int) -> None:
         """The put of `begin_snapshot` was carried out."""
         self._progress_version = version
-        self._doubts.clear()
+        self._unconfirmed.clear()
         if self._record_wanted <= self._record_stored:
             self._stored = covers
 
     # One write
 
-    async def _write(self, changes: Changes, taken: _Taken) -> None:
+    async def _write(self, changes: Changes, taken: _MessageIds) -> None:
         """Make one write, and repeat it until its outcome is known. The caller holds the lock."""
         await self._check()
         # As long as no progress is stored, only the condition on the record can refuse an earlier owner.
         covers, with_record = self._wanted, self._record_wanted > self._record_stored or not self._progress_version
         self._write_number += 1
         number = self._write_number
-        self._doubts[number] = taken
+        self._unconfirmed[number] = taken
         attempt = 0
         while True:
             record = self._current_record() if with_record else self._record
@@ -259,21 +259,21 @@ class OwnedSession:
                 )
             except VersionConflictError as error:
                 if not any(concerns(error, put.key) for put in puts):
-                    del self._doubts[number]
+                    del self._unconfirmed[number]
                     raise
-                if await self._look() == number:
+                if await self._read_stored() == number:
                     break
                 await self._store_retry.pause_after_conflict(attempt)
             except StorageError as error:
-                self._judge(error, number, is_snapshot=changes is _NOTHING)
+                self._raise_unless_temporary(error, number, is_snapshot=changes is _NOTHING)
                 await self._store_retry.pause(attempt)
-                if await self._look() == number:
+                if await self._read_stored() == number:
                     break
             else:
                 self._progress_version = committed.values[0].version
                 if with_record:
                     self._record_version = committed.values[1].version
-                self._settle(number)
+                self._confirm(number)
                 break
             attempt += 1
         self._record = record
@@ -296,18 +296,18 @@ class OwnedSession:
             self._checked_at_s = now_s
         elif now_s - self._checked_at_s > _CHECK_INTERVAL_S:
             self._checked_at_s = now_s
-            await self._look()
+            await self._read_stored()
 
-    def _judge(self, error: StorageError, number: int, *, is_snapshot: bool) -> None:
+    def _raise_unless_temporary(self, error: StorageError, number: int, *, is_snapshot: bool) -> None:
         """Raise an error that the caller must handle; return if the write is to be tried again."""
         if isinstance(error, ConnectionLostError | ShuttingDownError) or (is_snapshot and may_pass(error)):
             return
         if not isinstance(error, StorageFailedError):
             # The store refused the write. After a `StorageFailedError` it may have been carried out nevertheless.
-            del self._doubts[number]
+            del self._unconfirmed[number]
         raise error
 
-    async def _look(self) -> int:
+    async def _read_stored(self) -> int:
         """Read the session from the store; return the number of this owner's write that was carried out last.
 
         The record is read last: a broker that takes a session takes its record no later than its progress. So if the
@@ -329,40 +329,40 @@ class OwnedSession:
         if progress.claim != self.claim:
             # Progress of an earlier owner: nothing of this owner was stored yet.
             return 0
-        self._settle(progress.write_number)
+        self._confirm(progress.write_number)
         return progress.write_number
 
-    def _settle(self, number: int) -> None:
+    def _confirm(self, number: int) -> None:
         """This write was carried out, so no earlier unconfirmed write can be carried out any more."""
-        taken = self._doubts.pop(number, None)
+        taken = self._unconfirmed.pop(number, None)
         if taken is not None:
             self.session.inbound.update(taken.received)
             self.session.out.claimed(taken.claiming)
-            for other in [one for one in self._doubts if one < number]:
-                del self._doubts[other]
+            for other in [one for one in self._unconfirmed if one < number]:
+                del self._unconfirmed[other]
 
     async def _still_owned(self) -> bool:
-        """Whether the session was not closed yet: its record still names the owner. It is read last, see `_look`."""
+        """Whether the session was not closed yet: its record names the owner. It is read last, see `_read_stored`."""
         progress = await self._store_retry.get(keys.progress(self.session.client_id))
         stored = await self._store_retry.get(keys.session(self.session.client_id))
         if stored is None:
             return False
         record = decode(SessionRecord, stored.key, stored.value)
-        if record.claim != self.claim or record.owner == transitions.NOBODY:
+        if record.claim != self.claim or record.owner == transitions.NO_OWNER:
             return False
         self._record_version = stored.version
         self._progress_version = 0 if progress is None else progress.version
         if progress is not None and (found := decode(ProgressRecord, progress.key, progress.value)).claim == self.claim:
-            self._settle(found.write_number)
+            self._confirm(found.write_number)
         return True
 
     # Stored forms
 
-    def _progress_put(self, number: int, taken: _Taken) -> StatePut:
+    def _progress_put(self, number: int, taken: _MessageIds) -> StatePut:
         progress = self._progress(number, taken)
         return StatePut(keys.progress(self.session.client_id), encode(progress), self._progress_version)
 
-    def _progress(self, number: int, taken: _Taken) -> ProgressRecord:
+    def _progress(self, number: int, taken: _MessageIds) -> ProgressRecord:
         session = self.session
         if not session.is_durable:
             return ProgressRecord(self.claim, number)

@@ -78,7 +78,7 @@ class PeerChannel:
     async def ask(self, owner: str, client_id: str, epoch: int, *, timeout_s: float) -> bool:
         """Ask the owner of a session to give it up; return whether it answered that it has.
 
-        After a broker did not answer, later calls do not wait for it until `heard_of` is called for it.
+        After a broker did not answer, later calls do not wait for it until `mark_alive` is called for it.
         """
         if owner in self._silent:
             return False
@@ -86,7 +86,7 @@ class PeerChannel:
         answered = self._asked.setdefault(question, trio.Event())
         try:
             with trio.move_on_after(timeout_s):
-                await self._say(PeerMessage("yield", self._broker_id, owner, client_id, epoch))
+                await self._send(PeerMessage("yield", self._broker_id, owner, client_id, epoch))
                 await answered.wait()
                 return True
         except StorageError as error:
@@ -98,7 +98,7 @@ class PeerChannel:
         self._silent.add(owner)
         return False
 
-    def heard_of(self, broker_id: str) -> None:
+    def mark_alive(self, broker_id: str) -> None:
         """A broker has shown that it is alive."""
         self._silent.discard(broker_id)
 
@@ -119,7 +119,7 @@ class PeerChannel:
                                 if isinstance(record, Gap):
                                     self._on_missed()
                                 else:
-                                    await self._hear(record.value, nursery, room)
+                                    await self._handle(record.value, nursery, room)
                 except ShardNotFoundError:
                     _log.warning("the control shard was deleted; it is created again")
                 except StorageError as error:
@@ -131,7 +131,7 @@ class PeerChannel:
                 attempt += 1
                 self._on_missed()
 
-    async def _hear(self, value: bytes, nursery: trio.Nursery, room: trio.Semaphore) -> None:
+    async def _handle(self, value: bytes, nursery: trio.Nursery, room: trio.Semaphore) -> None:
         try:
             message = decode(PeerMessage, CONTROL_SHARD.encode(), value)
         except (CorruptionError, FormatVersionError) as error:
@@ -152,12 +152,12 @@ class PeerChannel:
         try:
             await self._give_up(message.client_id, message.epoch)
             answer = PeerMessage("yielded", self._broker_id, message.sender, message.client_id, message.epoch)
-            await self._say(answer)
+            await self._send(answer)
         except StorageError as error:
             # The other broker continues after its timeout; the session's own writes get the same error.
             _log.warning("session of client %r was not stored before it was given up: %s", message.client_id, error)
         finally:
             room.release()
 
-    async def _say(self, message: PeerMessage) -> None:
+    async def _send(self, message: PeerMessage) -> None:
         await self._adapter.append(CONTROL_SHARD, [encode(message)], ack=AckLevel.MEMORY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker_adapter.mqtt.session.session import Session
 
 
-class LeftPublishes:
+class PendingPublishes:
     """Sessions that are closed at this broker, with publishes that the store has not answered.
 
     Until they are answered no other connection may open the session: these publishes could be stored behind those of

@@ -26,7 +26,7 @@ from broker_adapter.mqtt.session.orphan_cleanup import OrphanCleanup
 from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.owned_session import NOTHING_RECEIVED, OwnedSession, session_from
 from broker_adapter.mqtt.session.peer_channel import PeerChannel
-from broker_adapter.mqtt.session.publishes import LeftPublishes
+from broker_adapter.mqtt.session.publishes import PendingPublishes
 from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import Shares
@@ -34,7 +34,7 @@ from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_message import stored_will
-from broker_adapter.mqtt.session.takeover import Taken, Takeover, check_client
+from broker_adapter.mqtt.session.takeover import TakenSession, Takeover, require_present
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.verification import Verification
@@ -116,16 +116,18 @@ class Sessions:
             statistics,
         )
         self._open: dict[str, OwnedSession] = {}
-        self._left = LeftPublishes()
-        self._verification = Verification(broker_id, self._leases, lambda: self._open, self._left, on_unanswered)
-        self._turns = KeyedLock()
+        self._pending_publishes = PendingPublishes()
+        self._verification = Verification(
+            broker_id, self._leases, lambda: self._open, self._pending_publishes, on_unanswered
+        )
+        self._locks = KeyedLock()
         self._orphan_cleanup = OrphanCleanup(
             store_retry,
             self._commits,
             self._leases,
             broker_id,
-            self._turns,
-            self._left,
+            self._locks,
+            self._pending_publishes,
             fence=self._takeover.fence,
             open_here=lambda: self._open,
             clock=clock,
@@ -135,7 +137,7 @@ class Sessions:
             store_retry, self._commits, self._shares, clock, broker_id, lambda: self._leases.alive, settings, statistics
         )
         self._saving = WriteBehind(store_retry, settings.save_interval_s)
-        self._suspects: dict[str, float] = {}
+        self._checks_due_s: dict[str, float] = {}
         self._wants_audit = True
         self._adopting: set[str] = set()
 
@@ -155,7 +157,7 @@ class Sessions:
             with self._store_retry.adapter.before_resending(self._verification.verify):
                 await self._run(task_status)
         finally:
-            if not self._open and not self._suspects:
+            if not self._open and not self._checks_due_s:
                 with trio.move_on_after(self._settings.yield_timeout_s, shield=True):
                     await self._give_back_lease()
 
@@ -166,7 +168,7 @@ class Sessions:
             tasks.start_soon(self._timers.run)
             tasks.start_soon(self._saving.run)
             tasks.start_soon(self._claims.run)
-            tasks.start_soon(self._keep_accounts)
+            tasks.start_soon(self._correct_store)
             task_status.started()
             await trio.sleep_forever()
 
@@ -192,7 +194,7 @@ class Sessions:
                 _log.warning("the leases of other brokers could not be read: %s", error)
                 continue
             for broker_id in changed:
-                self._peer_channel.heard_of(broker_id)
+                self._peer_channel.mark_alive(broker_id)
             for broker_id, lease in run_out.items():
                 if broker_id not in self._adopting:
                     self._adopting.add(broker_id)
@@ -206,18 +208,18 @@ class Sessions:
         finally:
             self._adopting.discard(broker_id)
 
-    async def _keep_accounts(self) -> None:
+    async def _correct_store(self) -> None:
         """Correct the store where it says that a session is open here and it is not."""
         next_audit_s = 0.0
         while True:
             now_s = trio.current_time()
             try:
                 await self._fencing.settle()
-                for client_id, due_s in [one for one in self._suspects.items() if one[1] <= now_s]:
+                for client_id, due_s in [one for one in self._checks_due_s.items() if one[1] <= now_s]:
                     await self._takeover.fence(client_id)
                     await self._orphan_cleanup.check(client_id)
-                    if self._suspects[client_id] == due_s:
-                        del self._suspects[client_id]
+                    if self._checks_due_s[client_id] == due_s:
+                        del self._checks_due_s[client_id]
                 if self._wants_audit or now_s >= next_audit_s:
                     self._wants_audit = False
                     next_audit_s = now_s + self._settings.audit_interval_s
@@ -230,9 +232,9 @@ class Sessions:
     def _request_audit(self) -> None:
         self._wants_audit = True
 
-    def _suspect(self, client_id: str, after_s: float = 0.0) -> None:
+    def _schedule_check(self, client_id: str, after_s: float = 0.0) -> None:
         """Check soon whether the store wrongly names this broker as the owner of a client's session."""
-        self._suspects[client_id] = trio.current_time() + after_s
+        self._checks_due_s[client_id] = trio.current_time() + after_s
 
     # Opening
 
@@ -244,7 +246,7 @@ class Sessions:
         expiry_interval_s: int,
         will: Will | None,
         version: Version,
-        has_given_up: Callable[[bool], bool] = lambda _is_owned: False,
+        may_have_left: Callable[[bool], bool] = lambda _is_owned: False,
     ) -> OpenedSession:
         """Make this broker the owner of the client's session, whoever owned it before, or create a new session.
 
@@ -252,12 +254,12 @@ class Sessions:
         is configured. Must not return until the ownership is durable.
 
         Args:
-            has_given_up: Called with whether the session has an owner; returns whether the client may have closed this
+            may_have_left: Called with whether the session has an owner; returns whether the client may have closed this
                 connection and be connected elsewhere.
                 It is called again before each step that would take the session from another connection.
 
         Raises:
-            ClientGoneError: ``has_given_up`` returned true.
+            ClientGoneError: ``may_have_left`` returned true.
             StoreUnavailableError: The store did not answer in time.
             StorageError: The store refuses the session.
         """
@@ -272,16 +274,16 @@ class Sessions:
         opened: OpenedSession | None = None
         try:
             with trio.move_on_after(self._settings.open_timeout_s):
-                async with self._turns.take(client_id):
+                async with self._locks.take(client_id):
                     local = self._open.get(client_id)
-                    check_client(client_id, has_given_up, is_owned=local is not None)
+                    require_present(client_id, may_have_left, is_owned=local is not None)
                     if local is not None:
                         await local.hand_over()
-                    await self._left.wait_answered(client_id)
-                    opened = self._register(await self._takeover.take(client_id, wanted, has_given_up))
+                    await self._pending_publishes.wait_answered(client_id)
+                    opened = self._register(await self._takeover.take(client_id, wanted, may_have_left))
         finally:
             if opened is None:
-                self._suspect(client_id)
+                self._schedule_check(client_id)
         if opened is None:
             raise StoreUnavailableError(
                 f"the store did not answer within {self._settings.open_timeout_s:g} s: the session of client "
@@ -289,7 +291,7 @@ class Sessions:
             )
         return opened
 
-    def _register(self, taken: Taken) -> OpenedSession:
+    def _register(self, taken: TakenSession) -> OpenedSession:
         transition = taken.transition
         record = transition.record
         assert record is not None
@@ -309,18 +311,18 @@ class Sessions:
 
     async def _give_up(self, client_id: str, epoch: int) -> None:
         """Another broker asks for a session: store it a last time, and end its connection."""
-        async with self._turns.take(client_id):
+        async with self._locks.take(client_id):
             owned = self._open.get(client_id)
             if owned is not None and owned.session.epoch <= epoch:
                 # The other broker may die before it takes the session.
-                self._suspect(client_id, after_s=2 * self._settings.open_timeout_s)
+                self._schedule_check(client_id, after_s=2 * self._settings.open_timeout_s)
                 await owned.hand_over()
-            await self._left.wait_answered(client_id)
+            await self._pending_publishes.wait_answered(client_id)
             await self._takeover.fence(client_id)
 
     def _lost(self, owned: OwnedSession) -> None:
         self._remove(owned)
-        self._left.add(owned.session)
+        self._pending_publishes.add(owned.session)
         self.statistics.fenced_count += 1
         self._on_fenced(owned.session)
 
@@ -452,9 +454,9 @@ class Sessions:
             is_done = True
         finally:
             self._remove(owned)
-            self._left.add(session)
+            self._pending_publishes.add(session)
             if not is_done:
-                self._suspect(session.client_id)
+                self._schedule_check(session.client_id)
 
     async def join_share(self, session: Session, group: str, topic_filter: str, *, after: Position) -> Membership:
         """Make the session a member of a shared subscription; a second call changes nothing.

@@ -25,7 +25,7 @@ _CONFLICTS_IN_ONE_STEP: Final = 2
 
 
 @attrs.frozen(slots=True)
-class Taken:
+class TakenSession:
     """A session that this broker owns now.
 
     Attributes:
@@ -39,13 +39,13 @@ class Taken:
     progress_version: int
 
 
-def check_client(client_id: str, has_given_up: Callable[[bool], bool], *, is_owned: bool) -> None:
+def require_present(client_id: str, may_have_left: Callable[[bool], bool], *, is_owned: bool) -> None:
     """Raise if the client may be connected elsewhere; see `Sessions.open`.
 
     Raises:
-        ClientGoneError: ``has_given_up`` returned true.
+        ClientGoneError: ``may_have_left`` returned true.
     """
-    if has_given_up(is_owned):
+    if may_have_left(is_owned):
         raise ClientGoneError(
             f"client {client_id!r} has closed its connection, or sent its CONNECT while this broker was paused, and "
             f"may be connected elsewhere: its session was not opened"
@@ -91,7 +91,7 @@ class Takeover:
         # are kept for the next action on the session at this broker.
         self._unfenced: dict[str, set[str]] = {}
 
-    async def take(self, client_id: str, wanted: Opening, has_given_up: Callable[[bool], bool]) -> Taken:
+    async def take(self, client_id: str, wanted: Opening, may_have_left: Callable[[bool], bool]) -> TakenSession:
         """Read, decide and commit, until a commit is carried out. Of competing brokers exactly one commits, each time.
 
         When this returns, an owner that did not give the session up can store nothing for it any more. After a
@@ -117,9 +117,9 @@ class Takeover:
                 continue
             if record is not None:
                 self._note_unfenced(client_id, record.unfenced)
-            is_elsewhere = record is not None and record.owner not in (transitions.NOBODY, self._broker_id)
+            is_elsewhere = record is not None and record.owner not in (transitions.NO_OWNER, self._broker_id)
             # If the client connects elsewhere after this, the commit below fails, because the record has changed.
-            check_client(client_id, has_given_up, is_owned=is_elsewhere)
+            require_present(client_id, may_have_left, is_owned=is_elsewhere)
             if record is not None and is_elsewhere and record.epoch not in asked:
                 asked.add(record.epoch)
                 if not await self._peer_channel.ask(
@@ -148,7 +148,7 @@ class Takeover:
                     continue
                 record_version = committed.values[0].version
                 progress_version = committed.values[1].version if opening.expiry_interval_s > 0 else 0
-                return Taken(transition, record_version, progress_version)
+                return TakenSession(transition, record_version, progress_version)
             attempt += 1
 
     def _note_unfenced(self, client_id: str, broker_ids: Iterable[str]) -> None:
@@ -169,10 +169,10 @@ class Takeover:
         """
         self._note_unfenced(client_id, unfenced)
         for owner in self._unfenced.pop(client_id, ()):
-            self._fencing.owe(owner)
+            self._fencing.add(owner)
         await self._fencing.settle()
 
-    async def _finish(self, opening: Opening, transition: Transition, record_version: int) -> Taken | None:
+    async def _finish(self, opening: Opening, transition: Transition, record_version: int) -> TakenSession | None:
         """Take the progress of a session whose record this broker has taken, if that was not done in the same step.
 
         An earlier owner that still writes notices soon that the record has another owner.
@@ -189,11 +189,11 @@ class Takeover:
             if found.record is None or found.record.claim != record.claim:
                 return None
             if transition.progress is not None:
-                return Taken(transition, record_version, found.progress_version)
+                return TakenSession(transition, record_version, found.progress_version)
             if second is not None and (found.progress is None or found.progress.claim == record.claim):
                 # The second step was carried out, and only its answer was lost.
                 whole = attrs.evolve(transition, progress=second.progress)
-                return Taken(whole, record_version, found.progress_version)
+                return TakenSession(whole, record_version, found.progress_version)
             second = transitions.progress_taken(found, record, opening)
             try:
                 committed = await self._commits.make(record.client_id, second)
@@ -201,5 +201,5 @@ class Takeover:
                 await self._store_retry.pause_after(error, attempt)
             else:
                 whole = attrs.evolve(transition, progress=second.progress)
-                return Taken(whole, record_version, committed.values[0].version if committed.values else 0)
+                return TakenSession(whole, record_version, committed.values[0].version if committed.values else 0)
             attempt += 1

@@ -25,7 +25,7 @@ from broker_adapter.state_forms import encode
 WILL: Final = "will"
 EXPIRY: Final = "expiry"
 
-NOBODY: Final = ""
+NO_OWNER: Final = ""
 _SECOND_US: Final = 1_000_000
 
 
@@ -139,7 +139,7 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
     if old is None or old.owner != opening.broker_id:
         puts.append(StatePut(keys.owned(opening.broker_id, found.client_id), found.client_id.encode()))
     if old is not None:
-        if old.owner not in (NOBODY, opening.broker_id):
+        if old.owner not in (NO_OWNER, opening.broker_id):
             deletes.append(StateDelete(keys.owned(old.owner, found.client_id)))
         deletes += _timers_of(old)
     return Transition(
@@ -177,7 +177,7 @@ def progress_taken(found: Found, record: SessionRecord, opening: Opening) -> Tra
 
 def will_go_on(record: SessionRecord, opening: Opening, now_us: int) -> bool:
     """Whether opening a session continues it; only then its progress matters."""
-    is_over = record.owner == NOBODY and 0 < record.expires_due_us <= now_us
+    is_over = record.owner == NO_OWNER and 0 < record.expires_due_us <= now_us
     return not opening.clean_start and record.expiry_interval_s > 0 and not is_over
 
 
@@ -218,7 +218,7 @@ def closed(
         old,
         epoch=old.epoch if claim is None else old.epoch + 1,
         claim=old.claim if claim is None else claim,
-        owner=NOBODY,
+        owner=NO_OWNER,
         expiry_interval_s=expiry_s,
         disconnected_at_us=now_us,
         will=will_later,
@@ -257,7 +257,7 @@ def will_published(found: Found) -> Transition:
 
 def is_due(record: SessionRecord | None, kind: str, due_us: int) -> bool:
     """Whether a timer of a session is the one that its record names."""
-    if record is None or record.owner != NOBODY:
+    if record is None or record.owner != NO_OWNER:
         return False
     return due_us == (record.will_due_us if kind == WILL else record.expires_due_us)
 
@@ -268,7 +268,7 @@ def _ended(found: Found, will: StoredWill | None) -> Transition:
     deletes = [StateDelete(keys.session(old.client_id), found.record_version), *_timers_of(old)]
     # Needs no version: only the holder of the record may write it, and the record is deleted.
     deletes.append(StateDelete(keys.progress(old.client_id)))
-    if old.owner != NOBODY:
+    if old.owner != NO_OWNER:
         deletes.append(StateDelete(keys.owned(old.owner, old.client_id)))
     return Transition(None, None, Changes(deletes=tuple(deletes)), will=will, left=old.memberships)
 
@@ -276,7 +276,7 @@ def _ended(found: Found, will: StoredWill | None) -> Transition:
 def _will_at_takeover(old: SessionRecord, now_us: int, *, goes_on: bool) -> StoredWill | None:
     if old.will is None or not goes_on:
         return old.will
-    if old.owner != NOBODY:
+    if old.owner != NO_OWNER:
         return old.will if old.will.delay_s == 0 else None
     return old.will if 0 < old.will_due_us <= now_us else None
 

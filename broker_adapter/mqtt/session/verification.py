@@ -15,7 +15,7 @@ from contextlib import aclosing
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
-from broker_adapter.mqtt.session.publishes import LeftPublishes
+from broker_adapter.mqtt.session.publishes import PendingPublishes
 from broker_adapter.mqtt.session.session import Session
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend
@@ -30,7 +30,7 @@ class Verification:
         broker_id: This broker.
         leases: Tells whether this broker was declared dead.
         open_here: Returns the sessions that are open at this broker, by client.
-        left: Closed sessions with unanswered publishes.
+        pending_publishes: Closed sessions with unanswered publishes.
         on_unanswered: Called for a session that this broker still owns and some of whose publishes will never be
             answered: its connection must end, so that the client sends them again.
 
@@ -43,13 +43,13 @@ class Verification:
         broker_id: str,
         leases: Leases,
         open_here: Callable[[], dict[str, OwnedSession]],
-        left: LeftPublishes,
+        pending_publishes: PendingPublishes,
         on_unanswered: Callable[[Session], None],
     ) -> None:
         self._broker_id = broker_id
         self._leases = leases
         self._open_here = open_here
-        self._left = left
+        self._pending_publishes = pending_publishes
         self._on_unanswered = on_unanswered
         self.count = 0
 
@@ -85,7 +85,7 @@ class Verification:
         An append that shares a batch with a withdrawn one is not sent again either. Then the later publishes of its
         connection must not be sent either, so that the client's messages keep their order when it sends them again.
         """
-        gone = self._left.sessions()
+        gone = self._pending_publishes.sessions()
         if not gone:
             return
         still_open = [one.session for one in self._open_here().values() if one.session.publishes is not None]

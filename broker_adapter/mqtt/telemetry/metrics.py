@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import attrs
 
-from broker_adapter.bridge.driver import DOINGS
+from broker_adapter.bridge.driver import DRIVER_STATES
 from broker_adapter.mqtt.delivery import DeliveryStatistics
 from broker_adapter.mqtt.model.statistics import BrokerStatistics, Traffic
 from broker_adapter.mqtt.rules.follower import Followed
@@ -85,7 +85,7 @@ def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: in
     yield gauge("journal_broker_behind_clients", "Clients that catch up from the store.", delivery.behind)
     yield gauge("journal_broker_blocked_clients", "Clients that do not read what is sent.", broker.blocked_count)
     yield counter("journal_broker_delivery_gaps_total", "Ranges of records gone before delivery.", delivery.gaps)
-    yield from _bridges(serving.bridges.doing())
+    yield from _bridges(serving.bridges.states())
     yield from _rules(serving.rules())
 
 
@@ -154,12 +154,12 @@ def _loop(loop_lag: LoopLag) -> Iterator[Family]:
     yield counter("journal_broker_loop_stalled_seconds_total", "How late it was then, in all.", loop_lag.stalled_s)
 
 
-def _bridges(doing: Mapping[str, str]) -> Iterator[Family]:
+def _bridges(states: Mapping[str, str]) -> Iterator[Family]:
     yield gauges(
         "journal_broker_bridge_state",
         "Role of this broker for a bridge: 1 for the present one.",
         ("bridge", "state"),
-        {(name, state): state == now for name, now in doing.items() for state in dict.fromkeys((*DOINGS, now))},
+        {(name, state): state == now for name, now in states.items() for state in dict.fromkeys((*DRIVER_STATES, now))},
     )
 
 

@@ -13,13 +13,13 @@ from journal.telemetry.http_pages import Page, Reply, Request, health_reply
 _CHALLENGE: Final = 'Basic realm="journal-broker", charset="UTF-8"'
 
 
-def broker_pages(health: Health, max_connections: int, asks: AccessControl | None) -> dict[str, Page]:
+def broker_pages(health: Health, max_connections: int, access: AccessControl | None) -> dict[str, Page]:
     """The pages, by path.
 
     Args:
         health: Health of the broker.
         max_connections: The configured limit of connections.
-        asks: Users who may connect may see metrics; None: no password is needed. Health needs no password: it has no
+        access: Users who may connect may see metrics; None: no password is needed. Health needs no password: it has no
             data about clients, and programs that check it have no passwords.
     """
 
@@ -30,7 +30,7 @@ def broker_pages(health: Health, max_connections: int, asks: AccessControl | Non
         return health_reply(health.why_not_ready())
 
     async def metrics(request: Request) -> Reply:
-        if asks is not None and not await _may_see(asks, request):
+        if access is not None and not await _may_see(access, request):
             return Reply(b"name a user of access.users_file and its password\n", 401, challenge=_CHALLENGE)
         return Reply(page_of(await broker_metrics(health, max_connections)), content_type=CONTENT_TYPE)
 

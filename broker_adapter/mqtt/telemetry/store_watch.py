@@ -22,7 +22,7 @@ _FIRST_TOLD_S: Final = 2.0
 _TOLD_EVERY_S: Final = 10.0
 
 # This key is never written: only the answer matters.
-_ASKED_FOR: Final = b"mqtt/health"
+_CHECKED_KEY: Final = b"mqtt/health"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -73,7 +73,7 @@ class StoreWatch:
         reason = f"no answer within {PATIENCE_S:.0f} s"
         with trio.move_on_after(PATIENCE_S):
             try:
-                await self._adapter.get_state(_ASKED_FOR)
+                await self._adapter.get_state(_CHECKED_KEY)
             except OverloadedError:
                 # An overloaded store is up: publishes wait, and publishers notice.
                 reason = ""
@@ -95,7 +95,7 @@ class StoreWatch:
         self.reason = reason
 
 
-async def tell_of_waiting(store_url: str, waiting: trio.CancelScope) -> None:
+async def log_waiting(store_url: str, waiting: trio.CancelScope) -> None:
     """Log at intervals that a store has not answered yet, until the scope is cancelled."""
     with waiting:
         await trio.sleep(_FIRST_TOLD_S)

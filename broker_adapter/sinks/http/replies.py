@@ -87,7 +87,7 @@ def error_of(reply: Reply, address: str, sent: Sequence[int], now: datetime) -> 
     if 200 <= reply.status < 300:
         return None
     if reply.status in _BLAMES_WHAT_WAS_SENT:
-        return BatchRefusedError(f"{address} refused the batch with status {reply.status}{_told(reply.body)}")
+        return BatchRefusedError(f"{address} refused the batch with status {reply.status}{_excerpt(reply.body)}")
     return _outage(reply, address, now)
 
 
@@ -138,19 +138,19 @@ def _partly_taken(reply: Reply, address: str, sent: Sequence[int]) -> SinkError 
 
 
 def _outage(reply: Reply, address: str, now: datetime) -> SinkUnavailableError:
-    told = _told(reply.body)
+    detail = _excerpt(reply.body)
     if 300 <= reply.status < 400:
         # Without what may be a secret in it.
         elsewhere = reply.location.partition("?")[0] or "elsewhere"
-        told = f": it redirects to {_shown(elsewhere)}; set url to that address, redirects are not followed"
+        detail = f": it redirects to {_shown(elsewhere)}; set url to that address, redirects are not followed"
     elif advice := _ADVICE.get(reply.status):
-        told += f"; {advice}"
+        detail += f"; {advice}"
     return SinkUnavailableError(
-        f"{address} answered with status {reply.status}{told}", retry_after_s=retry_after_s(reply.retry_after, now)
+        f"{address} answered with status {reply.status}{detail}", retry_after_s=retry_after_s(reply.retry_after, now)
     )
 
 
-def _told(body: bytes) -> str:
+def _excerpt(body: bytes) -> str:
     shown = _shown(body[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "replace"))
     return f": {shown}" if shown else ""
 

@@ -17,8 +17,8 @@ from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Reason
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish
 from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, innermost_reason
 from broker_adapter.sinks.mqtt.delivery import Delivery, Message
-from broker_adapter.sinks.mqtt.reasons import BLAMES_MESSAGE, REFUSES_MESSAGE, advice, told
-from broker_adapter.sinks.mqtt.suspicion import Suspicion
+from broker_adapter.sinks.mqtt.poison_message import PoisonMessageDetector
+from broker_adapter.sinks.mqtt.reasons import BLAMES_MESSAGE, REFUSES_MESSAGE, advice, reason_text
 
 _MAX_PACKET_ID: Final = 65_535
 _MAX_WINDOW: Final = 4_096
@@ -49,7 +49,7 @@ class BrokerConnection:
         connack: Its CONNACK.
         keep_alive_s: Keep-alive interval requested by the client, in seconds.
         retain: Whether messages are retained.
-        suspicion: Knowledge from earlier connections.
+        detector: Knowledge from earlier connections.
 
     Attributes:
         lost: Why it cannot be used any more; None while it can.
@@ -66,7 +66,7 @@ class BrokerConnection:
         *,
         keep_alive_s: int,
         retain: bool,
-        suspicion: Suspicion,
+        detector: PoisonMessageDetector,
     ) -> None:
         assert decoder.version is not None
         self.lost: SinkUnavailableError | None = None
@@ -77,7 +77,7 @@ class BrokerConnection:
         self._version = decoder.version
         self._address = peer.address
         self._retain = retain
-        self._suspicion = suspicion
+        self._detector = detector
         self._window_count = min(said.receive_maximum or _MAX_PACKET_ID, _MAX_WINDOW)
         self._max_packet_bytes = said.maximum_packet_size
         asked_s = said.server_keep_alive if said.server_keep_alive is not None else keep_alive_s
@@ -172,7 +172,7 @@ class BrokerConnection:
         while self._unsent and len(self._unconfirmed) < self._window_count and size_bytes < _SEND_BYTES:
             delivery = self._unsent[0]
             message = delivery.messages[delivery.next_message]
-            if self._unconfirmed and self._suspicion.must_go_alone(message.offset):
+            if self._unconfirmed and self._detector.must_go_alone(message.offset):
                 break
             delivery.next_message += 1
             if delivery.is_sent:
@@ -233,7 +233,7 @@ class BrokerConnection:
             self._refused_last = None
             delivery.confirm()
             return
-        reason = told(packet.reason_code, packet.properties.reason_string)
+        reason = reason_text(packet.reason_code, packet.properties.reason_string)
         if packet.reason_code in REFUSES_MESSAGE:
             self._refused_last = delivery, message
             delivery.refuse(message, reason)
@@ -246,7 +246,7 @@ class BrokerConnection:
             self._pings.popleft().set()
 
     def _take_disconnect(self, packet: Disconnect) -> None:
-        reason = told(packet.reason_code, packet.properties.reason_string)
+        reason = reason_text(packet.reason_code, packet.properties.reason_string)
         self._lose_by_broker(
             f"the broker closed the connection: {reason}{advice(packet.reason_code)}",
             blames_message=packet.reason_code in BLAMES_MESSAGE,
@@ -261,7 +261,7 @@ class BrokerConnection:
         if self.lost is not None:
             return
         under_way = list(self._unconfirmed.values())
-        is_surely_first = self._suspicion.closed([message.offset for _, message in under_way])
+        is_surely_first = self._detector.closed([message.offset for _, message in under_way])
         blamed = self._refused_last
         if blamed is None and under_way and (blames_message or is_surely_first):
             blamed = under_way[0]
@@ -295,7 +295,7 @@ _HANDLERS: Final[dict[type, Callable[..., None]]] = {
 }
 
 
-async def dial(peer: Peer, connect: Connect, suspicion: Suspicion, *, retain: bool) -> BrokerConnection:
+async def dial(peer: Peer, connect: Connect, detector: PoisonMessageDetector, *, retain: bool) -> BrokerConnection:
     """Connect to a broker. The caller must `run` the result.
 
     Raises:
@@ -323,7 +323,7 @@ async def dial(peer: Peer, connect: Connect, suspicion: Suspicion, *, retain: bo
         await trio.aclose_forcefully(stream)
         raise
     return BrokerConnection(
-        stream, decoder, peer, connack, keep_alive_s=connect.keep_alive_s, retain=retain, suspicion=suspicion
+        stream, decoder, peer, connack, keep_alive_s=connect.keep_alive_s, retain=retain, detector=detector
     )
 
 
@@ -339,7 +339,7 @@ async def _connack(stream: trio.abc.Stream, decoder: Decoder, peer: Peer) -> Con
 
 def _check_connack(connack: Connack, peer: Peer, *, retain: bool) -> None:
     if connack.reason_code >= ReasonCode.UNSPECIFIED_ERROR:
-        reason = told(connack.reason_code, connack.properties.reason_string)
+        reason = reason_text(connack.reason_code, connack.properties.reason_string)
         _unavailable(peer, f"refuses the sink: {reason}{advice(connack.reason_code)}")
     if connack.properties.maximum_qos == 0:
         _unavailable(peer, "accepts only QoS 0, without acknowledgements; it cannot be a sink")

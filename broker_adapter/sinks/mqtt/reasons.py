@@ -40,7 +40,7 @@ _ADVICE: Final = {
 _SHOWN_CHARACTERS: Final = 200
 
 
-def told(reason_code: ReasonCode, reason_string: str | None) -> str:
+def reason_text(reason_code: ReasonCode, reason_string: str | None) -> str:
     """A reason code as text, with the broker's reason string: ``not authorized (0x87): ...``."""
     words = f"{reason_code.name.lower().replace('_', ' ')} ({reason_code:#04x})"
     if reason_string:
@@ -50,5 +50,5 @@ def told(reason_code: ReasonCode, reason_string: str | None) -> str:
 
 
 def advice(reason_code: ReasonCode) -> str:
-    """What the operator can do, to be put after `told`; empty if waiting is enough."""
+    """What the operator can do, to be put after `reason_text`; empty if waiting is enough."""
     return f"; {_ADVICE[reason_code]}" if reason_code in _ADVICE else ""

@@ -15,8 +15,8 @@ from broker_adapter.sinks.errors import Refusal, SinkUnavailableError
 from broker_adapter.sinks.json_form import encode_row, encode_value
 from broker_adapter.sinks.mqtt.connection import BrokerConnection, Peer, dial
 from broker_adapter.sinks.mqtt.delivery import Delivery, Message
+from broker_adapter.sinks.mqtt.poison_message import PoisonMessageDetector
 from broker_adapter.sinks.mqtt.settings import MqttSettings
-from broker_adapter.sinks.mqtt.suspicion import Suspicion
 from broker_adapter.sinks.mqtt.topic_template import TopicTemplate
 from broker_adapter.sinks.setting_kinds import read_secret
 from broker_adapter.sinks.sink import Sink, SinkContext
@@ -70,7 +70,7 @@ class MqttSink(Sink):
         self._connection: BrokerConnection | None = None
         # Waiting tasks get the lock in order, so batches keep their order.
         self._starting = trio.Lock()
-        self._suspicion = Suspicion()
+        self._detector = PoisonMessageDetector()
 
     async def check(self) -> None:
         async with self._starting:
@@ -135,7 +135,7 @@ class MqttSink(Sink):
         )
         try:
             with trio.fail_after(settings.timeout_s):
-                self._connection = await dial(self._peer, connect, self._suspicion, retain=settings.retain)
+                self._connection = await dial(self._peer, connect, self._detector, retain=settings.retain)
         except trio.TooSlowError as error:
             raise SinkUnavailableError(
                 f"{self._peer.address} did not answer within timeout_s = {settings.timeout_s}"

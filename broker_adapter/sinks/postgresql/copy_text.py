@@ -39,7 +39,7 @@ def copy_block(rows: Sequence[Row], columns: Sequence[tuple[str, Writer]]) -> by
         fields = [_write_column([row[name] for row in rows], write) for name, write in columns]
         return ("\n".join(map("\t".join, zip(*fields, strict=True))) + "\n").encode()
     except ValueError:
-        _find_unwritable(rows, columns)
+        _raise_unwritable(rows, columns)
         raise
 
 
@@ -50,7 +50,7 @@ def _write_column(values: list[Value], write: Writer) -> Iterable[str]:
     return map(write, values) if write_all is None else write_all(values)
 
 
-def _find_unwritable(rows: Sequence[Row], columns: Sequence[tuple[str, Writer]]) -> None:
+def _raise_unwritable(rows: Sequence[Row], columns: Sequence[tuple[str, Writer]]) -> None:
     for index, row in enumerate(rows):
         for name, write in columns:
             try:

@@ -10,8 +10,8 @@ from broker_adapter.cache_queue.cli.view import (
     bounds,
     measured_rates,
     rate,
+    reported_rates,
     time_to_drain,
-    told_rates,
 )
 from broker_adapter.cache_queue.gauge import depth_of
 from broker_adapter.cache_queue.queue import QueueState
@@ -66,11 +66,11 @@ def test_the_time_to_drain(seen: QueueState, rates: Rates | None, seconds: float
 
 
 def test_rates_are_those_of_who_drives_it_now_and_lately_said_so() -> None:
-    assert told_rates(state(status=status()), NOW_US) == Rates(1.0, 2.0)
-    assert told_rates(state(status=status(age_s=60)), NOW_US) is None
-    assert told_rates(state(status=status("broker-2")), NOW_US) is None
-    assert told_rates(state(status=status(), lease=None), NOW_US) is None
-    assert told_rates(state(), NOW_US) is None
+    assert reported_rates(state(status=status()), NOW_US) == Rates(1.0, 2.0)
+    assert reported_rates(state(status=status(age_s=60)), NOW_US) is None
+    assert reported_rates(state(status=status("broker-2")), NOW_US) is None
+    assert reported_rates(state(status=status(), lease=None), NOW_US) is None
+    assert reported_rates(state(), NOW_US) is None
 
 
 def test_rates_are_measured_between_two_looks() -> None:
@@ -102,7 +102,7 @@ def test_rates_are_measured_between_two_looks() -> None:
 )
 def test_who_does_what(seen: QueueState, doing: str, driven_by: str) -> None:
     view = QueueView(seen, NOW_US, None)
-    assert (view.doing, view.driven_by) == (doing, driven_by)
+    assert (view.activity, view.driven_by) == (doing, driven_by)
 
 
 def test_age_is_that_of_the_oldest_and_never_negative() -> None:

@@ -139,7 +139,7 @@ async def test_a_session_lives_and_moves_on_a_journal_server(tmp_path: Path) -> 
 async def test_of_two_writers_the_store_refuses_the_one_that_lost_the_session(tmp_path: Path) -> None:
     async with journal_cluster(tmp_path, "ab") as (brokers, (deaf, two), _):
         await brokers.store.create_shard("in")
-        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._handle = _deaf  # type: ignore[method-assign]
         session = (await deaf.open()).session
         stored_numbers: list[int] = []
 

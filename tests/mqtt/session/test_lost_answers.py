@@ -281,7 +281,7 @@ async def test_many_positions_are_stored_together_and_one_that_is_fenced_spoils_
         async def deaf(*args: object) -> None:
             await trio.lowlevel.checkpoint()
 
-        one.sessions._peer_channel._hear = deaf  # type: ignore[method-assign]
+        one.sessions._peer_channel._handle = deaf  # type: ignore[method-assign]
         await two.open("c7")
         commits = 0
         commit = one.adapter.commit

@@ -147,7 +147,7 @@ async def test_a_fenced_session_joins_nothing(autojump_clock: MockClock) -> None
         async def deaf(*args: object) -> None:
             await trio.lowlevel.checkpoint()
 
-        one.sessions._peer_channel._hear = deaf  # type: ignore[method-assign]
+        one.sessions._peer_channel._handle = deaf  # type: ignore[method-assign]
         await two.open()
         with pytest.raises(SessionTakenOverError):
             await one.sessions.join_share(session, "g", "a/#", after=Position(5))

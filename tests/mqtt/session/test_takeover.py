@@ -69,7 +69,7 @@ async def test_a_client_that_goes_elsewhere_while_its_session_is_asked_for_keeps
                     expiry_interval_s=3600,
                     will=None,
                     version=Version.V5,
-                    has_given_up=lambda is_owned: has_gone and is_owned,
+                    may_have_left=lambda is_owned: has_gone and is_owned,
                 )
             except ClientGoneError as error:
                 refused.append(error)
@@ -330,7 +330,7 @@ async def test_a_session_taken_while_the_control_shard_was_deaf_is_noticed_by_th
     async with cluster() as brokers:
         one, two = await brokers.start("one"), await brokers.start("two")
         session = (await one.open(expiry_s=0)).session
-        one.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
+        one.sessions._peer_channel._handle = _deaf  # type: ignore[method-assign]
         await two.open()
         assert two.sessions.statistics.forced_count == 1
         assert session.is_open
@@ -407,7 +407,7 @@ async def test_nothing_that_an_owner_stored_is_lost_when_another_takes_over(auto
 
     async with cluster(wrap=wrap) as brokers:
         deaf, two = await brokers.start("deaf"), await brokers.start("two")
-        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._handle = _deaf  # type: ignore[method-assign]
         await brokers.store.create_shard("in")
         session = (await deaf.open()).session
         stored: list[int] = []
@@ -437,7 +437,7 @@ async def test_a_takeover_while_the_old_owner_looks_does_not_let_it_write_once_m
     """It read a record that was still its own and then a progress that was not, and wrote over it."""
     async with cluster(wrap=Path) as brokers:
         deaf, two = await brokers.start("deaf"), await brokers.start("two")
-        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._handle = _deaf  # type: ignore[method-assign]
         await brokers.store.create_shard("in")
         session = (await deaf.open()).session
         get_state = deaf.adapter.get_state
@@ -471,7 +471,7 @@ async def test_an_owner_of_the_past_commits_a_publish_of_a_session_that_is_not_d
     """The store has nothing of what is under way in such a session, so nothing there refused its first write."""
     async with cluster() as brokers:
         deaf, two = await brokers.start("deaf"), await brokers.start("two")
-        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._handle = _deaf  # type: ignore[method-assign]
         await brokers.store.create_shard("in")
         old = (await deaf.open(expiry_s=0)).session
         new = (await two.open(expiry_s=0)).session
@@ -505,7 +505,7 @@ async def test_an_owner_that_writes_without_a_pause_does_not_keep_others_out(
     """Each of its writes came between the reading and the commit of who wanted the session, for as long as it liked."""
     async with cluster(wrap=lambda adapter: Path(adapter, delay_s=lambda: 0.01)) as brokers:
         deaf, two = await brokers.start("deaf"), await brokers.start("two")
-        deaf.sessions._peer_channel._hear = _deaf  # type: ignore[method-assign]
+        deaf.sessions._peer_channel._handle = _deaf  # type: ignore[method-assign]
         await brokers.store.create_shard("in")
         session = (await deaf.open()).session
         stored: list[int] = []

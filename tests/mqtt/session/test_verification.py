@@ -9,7 +9,7 @@ import trio
 
 from broker_adapter import PendingAppend
 from broker_adapter.mqtt.session import Session
-from broker_adapter.mqtt.session.publishes import LeftPublishes
+from broker_adapter.mqtt.session.publishes import PendingPublishes
 from broker_adapter.mqtt.session.verification import Verification
 from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.reconnection import Reconnection
@@ -106,10 +106,10 @@ async def test_who_shares_a_batch_with_a_lost_session_has_to_publish_again_with_
         ],
     )
     open_here = {name: Owned(sessions[name]) for name in names[1:]}
-    left = LeftPublishes()
-    left.add(sessions["lost"])
+    pending_publishes = PendingPublishes()
+    pending_publishes.add(sessions["lost"])
     unanswered: list[Session] = []
-    verification = Verification("one", Valid(), lambda: open_here, left, unanswered.append)  # type: ignore[arg-type, return-value]
+    verification = Verification("one", Valid(), lambda: open_here, pending_publishes, unanswered.append)  # type: ignore[arg-type, return-value]
     await verification.verify(store)  # type: ignore[arg-type]
     assert {one.client_id for one in unanswered} == {"beside", "behind it"}
     assert store.withdrawn == {one for name in names[:3] for one in appends[name]}

@@ -44,7 +44,7 @@ async def test_a_queue_is_told_as_its_driver_and_its_operator_see_it(
         seen = await view(adapter)
         (queue,) = (await page(served))["queues"]
         assert (queue["name"], queue["shard"], queue["waiting_records"]) == (NAME, names.shard_of(NAME), 2)
-        assert queue["state"] == seen.doing
+        assert queue["state"] == seen.activity
         assert queue["driver"] == seen.holder
         assert queue["dead_letter_records"] == seen.state.dead_letter_count == 1
         if age_s:
@@ -55,7 +55,7 @@ async def test_a_queue_is_told_as_its_driver_and_its_operator_see_it(
             assert (queue["in_rate"], queue["out_rate"]) == (3.0, 5.0)
         await change_queue(adapter, NAME, is_paused=True)
         (queue,) = (await page(served))["queues"]
-        assert queue["state"] == (await view(adapter)).doing == "paused"
+        assert queue["state"] == (await view(adapter)).activity == "paused"
 
 
 async def test_a_queue_of_which_nothing_can_be_read_is_told_all_the_same(tmp_path: Path) -> None:

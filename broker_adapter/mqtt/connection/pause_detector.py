@@ -8,13 +8,13 @@ from typing import Final
 
 import trio
 
-STANDSTILL_S: Final = 1.0
+MIN_PAUSE_S: Final = 1.0
 """Shortest pause that counts. A broker that takes a session by force waits at least this long for the owner."""
 
 _LOOK_S: Final = 0.25
 
 
-class Standstill:
+class PauseDetector:
     """Detects pauses of the process by reading the clock at short intervals.
 
     Args:
@@ -43,6 +43,6 @@ class Standstill:
     def _look(self) -> None:
         now_s, worked_s = trio.current_time(), self._worked_s()
         still_s = now_s - self._looked_at_s - (worked_s - self._worked_before_s)
-        if still_s >= _LOOK_S + STANDSTILL_S:
+        if still_s >= _LOOK_S + MIN_PAUSE_S:
             self._ended_at_s = now_s
         self._looked_at_s, self._worked_before_s = now_s, worked_s

@@ -6,7 +6,7 @@ import attrs
 
 
 @attrs.define(slots=True)
-class Course:
+class Observations:
     """Observations during a run; times ending in ``_us`` are by the wall clock.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Final
 _ENOUGH_COUNT: Final = 3
 
 
-class Suspicion:
+class PoisonMessageDetector:
     """Knowledge about one queue's messages at one broker, from all connections. Offsets are those of the queue."""
 
     def __init__(self) -> None:

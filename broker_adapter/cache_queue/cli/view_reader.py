@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import trio
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.cache_queue.cli.view import QueueView, measured_rates, told_rates
+from broker_adapter.cache_queue.cli.view import QueueView, measured_rates, reported_rates
 from broker_adapter.cache_queue.errors import QueueNotFoundError
 from broker_adapter.cache_queue.queue import QueueState, look
 
@@ -29,14 +29,14 @@ async def view_all(adapter: StorageAdapter, names: Sequence[str]) -> list[QueueV
     began_s = trio.current_time()
     before = await _look_at(adapter, names)
     seen_us = now_us()
-    if all(told_rates(state, seen_us) is not None for state in before.values()):
-        return [QueueView(state, seen_us, told_rates(state, seen_us)) for state in before.values()]
+    if all(reported_rates(state, seen_us) is not None for state in before.values()):
+        return [QueueView(state, seen_us, reported_rates(state, seen_us)) for state in before.values()]
     await trio.sleep(MEASURED_S)
     seconds = trio.current_time() - began_s
     after = await _look_at(adapter, list(before))
     seen_us = now_us()
     return [
-        QueueView(state, seen_us, told_rates(state, seen_us) or measured_rates(before[name], state, seconds))
+        QueueView(state, seen_us, reported_rates(state, seen_us) or measured_rates(before[name], state, seconds))
         for name, state in after.items()
     ]
 
@@ -45,7 +45,7 @@ async def view_at_once(adapter: StorageAdapter, names: Sequence[str]) -> list[Qu
     """Views of several queues from one read, with rates only if a driver reports them."""
     states = await _look_at(adapter, names)
     seen_us = now_us()
-    return [QueueView(state, seen_us, told_rates(state, seen_us)) for state in states.values()]
+    return [QueueView(state, seen_us, reported_rates(state, seen_us)) for state in states.values()]
 
 
 async def view_one(adapter: StorageAdapter, name: str) -> QueueView:

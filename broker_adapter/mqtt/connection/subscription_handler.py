@@ -19,7 +19,7 @@ from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
 from broker_adapter.mqtt.delivery.replay_start import parse_replay_start
 from broker_adapter.mqtt.delivery.sender import MessageSender
-from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import BEGINNING, Position
@@ -57,13 +57,13 @@ class _Granted:
     live_after: Position = BEGINNING
 
 
-class Subscribing:
+class SubscriptionHandler:
     """The subscriptions of one connection.
 
     Args:
         session: Keeps the subscriptions.
         inbox: Receives the messages that match.
-        outbound: Gets retained messages, before live ones.
+        sender: Gets retained messages, before live ones.
         output: Where answers are sent.
         start: Starts a task that ends with the connection.
         system_messages: The newest statistics of this broker, by topic.
@@ -74,7 +74,7 @@ class Subscribing:
         self,
         session: Session,
         inbox: Inbox,
-        outbound: MessageSender,
+        sender: MessageSender,
         output: Output,
         *,
         principal: Principal,
@@ -90,7 +90,7 @@ class Subscribing:
     ) -> None:
         self._session = session
         self._inbox = inbox
-        self._outbound = outbound
+        self._sender = sender
         self._output = output
         self._principal = principal
         self._access = access
@@ -144,7 +144,7 @@ class Subscribing:
         self._is_working = False
 
     async def _restore(self) -> None:
-        await self._give_up_denied()
+        await self._end_denied()
         plain: dict[str, SubscriptionOptions] = {}
         shared: list[tuple[FilterRequest, SubscriptionOptions]] = []
         for text, options in self._session.subscriptions.items():
@@ -160,7 +160,7 @@ class Subscribing:
                 join = partial(self._distributor.join_group, self._inbox, membership.group, request.topic_filter)
                 await until_reached(partial(join, options, after=membership.after))
 
-    async def _give_up_denied(self) -> None:
+    async def _end_denied(self) -> None:
         """End subscriptions that are not allowed to the client: the rules or the user changed since they were made."""
         requests = {text: parse_filter(text) for text in self._session.subscriptions}
         denied = {
@@ -170,7 +170,7 @@ class Subscribing:
         }
         for text, request in denied.items():
             del self._session.subscriptions[text]
-            self._outbound.forget_retained(text)
+            self._sender.forget_retained(text)
             if request.group:
                 await self._sessions.leave_share(self._session, request.group, request.topic_filter)
         if denied:
@@ -184,7 +184,7 @@ class Subscribing:
         codes: list[ReasonCode] = []
         granted: list[_Granted] = []
         first: list[Arrival] = []
-        self._outbound.hold()
+        self._sender.hold()
         try:
             for asked in packet.subscriptions:
                 try:
@@ -198,13 +198,13 @@ class Subscribing:
                     granted.append(made)
             for made in granted:
                 if made.wants_retained:
-                    first += self._owe_retained(made)
+                    first += self._schedule_retained(made)
             if any(made.request.replay_from is None and not made.request.group for made in granted):
                 # Stored together with the retained messages that are still to be sent: they survive a lost connection.
                 await self._sessions.save_subscriptions(self._session)
             self._answer(Suback(packet.packet_id, tuple(codes)))
         finally:
-            self._outbound.release(first)
+            self._sender.release(first)
         self._output.flush()
 
     async def _grant(self, asked: SubscriptionRequest, subscription_id: int, replay_from: str | None) -> _Granted:
@@ -268,11 +268,11 @@ class Subscribing:
         await until_reached(lambda: self._distributor.replay(self._inbox, request.topic_filter, start, options))
         self._replays[text] = request.topic_filter
 
-    def _owe_retained(self, made: _Granted) -> list[Arrival]:
+    def _schedule_retained(self, made: _Granted) -> list[Arrival]:
         """Schedule the retained messages of a new subscription; those of `$SYS`, which are not stored, are returned."""
         request, options = made.request, made.options
         if not request.is_system and not request.topic_filter.startswith("$SYS"):
-            self._outbound.forget_retained(request.topic_filter)
+            self._sender.forget_retained(request.topic_filter)
             self._session.retained.append(
                 RetainedScan(request.topic_filter, made.live_after, options.qos, options.subscription_id)
             )
@@ -287,7 +287,7 @@ class Subscribing:
     def _answer(self, packet: Suback | Unsuback) -> None:
         data = encode(packet, self._session.version)
         if len(data) > self._max_packet_bytes:
-            raise ConversationError(
+            raise ProtocolViolationError(
                 ReasonCode.PACKET_TOO_LARGE,
                 f"the answer has {len(data)} bytes, the client accepts {self._max_packet_bytes}",
             )
@@ -312,7 +312,7 @@ class Subscribing:
         request = parse_filter(text)
         if not request.group:
             await until_reached(lambda: self._distributor.unsubscribe(self._inbox, request.topic_filter))
-            self._outbound.forget_retained(text)
+            self._sender.forget_retained(text)
             del subscriptions[text]
             return ReasonCode.SUCCESS
         membership = self._session.memberships.get((request.group, request.topic_filter))
