@@ -217,7 +217,7 @@ def _appends_while_sealing(address: tuple[str, int]) -> float:
         wire.delete("history/warm-up")
     without = [_append_rate(address, SHORT) for _ in range(ALONE_RUNS)]
     done = threading.Event()
-    beside: list[float] = []
+    during: list[float] = []
 
     def seal() -> None:
         try:
@@ -233,26 +233,26 @@ def _appends_while_sealing(address: tuple[str, int]) -> float:
         rate = _append_rate(address, SHORT)
         # A run does not count if the worker finished before its end.
         if not done.is_set():
-            beside.append(rate)
+            during.append(rate)
     thread.join()
     without += [_append_rate(address, SHORT) for _ in range(ALONE_RUNS)]
-    if not beside:
+    if not during:
         raise load.LoadError("conversion ended before an append rate could be measured during it; write more records")
-    return statistics.median(beside) / statistics.median(without)
+    return statistics.median(during) / statistics.median(without)
 
 
 def _append_rate(address: tuple[str, int], timing: Timing) -> float:
     """Records per second in 16 KiB batches, acknowledged after fsync, to a shard that is deleted afterwards."""
     batch = batch_of(BATCH_RECORDS)
     with Wire(address) as wire:
-        [handle] = wire.open(["history/beside"], FILE)
+        [handle] = wire.open(["history/during"], FILE)
         per_chunk = CHUNK_BYTES // len(batch)
         data = b"".join(frames.build_append(number, handle, batch) for number in range(per_chunk))
         chunk = load.Chunk(data, per_chunk)
         window = window_of(len(batch))
         rate = load.pipelined_rate(wire.socket, [chunk], AckCounter(), window=window, timing=timing)
     with Wire(address) as wire:
-        wire.delete("history/beside")
+        wire.delete("history/during")
     return rate * BATCH_RECORDS
 
 

@@ -272,7 +272,7 @@ def _time(name: str, value: str) -> int | None:
 
 def _count(name: str, value: str) -> int:
     if not value.isdecimal() or not 0 < int(value) < 1 << 63:
-        raise _bad(name, value, "an integer of at least 1")
+        raise _bad(name, value, "an integer from 1 on")
     return int(value)
 
 

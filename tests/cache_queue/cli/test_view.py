@@ -113,7 +113,7 @@ def test_age_is_that_of_the_oldest_and_never_negative() -> None:
 def test_bounds_in_words() -> None:
     assert dict(bounds(state(settings={"max_bytes": 0, "max_records": 0}))) == {
         "mode": "file",
-        "holds at most": "anything",
+        "holds at most": "no bound",
         "max age": "never",
         "when full": "reject",
     }

@@ -152,7 +152,7 @@ async def test_a_full_disk_is_an_outage_that_leaves_nothing_behind(small_disk: P
     large = batch_of([row(n, body=random.randbytes(40 * 1024).hex()) for n in range(5, 6)], 5)
     async with open_sink(stage) as sink:
         await bring(sink, batches_of(1, 5))
-        with pytest.raises(SinkUnavailableError, match=r"No space left on device; make room"):
+        with pytest.raises(SinkUnavailableError, match=r"No space left on device; free disk space"):
             await sink.write(large)
         assert not [name for name in names(small_disk) if name.endswith(".tmp")]
         filler.unlink()

@@ -65,7 +65,7 @@ class FilesStage:
         elsewhere = self.directory / "elsewhere"
         (self.directory / "file").touch()
         return {
-            "no such directory": Misconfiguration({"directory": str(elsewhere)}, "make the directory"),
+            "no such directory": Misconfiguration({"directory": str(elsewhere)}, "create the directory"),
             "no directory": Misconfiguration({"directory": str(self.directory / "file")}, "name a directory"),
         }
 
