@@ -306,7 +306,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("subscribe", "SUBSCRIBE to `idle/#` from the earliest record on", _subscribe),
     Operation("state-put", f"{CHANGES:,} STATE_PUTs, 1,000 at once", _put_state),
     Operation("state-scan", "STATE_SCAN of ten keys a shard, half of them expired", _scan_state),
-    Operation("producer-open", f"{CHANGES:,} PRODUCER_OPENs, 1,000 at once, in addition to ten a shard", _open_producers),
+    Operation(
+        "producer-open", f"{CHANGES:,} PRODUCER_OPENs, 1,000 at once, in addition to ten a shard", _open_producers
+    ),
     Operation("commit-appends", f"a COMMIT of {MOST_CHANGES:,} appends, each to another shard", _commit_appends),
     Operation("commit-state", f"COMMITs of {MOST_CHANGES:,} changes of state", _commit_state),
     Operation("index", f"{INDEXED_BATCHES} batches with {MOST_WORDS:,} words to index each", _append_indexed),
@@ -403,7 +405,9 @@ def main() -> None:
     ):
         for operation in chosen:
             longest = _longest(server, arguments.shards, operation)
-            ms = {name: f"{longest[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "queued", "collecting")}
+            ms = {
+                name: f"{longest[f'{name}_s'] * 1e3:.1f} ms" for name in ("held", "wall", "cpu", "queued", "collecting")
+            }
             print(
                 f"loop.{operation.key:16} {ms['held']:>10} (took {ms['wall']}, processor {ms['cpu']}, "
                 f"without a processor {ms['queued']}, waited {longest['waits']}; collecting {ms['collecting']}) "
