@@ -107,7 +107,7 @@ ADDED_GROUP: Final = "journal.commands"
 """Group of the entry points with which packages add commands: word -> `command_line.added_commands.AddedCommands`."""
 
 # Help of words that the project's own packages add, without importing them (a test compares the two).
-ADDED_HELP: Final = {"queue": "Look at cache queues, and pause, drain and empty them."}
+ADDED_HELP: Final = {"queue": "Show cache queues; pause, drain and empty them."}
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -42,7 +42,7 @@ async def test_a_former_holder_cannot_move_the_cursor(adapter: StorageAdapter) -
     await filled(adapter, b"1", b"2")
     first = await driven(adapter, 1)
     second = await driven(adapter, 2)
-    with pytest.raises(QueueLostError, match="moved by others"):
+    with pytest.raises(QueueLostError, match="changed by another process"):
         await first.confirm(2, Counts(confirmed=2), 0)
     assert first.counts == Counts()
     assert [record.value for record in await waiting(second)] == [b"1", b"2"]
@@ -109,7 +109,7 @@ async def test_a_queue_that_was_made_anew_is_noticed(adapter: StorageAdapter) ->
     await drain.confirm(3, Counts(confirmed=3), 0)
     await adapter.delete_shard(names.shard_of(NAME))
     await filled(adapter, b"4")
-    with pytest.raises(QueueLostError, match="anew"):
+    with pytest.raises(QueueLostError, match="created again"):
         await drain.read(3, max_bytes=1 << 20, max_wait_s=0)
     with pytest.raises(QueueLostError):
         await drain.confirm(4, Counts(confirmed=1), 0)
@@ -185,7 +185,7 @@ async def test_a_former_driver_makes_no_dead_letters(adapter: StorageAdapter) ->
     first = await driven(adapter, 1)
     second = await driven(adapter, 2)
     found = await waiting(second)
-    with pytest.raises(QueueLostError, match="moved by others"):
+    with pytest.raises(QueueLostError, match="changed by another process"):
         await first.set_aside([(found[0], "first driver")])
     for record in found:
         await second.set_aside([(record, "second driver")])

@@ -128,7 +128,7 @@ async def test_purged_records_are_not_counted_as_confirmed(adapter: StorageAdapt
     await drain.confirm(1, Counts(confirmed=1), 0)
     await report(adapter, drain)
     await purge_queue(adapter, NAME)
-    with pytest.raises(QueueLostError, match="moved by others"):
+    with pytest.raises(QueueLostError, match="changed by another process"):
         await drain.confirm(2, Counts(confirmed=1), 0)
     second = await driven(adapter, 2)
     assert second.counts == Counts(confirmed=1, purged=2)

@@ -277,9 +277,9 @@ def test_pausing_and_resuming(store: Store) -> None:
 def test_purging_asks_first(store: Store) -> None:
     store.do(three_waiting)
     told = store.queue("purge", NAME, status=2).err
-    assert "Throw away 3 records" in told
+    assert "Delete 3 records" in told
     assert "--yes" in told
-    assert store.queue("purge", NAME, "--yes").out == "plant: 3 records thrown away\n"
+    assert store.queue("purge", NAME, "--yes").out == "plant: 3 records deleted\n"
     assert json.loads(store.queue("list", "--json").out)["counts"]["purged"] == 3
 
 
@@ -363,7 +363,7 @@ def test_dead_letters_are_put_back(store: Store) -> None:
 def test_dead_letters_are_thrown_away(store: Store) -> None:
     store.do(two_refused)
     assert "2 dead letters of the queue plant" in store.queue("dead-letters", NAME, "--purge", status=2).err
-    assert store.queue("dead-letters", NAME, "--purge", "--yes").out == "plant: 2 dead letters thrown away\n"
+    assert store.queue("dead-letters", NAME, "--purge", "--yes").out == "plant: 2 dead letters deleted\n"
     assert store.queue("dead-letters", NAME, "--json").out == ""
 
 
@@ -466,7 +466,7 @@ async def test_a_queue_that_is_made_anew_under_a_drain_is_noticed(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(make_anew)
                 await command._drain("", NAME, 10)
-        assert group.group_contains(CommandError, match="made anew")
+        assert group.group_contains(CommandError, match="created again")
 
 
 class Opened:
