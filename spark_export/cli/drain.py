@@ -65,7 +65,7 @@ def drain(
         raise UsageError("name the server with the queue by --server HOST:PORT, or in JOURNAL_SERVER")
     wait_s = parse_duration_us(wait) / 1_000_000
     connection = named_values("--property", properties, example="user=writer")
-    source = parse_options(Place.parse(path, address).options())
+    source = parse_options(Place.parse(path, address, only=None if path else to, wanted="target").options())
     # Before Spark is started, which takes a while.
     require_queue(source.server, queue)
     from spark_export.export import ExportOptions, run_drain

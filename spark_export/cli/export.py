@@ -47,7 +47,7 @@ def export(
         json: Print what was done as a JSON object.
     """
     path, to = (directory_or_target, target) if target is not None else (None, directory_or_target)
-    place = Place.parse(path, server)
+    place = Place.parse(path, server, only=None if path else to, wanted="target")
     place.require_server()
     connection = named_values("--property", properties, example="user=reader")
     from spark_export.export import ExportOptions, run_export

@@ -41,16 +41,34 @@ class Place:
     server: str | None
 
     @classmethod
-    def parse(cls, path: str | None, server: str | None, environment: Mapping[str, str] = os.environ) -> Place:
+    def parse(
+        cls,
+        path: str | None,
+        server: str | None,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        only: str | None = None,
+        wanted: str = "",
+    ) -> Place:
         """The journal that the arguments name.
 
+        Args:
+            path: The directory; None if one word alone was given, which then is not the directory.
+            server: The value of `--server`.
+            environment: Its JOURNAL_SERVER counts if neither is given.
+            only: The word that stands alone, if one does.
+            wanted: What that word is, like "query".
+
         Raises:
-            UsageError: They name none.
+            UsageError: They name none, or the word that stands alone is a journal itself.
         """
+        if path is None and only is not None and _is_journal(only):
+            raise UsageError(f"{only} has records: name it first and the {wanted} behind it")
         if path is None and server is None:
             server = environment.get("JOURNAL_SERVER")
         if not path and not server:
-            raise UsageError("name a data directory, a tree of sealed segments, or a server with --server HOST:PORT")
+            places = "a data directory, a tree of sealed segments, or a server with --server HOST:PORT"
+            raise UsageError(f"name {places}" if only is None else f"name, before the {wanted} {only!r}, {places}")
         return cls(path or None, server or None)
 
     def require_server(self) -> None:
@@ -67,6 +85,12 @@ class Place:
         """The same as options of the data source `journal`."""
         named = {"path": self.path, "server": self.server, "topics": topics}
         return {name: value for name, value in named.items() if value is not None}
+
+
+def _is_journal(path: str) -> bool:
+    """Whether a data directory or a tree of sealed segments lies there."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    return any(name in ("FORMAT", "sealed") or name.startswith("shard=") for name in names)
 
 
 async def _reach(server: str) -> None:

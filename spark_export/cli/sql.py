@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -58,11 +57,7 @@ def sql(
     if json and csv:
         raise UsageError("--json and --csv are two output formats; give one of them")
     path, text = (directory_or_query, query) if query is not None else (None, directory_or_query)
-    if path is None and os.path.exists(text):
-        raise UsageError(
-            f"{text} is a place and no query: put the query behind it, in quotes; its records are the view `{RECORDS}`"
-        )
-    place = Place.parse(path, server)
+    place = Place.parse(path, server, only=None if path else text, wanted="query")
     views = _views_in(text)
     if SEALED in views and place.path is None:
         raise UsageError(f"the view `{SEALED}` reads files: name the data directory before the query")

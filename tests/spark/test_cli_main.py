@@ -30,6 +30,39 @@ def test_the_place_is_what_the_arguments_say_and_else_the_environment(path, serv
     assert Place.parse(path, server, environment) == place
 
 
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [(["sql"], "query"), (["export"], "target"), (["drain", "--queue", "q"], "target")],
+    ids=["sql", "export", "drain"],
+)
+@pytest.mark.parametrize("named", [[], ["--server", "127.0.0.1:1"]], ids=["alone", "with a server"])
+@pytest.mark.parametrize("holds", ["FORMAT", "sealed", "shard=plant"])
+def test_a_journal_that_stands_alone_is_not_taken_for_what_comes_behind_it(
+    command: list[str],
+    wanted: str,
+    named: list[str],
+    holds: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was taken for the query or target, and then a directory was asked for, or Spark could not parse it."""
+    monkeypatch.setenv("JOURNAL_SERVER", "127.0.0.1:1")
+    (tmp_path / holds).mkdir()
+    assert run([*command, str(tmp_path), *named]) == 2
+    assert capsys.readouterr().err == (
+        f"journal-spark: {tmp_path} has records: name it first and the {wanted} behind it\n"
+    )
+
+
+def test_a_query_alone_is_told_what_stands_before_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JOURNAL_SERVER", raising=False)
+    assert run(["sql", "select 1"]) == 2
+    assert "name, before the query 'select 1', a data directory, " in capsys.readouterr().err
+
+
 def test_without_spark_it_says_what_brings_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

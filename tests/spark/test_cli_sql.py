@@ -159,12 +159,6 @@ def test_the_views_are_gone_afterwards(ask, spark: SparkSession, directory: Path
     assert not spark.catalog.listTables()
 
 
-def test_a_directory_without_a_query_is_not_taken_for_one(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It was taken for the query, and a directory was asked for."""
-    assert run(["sql", str(directory)]) == 2
-    assert f"{directory} is a place and no query: put the query behind it" in capfd.readouterr().err
-
-
 def test_sealed_segments_need_a_directory(ask) -> None:
     _, err = ask("select * from sealed", "--server", "127.0.0.1:1", status=2)
     assert "name the data directory" in err
