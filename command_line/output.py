@@ -5,6 +5,7 @@ Data is written to stdout and all messages to stderr, so that a pipe contains da
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from command_line.boundary import OutputClosedError, UsageError
+from command_line.boundary import CommandError, OutputClosedError, UsageError
 
 if TYPE_CHECKING:
     import rich.table
@@ -26,11 +27,9 @@ def write_lines(lines: Iterable[bytes]) -> None:
     Raises:
         OutputClosedError: The reader of stdout has closed it.
     """
-    try:
+    with _told():
         sys.stdout.buffer.write(b"".join(line + b"\n" for line in lines))
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise OutputClosedError from None
 
 
 def write_text(text: str) -> None:
@@ -72,7 +71,8 @@ class Table:
         shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for column in self.columns:
             is_numeric = column in self.numeric
-            shown.add_column(column, justify="right" if is_numeric else "left", no_wrap=is_numeric)
+            # What does not fit goes on below: a name that is cut cannot be used.
+            shown.add_column(column, justify="right" if is_numeric else "left", no_wrap=is_numeric, overflow="fold")
         for row in self.rows:
             shown.add_row(*(Text(cell) for cell in row))
         return shown
@@ -91,16 +91,37 @@ def write_tables(tables: Iterable[Table]) -> None:
     """
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
     # Rich would end the program, with a status of its own, when it finds the pipe closed.
-    with console.capture() as shown:
-        for table in tables:
-            console.print(table)
-    try:
-        sys.stdout.write(shown.get())
+    shown = _Shown()
+    console = Console(file=shown, width=None if shown.isatty() else _WIDE)
+    for table in tables:
+        console.print(table)
+    with _told():
+        # A name that the terminal's encoding has no characters for is shown by their numbers.
+        sys.stdout.write(shown.getvalue().encode(shown.encoding, "backslashreplace").decode(shown.encoding))
         sys.stdout.flush()
+
+
+class _Shown(io.StringIO):
+    """What is to be written to stdout, laid out as for stdout itself."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # it is an attribute there
+        return sys.stdout.encoding
+
+    def isatty(self) -> bool:
+        return sys.stdout.isatty()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of writing to stdout, as errors of commands."""
+    try:
+        yield
     except BrokenPipeError:
         raise OutputClosedError from None
+    except OSError as error:
+        raise CommandError(f"the output cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import stat
 from typing import Final
 
 from journal.settings.values import ConfigurationError
+from shards.seams.errno_advice import way_out
 
 _OWNER_ALONE: Final = 0o600
 
@@ -42,11 +43,16 @@ def replace_file(target: str, content: bytes, owner: os.stat_result | None) -> N
         owner: Owner of the old file; None if there was none.
 
     Raises:
+        ConfigurationError: Files cannot be created in its directory.
         OSError: It cannot be written; the old file is unchanged.
     """
     directory = os.path.dirname(target)
     beside = os.path.join(directory, f".{os.path.basename(target)}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ALONE)
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ALONE)
+    except OSError as error:
+        # The error would name the file beside it.
+        raise ConfigurationError(f"{target} cannot be written: {error.strerror}; {way_out(error)}") from error
     try:
         with open(descriptor, "wb") as file:
             if owner is not None and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):

@@ -21,8 +21,8 @@ _ADVICE: Final = {
     errno.EIO: _DISK,
     errno.EUCLEAN: _DISK,
     errno.ENOENT: "create the directory, or mount its file system",
-    errno.ENOTDIR: "a part of the path is a file: choose another path",
-    errno.EEXIST: "a part of the path is a file: choose another path",
+    errno.ENOTDIR: "a part of the path is a file: name a directory",
+    errno.EEXIST: "a part of the path is a file: name a directory",
     errno.EMFILE: _DESCRIPTORS,
     errno.ENFILE: _DESCRIPTORS,
 }

@@ -173,6 +173,13 @@ def test_a_file_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path) ->
         read_users(str(tmp_path / "binary"))
 
 
+def test_a_file_in_no_directory_is_named_itself(tmp_path: Path) -> None:
+    """The name of the file beside it, which would have been renamed, was told."""
+    path = tmp_path / "none" / "users"
+    with pytest.raises(ConfigurationError, match=f"^{path} cannot be written: No such file or directory; create the"):
+        write_user(str(path), "anna", PasswordHash.of(b"secret"))
+
+
 @pytest.mark.parametrize("name", ["", "a:b", "#a", " a", "a ", "a\nb", "a\x00", "a\x85", "ü" * 32_768])
 def test_what_no_user_can_be_called(name: str) -> None:
     with pytest.raises(ValueError, match="user name"):

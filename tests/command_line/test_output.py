@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 
@@ -54,6 +55,34 @@ def test_tables_that_are_redrawn_come_one_after_the_other_in_a_pipe(capsys: pyte
 def test_nobody_is_asked_where_there_is_no_terminal() -> None:
     with pytest.raises(UsageError, match="Delete it? There is no terminal for a confirmation: add".replace("?", r"\?")):
         confirmed("Delete it?")
+
+
+def test_a_name_stays_whole_in_whatever_encoding_and_width() -> None:
+    """One without its characters was an internal error, a narrow terminal cut it."""
+    name = "größe-of-the-thing-日本"
+    program = f"from command_line.output import write_table; write_table(('name', 'count'), [({name!r}, '12')])"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=True)
+    assert name.encode("ascii", "backslashreplace") in done.stdout
+    near, far = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "16", "PYTHONIOENCODING": "utf-8", "TERM": "dumb"}
+    subprocess.run([sys.executable, "-c", program], stdout=far, env=environment, check=True)
+    os.close(far)
+    shown = os.read(near, 4096).decode()
+    os.close(near)
+    cells = [line[: line.find("  ")] if "  " in line else line for line in shown.splitlines()[2:]]
+    assert "".join(cell.strip() for cell in cells) == name
+
+
+def test_an_output_that_takes_nothing_is_named() -> None:
+    program = (
+        "import sys; from command_line.boundary import run_guarded; from command_line.output import write_table;"
+        "sys.exit(run_guarded(lambda: write_table(('a',), [('1',)]) or 0, program='p'))"
+    )
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"p: the output cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize("count", [1, 3])
