@@ -8,8 +8,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.access.quotas import ALL_TOGETHER, Quota, Quotas
-from journal.access.rates import Bucket
+from journal.access.quotas import ALL_TOGETHER, Bucket, Quota, Quotas
 from journal.protocol.errors import QuotaExceededError
 
 

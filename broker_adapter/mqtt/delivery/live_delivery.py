@@ -6,10 +6,10 @@ Nothing here waits or reads the store: an inbox without room is left for `catchu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from broker_adapter.mqtt.delivery.inbox import Inbox
-from broker_adapter.mqtt.delivery.latency import Latencies
 from broker_adapter.mqtt.delivery.opening import Opening
 from broker_adapter.mqtt.delivery.outgoing_message import Arrival
 from broker_adapter.mqtt.delivery.record_group import Run, runs_of
@@ -19,8 +19,34 @@ from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.subscription import Delivery
-from shards.format.record import Gap
+from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
+from shards.format.record import Gap, StoredRecord
 from shards.seams.clock import Clock
+
+_MICROSECONDS: Final = 1_000_000
+
+
+class Latencies:
+    """Records one latency for all records that the store delivers at once, that of the oldest one.
+
+    Args:
+        clock: The present time. A record has the time of the broker that received it; if that broker's clock is ahead,
+            the latency counts as 0.
+
+    Attributes:
+        seconds: Histogram of the latencies, in seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.seconds = Histogram(DURATION_BOUNDS_S)
+
+    def note(self, records: Sequence[StoredRecord | Gap]) -> None:
+        """These records were handed out to at least one subscriber."""
+        oldest = records[0]
+        if not isinstance(oldest, Gap) and oldest.timestamp_us:
+            self.seconds.observe(max(0, self._clock.now_us() - oldest.timestamp_us) / _MICROSECONDS)
+
 
 _log = logging.getLogger("broker_adapter.mqtt.delivery.distributor")
 
