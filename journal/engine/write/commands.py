@@ -6,7 +6,7 @@ durable. Decisions are committed in the order in which they were made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
@@ -14,7 +14,6 @@ from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry_payloads import (
     CursorCommitted,
     CursorDeleted,
-    Decision,
     ProducerDeleted,
     ProducerUsed,
     Rolled,
@@ -27,21 +26,17 @@ from journal.engine.wal.entry_payloads import (
     Trimmed,
 )
 from journal.engine.wal.group_commit import Committer, Group
+from journal.engine.write.decisions import Decisions
 from shards.errors import (
     InvalidRequestError,
     LimitExceededError,
     OffsetOutOfRangeError,
     ShardExistsError,
-    StorageError,
     afresh,
 )
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
 from shards.segments.shard import BEING_DELETED, Shard
 from shards.topics.names import validate_name, validate_shard_name
-from shards.views.compare_and_set import check
-
-# Changes that free space, or need nearly none, are also made on a full disk.
-_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, StateDeleted, ProducerDeleted)
 
 LARGEST_STATE_BYTES = 1 << 20
 LARGEST_KEY_BYTES = 4096
@@ -51,7 +46,7 @@ LARGEST_SCAN_BYTES = 8 << 20
 _EXPIRED_AT_ONCE = 500
 
 
-class Commands:
+class Commands(Decisions):
     """All changes that a client can make apart from appends.
 
     Methods that change something return when the change is durable and published, and raise StorageFailedError if the
@@ -70,7 +65,7 @@ class Commands:
         max_shards: int,
         default_config: Callable[[ShardConfig], ShardConfig],
     ) -> None:
-        self._committer = committer
+        super().__init__(committer)
         self._views = views
         self._table = table
         self._created_us = created_us
@@ -79,53 +74,7 @@ class Commands:
         self._max_shards = max_shards
         self._default_config = default_config
         self._pending_names: dict[str, Group] = {}
-        self._pending_versions: dict[Hashable, int] = {}
         self._pending_epochs: dict[str, ProducerIdentity] = {}
-        self.refuse: StorageError | None = None
-
-    async def _commit(
-        self,
-        decision: Decision,
-        shard_id: int,
-        *,
-        is_creation: bool = False,
-        pending: Callable[[int], Callable[[], None]] | None = None,
-    ) -> int:
-        """Make a decision, wait until it is durable, and return its lsn.
-
-        Args:
-            decision: The decision.
-            shard_id: Its shard, or 0.
-            is_creation: The entry's lsn is the shard's id.
-            pending: Called with the lsn; records what later decisions must take into account before this one is in the
-                views, and returns the function that removes this record. It is called when the entry is published, not
-                when the caller is cancelled: the decision remains valid.
-        """
-        self.check_may_change(is_freeing=isinstance(decision, _FREEING))
-        self._committer.close_if_long()
-        lsn = self._decide(decision, shard_id, is_creation=is_creation, pending=pending)
-        await self._committer.wait(self._committer.group)
-        return lsn
-
-    def check_may_change(self, *, is_freeing: bool = False) -> None:
-        """Raise the error for any change now: the disk failed, or it is full and the change frees no space."""
-        if self._committer.failure is not None:
-            raise afresh(self._committer.failure)
-        if self.refuse is not None and not is_freeing:
-            raise afresh(self.refuse)
-
-    def _decide(
-        self,
-        decision: Decision,
-        shard_id: int,
-        *,
-        is_creation: bool = False,
-        pending: Callable[[int], Callable[[], None]] | None = None,
-    ) -> int:
-        lsn = self._committer.decide(decision, shard_id, is_creation=is_creation)
-        if pending is not None:
-            self._committer.group.held.append(pending(lsn))
-        return lsn
 
     # Shards
 
@@ -294,19 +243,6 @@ class Commands:
         self._decide(decision, shard.shard_id, pending=note)
         return self._committer.group
 
-    async def wait_for(self, group: Group) -> None:
-        """Wait until a group of decisions is durable and published.
-
-        Raises:
-            StorageFailedError: The engine failed before that.
-        """
-        await self._committer.wait(group)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the engine has failed and makes nothing durable any more."""
-        return self._committer.failure is not None
-
     async def delete_cursor(self, shard_name: str, name: str, expected_version: int | None) -> None:
         """Delete a cursor, under the same condition."""
         shard = self._usable(shard_name)
@@ -433,31 +369,6 @@ class Commands:
             if expired:
                 await self._committer.wait(self._committer.group)
             is_more = len(keys) == _EXPIRED_AT_ONCE and bool(expired)
-
-    async def _compare_and_set(
-        self, key: Hashable, what: str, expected: int | None, found: int, decision: Decision, shard_id: int
-    ) -> int:
-        self._check_version(key, what, expected, found)
-        return await self._commit(decision, shard_id, pending=self._version_note(key, decision))
-
-    def _check_version(self, key: Hashable, what: str, expected: int | None, found: int) -> None:
-        check(what, expected, self._pending_versions.get(key, found))
-
-    def _version_note(self, key: Hashable, decision: Decision) -> Callable[[int], Callable[[], None]]:
-        """The ``pending`` argument of `_decide` that makes this version visible to later decisions."""
-        removes = isinstance(decision, CursorDeleted | StateDeleted)
-
-        def pending(lsn: int) -> Callable[[], None]:
-            version = 0 if removes else lsn
-            self._pending_versions[key] = version
-            return lambda: self._forget_version(key, version)
-
-        return pending
-
-    def _forget_version(self, key: Hashable, version: int) -> None:
-        # A later decision about the same key may be pending now.
-        if self._pending_versions.get(key) == version:
-            del self._pending_versions[key]
 
     # Producers
 
