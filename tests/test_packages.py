@@ -70,6 +70,13 @@ def test_every_package_lies_under_an_exhaustive_layer_contract() -> None:
     assert folders - held == set(), "a folder without a contract: name its layers in pyproject.toml"
 
 
+def test_every_folder_with_modules_is_a_package() -> None:
+    """What is no package is in no graph of imports, and under no contract."""
+    modules = (path for root in ALL for path in (ROOT / root).rglob("*.py"))
+    folders = {path.parent for path in modules if "node_modules" not in path.parts}
+    assert {folder for folder in folders if not (folder / "__init__.py").exists()} == set()
+
+
 def test_no_module_imports_itself_by_a_detour() -> None:
     graph = imports()
     TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
