@@ -16,11 +16,11 @@ from typing import Self
 import trio
 
 from broker_adapter.changes import Changes, Committed
-from broker_adapter.errors import StorageFailedError
 from broker_adapter.feed import Feed
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
+from shards.errors import StorageFailedError
 from shards.format.record import Record, StoredRecord
 from shards.history import HistoryGap
 from shards.model import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from broker_adapter.errors import InvalidRequestError
+from shards.errors import InvalidRequestError
 from shards.format.record import Record
 from shards.model import Appended, StateValue
 

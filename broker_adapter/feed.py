@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 from typing import Self
 
-from broker_adapter.errors import InvalidRequestError
 from broker_adapter.subscription import Delivery
+from shards.errors import InvalidRequestError
 from shards.subscriptions.events import Progress
 from shards.topics.topic_filters import validate_filter
 

@@ -9,7 +9,7 @@ from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.errors import InvalidRequestError
+from shards.errors import InvalidRequestError
 from shards.extras import install_command
 
 _Opener = Callable[..., AbstractAsyncContextManager[StorageAdapter]]

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from broker_adapter.errors import CorruptionError, FormatVersionError
+from shards.errors import CorruptionError, FormatVersionError
 
 _FORMAT_VERSION: Final = 1
 _FORMAT_PREFIX: Final = bytes((_FORMAT_VERSION,))

@@ -18,8 +18,8 @@ import trio
 
 from broker_adapter.adapter import DEFAULT_CONFIG, LATEST, StorageAdapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.errors import InvalidRequestError, ShardNotFoundError, StorageError
 from broker_adapter.subscription import Delivery, Subscription
+from shards.errors import InvalidRequestError, ShardNotFoundError, StorageError
 from shards.format.checksum import crc32c
 from shards.format.record import Gap, Record, StoredRecord
 from shards.model import AckLevel, Appended, ShardConfig
