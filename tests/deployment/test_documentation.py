@@ -31,13 +31,6 @@ def test_settings_that_are_named_are_there() -> None:
 def test_files_that_are_named_are_there() -> None:
     for name in re.findall(r"`(conf/[\w.-]+)`", TEXT):
         assert (REPOSITORY / name).exists(), name
-    for name, anchor in re.findall(r"\]\(([\w.-]+\.md)(?:#([\w-]+))?\)", TEXT):
-        document = (REPOSITORY / "docs" / name).read_text()
-        headings = {
-            re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-")
-            for line in re.findall("^#+ (.*)", document, re.MULTILINE)
-        }
-        assert not anchor or anchor in headings, f"{name}#{anchor}"
 
 
 def test_sizing_rests_on_rows_of_the_benchmarks() -> None:

@@ -23,6 +23,8 @@ PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 SHOWN_ONLY = {"output": "what a program prints", "layout": "bytes, files or messages", "diagram": "a drawing"}
 """Kinds of ``text``, named behind the language of the fence."""
 
+_FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _MARK = re.compile(r"\s*<!-- (not run|tested by|output differs|goes on): (.+) -->")
 
 
@@ -92,3 +94,14 @@ def blocks_of(page: Path) -> list[Block]:
         found.append(Block(name, start + 1, language, kind, (mark[1], mark[2]) if mark else ("", ""), text))
         start = None
     return found
+
+
+def prose_of(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return _FENCED.sub("", page.read_text())
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    titles = _HEADING.findall(prose_of(page))
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}

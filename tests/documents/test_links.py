@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.pages import PAGES, REPOSITORY
+from tests.documents.pages import PAGES, REPOSITORY, anchors_of, prose_of
 
 LINKING = [
     *PAGES,
@@ -15,29 +15,17 @@ LINKING = [
     REPOSITORY / "tests" / "README.md",
     *sorted((REPOSITORY / "docs" / "adr").glob("*.md")),
 ]
-_FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
-_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-
-
-def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
-    return _FENCED.sub("", page.read_text())
-
-
-def anchors(page: Path) -> set[str]:
-    """The names that GitHub gives to the headings of a page."""
-    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in _HEADING.findall(prose(page))}
 
 
 def broken_links(page: Path) -> list[str]:
     broken = []
-    for link in _LINK.findall(prose(page)):
+    for link in _LINK.findall(prose_of(page)):
         if "://" in link or link.startswith("mailto:"):
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
-        if not target.exists() or (anchor and anchor not in anchors(target)):
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
             broken.append(link)
     return broken
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.pages import REPOSITORY
-from tests.documents.test_links import LINKING, prose
+from tests.documents.pages import REPOSITORY, prose_of
+from tests.documents.test_links import LINKING
 
 _MESSAGE = re.compile(r"[a-z]+(?: [a-z/().]+){2,}")
 _COMMANDS = ("journal ", "make ", "mosquitto ", "pip ", "systemctl ")
@@ -97,13 +97,13 @@ CHECKED = [page for page in LINKING if page.parent.name != "adr"]
 
 @pytest.mark.parametrize("page", CHECKED, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_files_and_modules_that_a_page_names_are_there(page: Path) -> None:
-    text = prose(page)
+    text = prose_of(page)
     assert missing_files(text) == []
     assert missing_modules(text) == []
 
 
 def test_messages_that_the_run_books_quote_are_those_of_the_programs() -> None:
-    assert missing_messages(prose(REPOSITORY / "docs" / "operations.md")) == []
+    assert missing_messages(prose_of(REPOSITORY / "docs" / "operations.md")) == []
 
 
 def test_names_that_are_not_there_are_found() -> None:
