@@ -71,7 +71,7 @@ def test_a_word_of_others_is_told_with_where_it_comes_from(
 
 @pytest.mark.parametrize("value", ["json:NOTHING", "json:dumps"])
 def test_what_is_no_table_is_refused(value: str) -> None:
-    with pytest.raises(CommandError, match="no table of commands"):
+    with pytest.raises(CommandError, match="not a table of commands"):
         load_commands("journal", EntryPoint("moon", value, main.ADDED_GROUP))
 
 
