@@ -47,7 +47,7 @@ test-all: $(VENV_STAMP) clients ## run all tests but `make crash` and `make whee
 	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) $(BOUNDED) $(TESTS)
 
 wheel: $(VENV_STAMP) ## run README and docs in full, word for word, on an installed wheel (minutes)
-	@$(BIN)/python -m pytest -m wheel tests/documents $(TESTS)
+	@$(BIN)/python -m pytest -rs -m wheel tests/documents $(TESTS)
 
 crash: $(VENV_STAMP) ## run the long crash and fault tests as well (minutes)
 	@$(BIN)/python -m pytest -m long $(TESTS)
