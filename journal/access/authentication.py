@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 @attrs.frozen(slots=True)
-class _Who:
+class _UserAndHost:
     """A user name, or a digest of it, and the host from which it was sent."""
 
     name: bytes
@@ -57,7 +57,7 @@ class Authentication:
         self._proofs: OrderedDict[bytes, None] = OrderedDict()
         # The latest successful logins by user and host. They are exempt from the host's delay: otherwise one device
         # with an old password would lock out all users behind the same gateway.
-        self._came_from: OrderedDict[_Who, None] = OrderedDict()
+        self._successful_logins: OrderedDict[_UserAndHost, None] = OrderedDict()
         self._key = secrets.token_bytes(32)
         self.refused_early = 0
 
@@ -89,7 +89,7 @@ class Authentication:
         proof = self._proof(users, name, password)
         if proof is not None and proof in self._proofs:
             _remember(self._proofs, proof)
-            self._got_in(who)
+            self._logged_in(who)
             await trio.lowlevel.checkpoint()
             return True
         async with self._turns:
@@ -99,7 +99,7 @@ class Authentication:
             is_right = await trio.to_thread.run_sync(users.check, name, password, limiter=self._threads)
         now = self._clock()
         if is_right:
-            self._got_in(who)
+            self._logged_in(who)
             if proof is not None:
                 _remember(self._proofs, proof)
         else:
@@ -107,22 +107,22 @@ class Authentication:
             self._by_host.failed(who.network, now)
         return is_right
 
-    def _who(self, name: str, host: str) -> _Who:
+    def _who(self, name: str, host: str) -> _UserAndHost:
         # User names from unauthenticated clients may be long and are kept: their digests have a fixed size.
         digest = hmac.digest(self._key, name.encode(errors="surrogatepass"), hashlib.sha256)
-        return _Who(digest, network_of(host))
+        return _UserAndHost(digest, network_of(host))
 
-    def _must_wait(self, who: _Who) -> bool:
+    def _must_wait(self, who: _UserAndHost) -> bool:
         now = self._clock()
-        host_must_wait = who not in self._came_from and self._by_host.must_wait(who.network, now)
+        host_must_wait = who not in self._successful_logins and self._by_host.must_wait(who.network, now)
         if host_must_wait or self._by_user.must_wait(who, now):
             self.refused_early += 1
             return True
         return False
 
-    def _got_in(self, who: _Who) -> None:
+    def _logged_in(self, who: _UserAndHost) -> None:
         self._by_user.succeeded(who)
-        _remember(self._came_from, who)
+        _remember(self._successful_logins, who)
 
     def _proof(self, users: Users, name: str, password: bytes) -> bytes | None:
         """The remembered proof of a right password.

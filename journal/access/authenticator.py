@@ -50,7 +50,7 @@ class Known:
 
 
 @attrs.frozen(slots=True, eq=False)
-class Admitted:
+class AuthenticatedPrincipal:
     """An authenticated principal.
 
     Attributes:
@@ -109,7 +109,7 @@ class Authenticator:
 
     async def authenticate(
         self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
-    ) -> Admitted:
+    ) -> AuthenticatedPrincipal:
         """Authenticate a peer; see `authorization.Access`."""
         known = self._known
         given = credentials or {}
@@ -139,7 +139,7 @@ class Authenticator:
             return self._admitted("")
         raise AuthenticationError("no credentials: " + _way_out(known))
 
-    def _by_token(self, token: str, host: str) -> Admitted:
+    def _by_token(self, token: str, host: str) -> AuthenticatedPrincipal:
         kept = self._known.tokens.find(token) if self._known.tokens is not None else None
         if kept is None:
             network, now = network_of(host), self._clock()
@@ -154,7 +154,7 @@ class Authenticator:
             )
         return self._admitted(kept.name, kept, kept.expires_at_s)
 
-    async def _by_password(self, name: str, password: str, host: str) -> Admitted:
+    async def _by_password(self, name: str, password: str, host: str) -> AuthenticatedPrincipal:
         users = self._known.users
         # Anything that a peer sends can be checked, even if it is not text.
         secret = password.encode(errors="surrogatepass")
@@ -170,10 +170,10 @@ class Authenticator:
 
     def _admitted(
         self, name: str, proof: PasswordHash | TokenHash | None = None, expires_at_s: float | None = None
-    ) -> Admitted:
-        return Admitted(name, self._known.rules.permissions_of(User(name)), proof, expires_at_s)
+    ) -> AuthenticatedPrincipal:
+        return AuthenticatedPrincipal(name, self._known.rules.permissions_of(User(name)), proof, expires_at_s)
 
-    def is_still_known(self, admitted: Admitted) -> bool:
+    def is_still_known(self, admitted: AuthenticatedPrincipal) -> bool:
         """Whether an authenticated principal would still be accepted with the same credential."""
         known, proof = self._known, admitted.proof
         if isinstance(proof, PasswordHash):
@@ -184,7 +184,7 @@ class Authenticator:
             return known.certificates
         return known.anonymous or not known.has_credentials
 
-    def renewed(self, admitted: Admitted) -> Admitted | None:
+    def renewed(self, admitted: AuthenticatedPrincipal) -> AuthenticatedPrincipal | None:
         """The same principal with the present rights; None if it would not be accepted any more."""
         if not self.is_still_known(admitted):
             return None

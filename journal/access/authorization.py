@@ -80,7 +80,7 @@ EVERYBODY: Principal = _Everybody()
 
 
 @attrs.frozen(slots=True)
-class SentAway:
+class RevokedPrincipal:
     """A principal whose credentials or rights were revoked, until its connection has ended.
 
     Attributes:

@@ -4,8 +4,8 @@
 snapshot is requested from a running server is not part of this package.
 """
 
-from journal.backup.create import Made, back_up, newest_lsn
+from journal.backup.create import BackupResult, back_up, newest_lsn
 from journal.backup.directory import BackupDirectory, is_backup
-from journal.backup.restore import Restored, restore
+from journal.backup.restore import RestoreResult, restore
 
-__all__ = ["BackupDirectory", "Made", "Restored", "back_up", "is_backup", "newest_lsn", "restore"]
+__all__ = ["BackupDirectory", "BackupResult", "RestoreResult", "back_up", "is_backup", "newest_lsn", "restore"]

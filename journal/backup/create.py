@@ -24,7 +24,7 @@ Progress = Callable[[int], None]
 
 
 @attrs.frozen(slots=True)
-class Made:
+class BackupResult:
     """The result of a backup.
 
     Attributes:
@@ -79,7 +79,7 @@ def back_up(
     keep: int,
     progress: Progress | None = None,
     part_bytes: int = PART_BYTES,
-) -> Made:
+) -> BackupResult:
     """Add a backup to a backup directory, and remove all but the newest ones.
 
     It is durable on return. If it is stopped before, the existing backups are unchanged.
@@ -101,7 +101,7 @@ def back_up(
     """
     with opened_for_writing(files, target, read_format(files, source)) as backup, backup.objects() as objects:
         numbers = backup.numbers()
-        making = _Making(files, source, objects, progress)
+        making = _SourceWalk(files, source, objects, progress)
         number = numbers[-1] + 1 if numbers else 1
         before = backup.entries(numbers[-1]) if numbers else iter(())
         try:
@@ -116,10 +116,12 @@ def back_up(
             ) from error
         freed = backup.prune(keep)
         seal = manifest.seal
-        return Made(target, number, lsn, seal.files, seal.size_bytes, making.copied_files, making.copied_bytes, freed)
+        return BackupResult(
+            target, number, lsn, seal.files, seal.size_bytes, making.copied_files, making.copied_bytes, freed
+        )
 
 
-class _Making:
+class _SourceWalk:
     """A walk over the files of the source, in parallel with one over the newest backup."""
 
     def __init__(self, files: FileSystem, source: str, objects: Objects, progress: Progress | None) -> None:

@@ -31,7 +31,7 @@ _ASIDE = ".restoring"
 
 
 @attrs.frozen(slots=True)
-class Restored:
+class RestoreResult:
     """The result of a restore.
 
     Attributes:
@@ -59,7 +59,7 @@ def restore(
     number: int | None = None,
     progress: Progress | None = None,
     part_bytes: int = PART_BYTES,
-) -> Restored:
+) -> RestoreResult:
     """Create a data directory from a backup and compare every file with its digest; durable on return.
 
     Args:
@@ -94,14 +94,14 @@ def restore(
             # Opened before the first write, so that its sync reports every failure to write a file back.
             root = files.open_directory(target)
             try:
-                restoring = _Restoring(files, backup, manifest, target, wanted, root, progress, part_bytes)
+                restoring = _RestoreRun(files, backup, manifest, target, wanted, root, progress, part_bytes)
                 restoring.run()
             finally:
                 root.close()
         finally:
             lock.release()
         header, seal = manifest.header, manifest.seal
-        return Restored(target, number, header.lsn, seal.files, seal.size_bytes, restoring.copied_files)
+        return RestoreResult(target, number, header.lsn, seal.files, seal.size_bytes, restoring.copied_files)
 
 
 def _make_marked(files: FileSystem, target: str, wanted: dict[str, object]) -> None:
@@ -127,7 +127,7 @@ def _make_marked(files: FileSystem, target: str, wanted: dict[str, object]) -> N
     files.sync_directory(posixpath.dirname(target) or ".")
 
 
-class _Restoring:
+class _RestoreRun:
     def __init__(
         self,
         files: FileSystem,

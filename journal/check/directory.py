@@ -107,10 +107,10 @@ def _check(
     _check_agreement(files, path, node_id, views, journal, report)
     for segment in views.segments.values():
         try:
-            may_be_gone = journal.drops(segment.shard_id, segment.flushed_offset) or journal.seals(
+            may_be_missing = journal.drops(segment.shard_id, segment.flushed_offset) or journal.seals(
                 segment.shard_id, segment.base_offset
             )
-            check_segment(files, segment, report, progress, may_be_gone=may_be_gone)
+            check_segment(files, segment, report, progress, may_be_missing=may_be_missing)
         except OSError as error:
             report.damage(segment.path, 0, f"the file cannot be read: {error}")
     known = {name for segment in views.segments.values() for name in (segment.path, segment.index_path)}

@@ -32,7 +32,7 @@ class _IndexWalk:
 
 
 def check_segment(
-    files: FileSystem, segment: LogSegment, report: Report, progress: Progress | None, *, may_be_gone: bool = False
+    files: FileSystem, segment: LogSegment, report: Report, progress: Progress | None, *, may_be_missing: bool = False
 ) -> None:
     """Check one recorded log segment with its index file.
 
@@ -41,7 +41,7 @@ def check_segment(
         segment: The segment as the views record it.
         report: Gets the findings.
         progress: Called with the bytes read so far.
-        may_be_gone: The journal drops the segment, so its files may be missing.
+        may_be_missing: The journal drops the segment, so its files may be missing.
     """
     report.counts.segments += 1
     if segment.flushed_offset == segment.base_offset:
@@ -51,11 +51,11 @@ def check_segment(
             report.note(segment.path, 0, "the whole file is after the recorded end")
         return
     if not files.exists(segment.path):
-        if not may_be_gone:
+        if not may_be_missing:
             problem = f"the file is missing; the views record {segment.flushed} bytes of it"
             report.damage(segment.path, 0, f"{problem} (shard {segment.header.name!r})")
         return
-    index = _read_index(files, segment, report, may_be_gone=may_be_gone)
+    index = _read_index(files, segment, report, may_be_missing=may_be_missing)
     file = files.open(segment.path, write=False)
     try:
         window = Window(file, report.counts, progress)
@@ -185,7 +185,7 @@ class _SegmentPass:
         self._report.damage(self._segment.path, position, f"{problem} (shard {self._segment.header.name!r})")
 
 
-def _read_index(files: FileSystem, segment: LogSegment, report: Report, *, may_be_gone: bool) -> _IndexWalk:
+def _read_index(files: FileSystem, segment: LogSegment, report: Report, *, may_be_missing: bool) -> _IndexWalk:
     path = segment.index_path
     walk = _IndexWalk(path, [])
     if not segment.saved_entries:
@@ -193,7 +193,7 @@ def _read_index(files: FileSystem, segment: LogSegment, report: Report, *, may_b
             report.note(path, 0, "the views record no index of this segment")
         return walk
     if not files.exists(path):
-        if may_be_gone:
+        if may_be_missing:
             return walk
         report.damage(
             path, 0, f"the index file is missing; the server creates its {segment.saved_entries} entries again"

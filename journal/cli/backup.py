@@ -15,7 +15,7 @@ from command_line.quantities import format_size
 from journal.cli.connection import ServerOption, connect
 
 if TYPE_CHECKING:
-    from journal.backup import Made
+    from journal.backup import BackupResult
 
 DEFAULT_KEEP: Final = 3
 
@@ -57,7 +57,7 @@ def backup(
     )
 
 
-def _back_up(directory: str, target: str, keep: int, server: str) -> Made:
+def _back_up(directory: str, target: str, keep: int, server: str) -> BackupResult:
     from journal.backup import newest_lsn
     from journal.engine.directory.data_directory import read_format
     from shards.errors import DataDirectoryError
@@ -80,14 +80,14 @@ def _back_up(directory: str, target: str, keep: int, server: str) -> Made:
         lock.release()
 
 
-def _back_up_running(server: str, node_id: str, target: str, keep: int) -> Made:
+def _back_up_running(server: str, node_id: str, target: str, keep: int) -> BackupResult:
     """Copy a snapshot that the server holds during the copy."""
     import trio
 
     from journal.engine.directory.data_directory import read_format
     from shards.seams.file_system import OsFileSystem
 
-    async def copy() -> Made:
+    async def copy() -> BackupResult:
         async with connect(server) as client:
             snapshot = await client.snapshot()
             try:
@@ -125,7 +125,7 @@ def _server_of(directory: str) -> str:
     return server
 
 
-def _copy(source: str, target: str, lsn: int, keep: int) -> Made:
+def _copy(source: str, target: str, lsn: int, keep: int) -> BackupResult:
     from journal.backup import back_up
     from shards.seams.clock import SystemClock
     from shards.seams.file_system import OsFileSystem

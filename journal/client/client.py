@@ -315,7 +315,7 @@ class Client(Operations):
             if event.former_node_id is None:
                 subscription.restored(event.common_lsn)
             else:
-                subscription.begin_anew()
+                subscription.restart()
         if self._on_restored is not None:
             self._on_restored(event)
 

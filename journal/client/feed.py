@@ -52,9 +52,9 @@ class Feed(Receiver):
             self.start_lsn = reply.lsn
         super().established(reply)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Begin again at lsn 1: another server answers, with another history."""
-        super().begin_anew()
+        super().restart()
         self.start_lsn = 0
         self._told_lsn = None
 

@@ -26,7 +26,7 @@ def check_answer(address: Address, first: bytes) -> None:
         ConnectionLostError: The connection was closed before anything was received.
     """
     if not first:
-        raise closed_unheard(address)
+        raise closed_without_answer(address)
     spoken = spoken_in(first)
     if spoken is SniffedProtocol.TLS:
         raise _wants_tls(address)
@@ -36,7 +36,7 @@ def check_answer(address: Address, first: bytes) -> None:
         )
 
 
-def closed_unheard(address: Address) -> ConnectionLostError:
+def closed_without_answer(address: Address) -> ConnectionLostError:
     """The error for a connection that ended before anything was received."""
     speaks = "no TLS" if address.is_encrypted else "TLS"
     return ConnectionLostError(
@@ -61,7 +61,7 @@ def not_a_websocket(address: Address, first: bytes) -> StorageError:
         first: The first bytes of the answer; empty if the connection was closed.
     """
     if not first:
-        return closed_unheard(address)
+        return closed_without_answer(address)
     spoken = spoken_in(first)
     if spoken is SniffedProtocol.TLS:
         return _wants_tls(address)

@@ -113,7 +113,7 @@ class Receiver:
                 return None
             if self._error is not None:
                 raise afresh(self._error)
-            await self._wait_for_news()
+            await self._wait_for_item()
         item = self._queue.popleft()
         if isinstance(item, Delivery):
             self._queued_bytes -= len(item.batches)
@@ -128,11 +128,11 @@ class Receiver:
         """
         await trio.lowlevel.checkpoint()
         while not self._is_established and self._error is None:
-            await self._wait_for_news()
+            await self._wait_for_item()
         if self._error is not None:
             raise afresh(self._error)
 
-    async def _wait_for_news(self) -> None:
+    async def _wait_for_item(self) -> None:
         if self._event.is_set():
             self._event = trio.Event()
         await self._event.wait()
@@ -148,7 +148,7 @@ class Receiver:
         self._common_lsn = common_lsn if self._common_lsn is None else min(self._common_lsn, common_lsn)
         self._unconfirmed.update(self._positions)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Note that another server answers; call it before `request` on the new connection.
 
         All of its records are delivered, from the beginning: the old position belonged to another history.

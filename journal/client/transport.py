@@ -15,7 +15,7 @@ import trio
 
 from journal.client.address import Address
 from journal.client.opening_stream import OpeningStream
-from journal.client.peer_diagnosis import check_answer, closed_unheard, no_tls, not_a_websocket
+from journal.client.peer_diagnosis import check_answer, closed_without_answer, no_tls, not_a_websocket
 from journal.net.protocol_sniffing import ENOUGH_BYTES
 from journal.net.tls_sockets import TlsSocket
 from journal.protocol import RemoteProtocolError
@@ -71,7 +71,7 @@ class TcpTransport:
                 return received
         except _BROKEN as error:
             if self._address is not None:
-                raise closed_unheard(self._address) from None
+                raise closed_without_answer(self._address) from None
             raise ConnectionLostError(f"connection lost while receiving: {error}") from error
 
     def _look_at(self, address: Address, first: memoryview) -> None:
@@ -304,7 +304,7 @@ def _not_agreed(address: Address, error: BaseException | None) -> StorageError:
         if error.reason in _NO_TLS:
             return no_tls(address)
         return ConnectionLostError(f"{address} and this client could not agree on TLS parameters: {_worded(error)}")
-    return closed_unheard(address)
+    return closed_without_answer(address)
 
 
 def _distrusted(address: Address, error: ssl.SSLCertVerificationError) -> AuthenticationError:

@@ -306,7 +306,7 @@ class Engine:
         sealing = self.parts.sealing
         if wait:
             sealing.require_enabled()
-        info = await self.parts.commands.seal(name)
+        info = await self.parts.commands.roll(name)
         if not wait:
             return info
         shard = self.parts.table.by_name(name)

@@ -55,7 +55,7 @@ async def open_engine(
     clock: Clock | None = None,
     make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
     open_store: Callable[[str], DirectoryStore] = open_rocks_store,
-    make_sealer: Callable[[], ParquetConverter] = open_worker_converter,
+    make_converter: Callable[[], ParquetConverter] = open_worker_converter,
     to_read: bool = False,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background tasks while the context is open.
@@ -77,7 +77,7 @@ async def open_engine(
     """
     files = files or OsFileSystem()
     await trio.lowlevel.checkpoint()
-    sealer = make_sealer() if config.sealing.enabled else None
+    converter = make_converter() if config.sealing.enabled else None
     check_mounts(path)
     async with _opened_directory(files, path, to_read=to_read) as directory:
         await trio.lowlevel.checkpoint()
@@ -88,7 +88,7 @@ async def open_engine(
             try:
                 start = await recover(config.storage, directory, files, clock or SystemClock(), store)
                 try:
-                    parts = EngineParts(config, directory, files, disk, store, sealer, start)
+                    parts = EngineParts(config, directory, files, disk, store, converter, start)
                     with trio.CancelScope(shield=True):
                         # A checkpoint is not cancelled half-way.
                         await start.restoration.finish(parts.checkpointer)

@@ -62,7 +62,7 @@ class EngineParts:
         files: The file system that it is in.
         disk: The thread that writes the journal.
         store: The store of the views.
-        sealer: Converts closed segments; None if conversion is disabled.
+        converter: Converts closed segments; None if conversion is disabled.
         start: The recovered state.
 
     Attributes:
@@ -70,7 +70,7 @@ class EngineParts:
         commands: All other changes.
         reader: Reads.
         producer_use: Which producers are in use.
-        news: Finds shards that have something newer than an lsn.
+        discovery: Finds shards that have something newer than an lsn.
         subscriptions: Subscriptions.
         sealing: Converts closed log segments to Parquet.
         restores: The restores of this node from backups.
@@ -88,7 +88,7 @@ class EngineParts:
         files: FileSystem,
         disk: Disk,
         store: DirectoryStore,
-        sealer: ParquetConverter | None,
+        converter: ParquetConverter | None,
         start: RecoveredState,
     ) -> None:
         self.config = config
@@ -111,7 +111,7 @@ class EngineParts:
             committed=self._committed,
             failed=self._failed,
         )
-        self.news = ShardDiscovery(
+        self.discovery = ShardDiscovery(
             self.table, store, self.committer.committed_lsn, PublishEpochs(lambda: self.committer.next_lsn)
         )
         self.producer_use = ProducerUse(trio.current_time)
@@ -126,7 +126,7 @@ class EngineParts:
             open_segment=self._open_segment,
             words=self._words,
             fold_words=lambda words: self.views.fold((), words),
-            publishing=self.news.publishing,
+            publishing=self.discovery.publishing,
             use=self.producer_use,
         )
         self.commands = Commands(
@@ -166,7 +166,7 @@ class EngineParts:
             sealing=config.sealing,
             checkpoint_lsn=start.checkpoint_lsn,
             producer_use=self.producer_use,
-            closing=self.news.closing,
+            closing=self.discovery.closing,
             flushed=self._flushed,
         )
         self.transactions = Transactions(
@@ -180,7 +180,7 @@ class EngineParts:
         )
         self.sealing = ParquetScheduler(
             config=config.sealing,
-            sealer=sealer,
+            converter=converter,
             files=self.segment_files,
             table=self.table,
             commands=self.commands,
@@ -199,7 +199,7 @@ class EngineParts:
         )
         self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes)
         self.subscriptions = Subscriptions(
-            self.table, self.reader, self.commands, self.news, lambda: self.committer.committed_lsn
+            self.table, self.reader, self.commands, self.discovery, lambda: self.committer.committed_lsn
         )
         self._take_over_shards()
 
@@ -252,7 +252,7 @@ class EngineParts:
         else:
             self.table.open_segment(shard, mode, shard.next_offset, self.appender.append_time_us)
             if mode is Mode.MEMORY:
-                self.checkpointer.retaining.retain(shard)
+                self.checkpointer.retention.retain(shard)
         return shard.segments[-1]
 
     def _with_defaults(self, config: ShardConfig) -> ShardConfig:
@@ -276,13 +276,13 @@ class EngineParts:
             if changes is not None:
                 self._apply(changes)
         dirty = self.checkpointer.dirty
-        news = self.news
+        discovery = self.discovery
         for shard, published in group.published:
             shard.pending_groups -= 1
             if not shard.gone:
                 dirty[shard.shard_id] = shard
-                if shard.era is not news.recent.newest:
-                    news.publishing(shard)
+                if shard.era is not discovery.recent.newest:
+                    discovery.publishing(shard)
                 shard.publish(published)
         self.sealing.decided(group.decisions)
         for _, shard_id, decision in group.decisions:

@@ -14,7 +14,7 @@ import structlog
 import trio
 from structlog.contextvars import bound_contextvars
 
-from journal.access.authorization import EVERYBODY, Action, Principal, SentAway, require
+from journal.access.authorization import EVERYBODY, Action, Principal, RevokedPrincipal, require
 from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.net.protocol_sniffing import ENOUGH_BYTES, SniffedProtocol, spoken_in
@@ -155,7 +155,7 @@ class Connection:
             return
         self.refusal = error
         # The connection ends after the error was sent; until then the client has no rights.
-        self.renew(SentAway(self.principal.name))
+        self.renew(RevokedPrincipal(self.principal.name))
         self.pushing.close()
         self.tell(error)
         self.receiving.cancel()

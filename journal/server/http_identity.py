@@ -22,7 +22,7 @@ class HttpIdentity:
     meter: Meter | None
 
 
-async def asker_of(request: Request, admission: Login) -> HttpIdentity:
+async def identity_of(request: Request, admission: Login) -> HttpIdentity:
     """Authenticate the sender of a request, and wait until its quota allows the request.
 
     Raises:

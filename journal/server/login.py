@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from journal.access.audit import outcome_noted
-from journal.access.authenticator import Admitted
+from journal.access.authenticator import AuthenticatedPrincipal
 from journal.access.authorization import Action, Principal
 from journal.access.quotas import Meter
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError
@@ -118,7 +118,7 @@ class Login:
 
     async def _authenticate(
         self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
-    ) -> Admitted:
+    ) -> AuthenticatedPrincipal:
         try:
             return await self._guard.access.authenticate(credentials, peer, certificate_name)
         except AuthenticationError:
@@ -149,7 +149,7 @@ class Login:
             return
         principal = connection.principal
         renewed: Principal | None
-        if isinstance(principal, Admitted):
+        if isinstance(principal, AuthenticatedPrincipal):
             renewed = self._guard.access.renewed(principal)
         else:
             # It connected while authentication was not configured.

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from journal.access.authorization import Action
 from journal.protocol.errors import NotAuthorizedError
-from journal.server.http_identity import asker_of
+from journal.server.http_identity import identity_of
 from journal.server.login import Login
 from journal.server.statistics import ServerStatistics
 from shards.errors import StorageError
@@ -32,7 +32,7 @@ class Observers:
     async def refusal(self, request: Request) -> StorageError | None:
         """The error for the sender of a request that may not see them; None if it may."""
         try:
-            principal = (await asker_of(request, self._admission)).principal
+            principal = (await identity_of(request, self._admission)).principal
             if not (
                 principal.may(Action.READ, METRICS)
                 or principal.may(Action.READ, "#")

@@ -14,7 +14,7 @@ import msgspec
 
 from journal.engine import Engine
 from journal.engine.time_slice import TimeSlice
-from journal.server.shard_operations import Asker, ShardOperations
+from journal.server.shard_operations import Requester, ShardOperations
 from shards.model import ShardInfo
 from shards.segments.shard import Shard
 from shards.topics.reserved_names import (
@@ -141,13 +141,13 @@ class QueueOperations:
         self._engine = engine
         self._shards = shards
 
-    async def list_queues(self, who: Asker, after: str, limit: int) -> QueuePage:
+    async def list_queues(self, requester: Requester, after: str, limit: int) -> QueuePage:
         """The queues among up to ``limit`` shards below ``$queue/`` after ``after``, sorted by name.
 
         Raises:
             NotAuthorizedError: The principal may not read all queues.
         """
-        page = await self._shards.list_shards(who, f"{QUEUE_PREFIX}#", after, limit)
+        page = await self._shards.list_shards(requester, f"{QUEUE_PREFIX}#", after, limit)
         queues: list[QueueInfo] = []
         step = TimeSlice()
         for info in page.shards:

@@ -100,7 +100,7 @@ class Server:
         self._origins = Origins(engine.config.listen.websocket_origins)
         self._started = time.monotonic()
         # Clients that are not authenticated yet, by socket, oldest first.
-        self._strangers: dict[socket.socket, trio.CancelScope] = {}
+        self._unauthenticated: dict[socket.socket, trio.CancelScope] = {}
         self._gone = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery
 
@@ -230,15 +230,15 @@ class Server:
         limit = self.engine.config.limits.max_connections
         if self.statistics.connections >= limit:
             self.statistics.count_closed("max_connections")
-            if not self._strangers or self.statistics.connections >= limit + _LEAVING_AT_ONCE:
+            if not self._unauthenticated or self.statistics.connections >= limit + _LEAVING_AT_ONCE:
                 log.warning("connection refused", peer=peer, limit="limits.max_connections", allowed=limit)
                 return False
             # The connection that has sent nothing for longest makes room: a flood of such connections must not block
             # clients.
             log.warning("silent connection closed", limit="limits.max_connections", allowed=limit)
-            self._strangers.pop(next(iter(self._strangers))).cancel()
+            self._unauthenticated.pop(next(iter(self._unauthenticated))).cancel()
         self.statistics.connections += 1
-        scope = self._strangers[sock] = trio.CancelScope()
+        scope = self._unauthenticated[sock] = trio.CancelScope()
         self._nursery.start_soon(self._contained, serve, sock, peer, scope)
         return True
 
@@ -261,13 +261,13 @@ class Server:
         except Exception as error:  # noqa: BLE001 it ends this request or connection only
             self._report(error, 0)
         finally:
-            self._strangers.pop(sock, None)
+            self._unauthenticated.pop(sock, None)
             self.statistics.connections -= 1
             if not self.statistics.connections:
                 self._gone.unpark_all()
 
     def _let_in(self, sock: socket.socket) -> None:
-        self._strangers.pop(sock, None)
+        self._unauthenticated.pop(sock, None)
 
     def take_over(self, readable: Readable) -> None:
         """Apply users, tokens, rules and certificates that were read again; clients without rights are disconnected."""

@@ -27,7 +27,7 @@ _ENTRY_BYTES = 300
 """Largest size of an entry of a page in any protocol, without its name."""
 
 
-class Asker(Protocol):
+class Requester(Protocol):
     """The sender of a request.
 
     Attributes:
@@ -107,7 +107,7 @@ class ShardOperations:
         """Approximate upper bound of the size of a listing's reply."""
         return min(max(1, limit), LARGEST_PAGE) * _ENTRY_BYTES
 
-    async def list_shards(self, who: Asker, topic_filter: str, after: str, limit: int) -> ShardPage:
+    async def list_shards(self, requester: Requester, topic_filter: str, after: str, limit: int) -> ShardPage:
         """One page of the shards that match a filter, sorted by name, after ``after``.
 
         Each shard is described as of some moment before this returns. Over all pages, a shard that exists during the
@@ -118,7 +118,7 @@ class ShardOperations:
             InvalidNameError: The filter is not valid.
             NotAuthorizedError: The principal may not read all topics of the filter.
         """
-        pages = self._names(who, topic_filter, after)
+        pages = self._names(requester, topic_filter, after)
         async with self._making:
             return await self._shard_page(pages, max(1, min(limit, LARGEST_PAGE)))
 
@@ -138,9 +138,9 @@ class ShardOperations:
                     await step.rest()
         return ShardPage(found, more=False)
 
-    def _names(self, who: Asker, topic_filter: str, after: str) -> NameScan:
+    def _names(self, requester: Requester, topic_filter: str, after: str) -> NameScan:
         scan = self._engine.scan_names(topic_filter, after)
-        require(who.principal, topic_filter, Action.READ, Action.ADMINISTER)
+        require(requester.principal, topic_filter, Action.READ, Action.ADMINISTER)
         return scan
 
     def _id_of(self, name: str) -> int | None:
@@ -157,16 +157,16 @@ class ShardOperations:
         """Largest number of a shard's segments in one frame."""
         return min(LARGEST_PAGE, self._page_bytes // _ENTRY_BYTES)
 
-    def describe(self, who: Asker, name: str) -> ShardInfo:
+    def describe(self, requester: Requester, name: str) -> ShardInfo:
         """A shard with its segments.
 
         Raises:
             ShardNotFoundError: The shard does not exist.
         """
-        require(who.principal, name, Action.READ, Action.ADMINISTER)
+        require(requester.principal, name, Action.READ, Action.ADMINISTER)
         return self._engine.describe_shard(name, with_segments=True)
 
-    def describe_page(self, who: Asker, name: str, from_offset: int, limit: int) -> SegmentPage:
+    def describe_page(self, requester: Requester, name: str, from_offset: int, limit: int) -> SegmentPage:
         """A shard with up to ``limit`` of its segments, beginning with the one that holds an offset.
 
         The next page begins at the end of the last segment. Segments that were closed, converted or trimmed in between
@@ -175,7 +175,7 @@ class ShardOperations:
         Raises:
             ShardNotFoundError: The shard does not exist.
         """
-        info = self.describe(who, name)
+        info = self.describe(requester, name)
         segments = [each for each in info.segments if each.base_offset >= from_offset or each.next_offset > from_offset]
         end = max(1, min(limit, self.largest_segment_page))
         # An empty segment is followed by one that begins at the same offset, at which the next page would return it
@@ -184,13 +184,13 @@ class ShardOperations:
             end += 1
         return SegmentPage(attrs.evolve(info, segments=tuple(segments[:end])), end < len(segments))
 
-    async def cursors(self, who: Asker, topic_filter: str, after: str, limit: int) -> CursorPage:
+    async def cursors(self, requester: Requester, topic_filter: str, after: str, limit: int) -> CursorPage:
         """The cursors of up to ``limit`` shards that match a filter, sorted by name, after ``after``.
 
         Cursors of a stopped shard are left out: its end is not known. As for `list_shards`, shards may be created and
         deleted between pages.
         """
-        pages = self._names(who, topic_filter, after)
+        pages = self._names(requester, topic_filter, after)
         async with self._making:
             return await self._cursor_lags(pages, after, max(1, min(limit, LARGEST_PAGE)))
 
@@ -220,35 +220,37 @@ class ShardOperations:
                 return
             behind = cursors[-1].name
 
-    def cursor_page(self, who: Asker, name: str, after: str, limit: int) -> tuple[list[Cursor], bool]:
+    def cursor_page(self, requester: Requester, name: str, after: str, limit: int) -> tuple[list[Cursor], bool]:
         """Cursors of one shard after ``after``, sorted by name, and whether others follow.
 
         Raises:
             ShardNotFoundError: The shard does not exist.
             ShardDamagedError: The shard is stopped because of damage.
         """
-        require(who.principal, name, Action.READ, Action.ADMINISTER)
+        require(requester.principal, name, Action.READ, Action.ADMINISTER)
         limit = max(1, min(limit, LARGEST_PAGE, self._page_bytes // (MAX_NAME_BYTES + _ENTRY_BYTES)))
         cursors = self._engine.list_cursors(name, after, limit + 1)
         return cursors[:limit], len(cursors) > limit
 
-    async def create(self, who: Asker, name: str, config: ShardConfig, *, exist_ok: bool = False) -> ShardInfo:
+    async def create(
+        self, requester: Requester, name: str, config: ShardConfig, *, exist_ok: bool = False
+    ) -> ShardInfo:
         """Create a shard; with ``exist_ok`` an existing one is returned unchanged.
 
         Raises:
             ShardExistsError: It exists, and ``exist_ok`` was not given.
             QuotaExceededError: The principal has as many shards as it may have.
         """
-        require(who.principal, name, Action.ADMINISTER)
-        return await self._create(who, name, config, exist_ok=exist_ok)
+        require(requester.principal, name, Action.ADMINISTER)
+        return await self._create(requester, name, config, exist_ok=exist_ok)
 
-    async def create_in_passing(self, who: Asker, name: str, config: ShardConfig) -> None:
+    async def create_in_passing(self, requester: Requester, name: str, config: ShardConfig) -> None:
         """Create a shard for an append if it does not exist: the right to append to a topic includes this."""
-        require(who.principal, name, Action.APPEND, Action.ADMINISTER)
-        await self._create(who, name, config, exist_ok=True)
+        require(requester.principal, name, Action.APPEND, Action.ADMINISTER)
+        await self._create(requester, name, config, exist_ok=True)
 
-    async def _create(self, who: Asker, name: str, config: ShardConfig, *, exist_ok: bool) -> ShardInfo:
-        engine, meter = self._engine, who.meter
+    async def _create(self, requester: Requester, name: str, config: ShardConfig, *, exist_ok: bool) -> ShardInfo:
+        engine, meter = self._engine, requester.meter
         if meter is None or engine.shard_id(name) is not None:
             return await engine.create_shard(name, config, exist_ok=exist_ok)
         meter.check_new_shard(name)
@@ -260,10 +262,10 @@ class ShardOperations:
             meter.count_shard(name, -1)
             raise
 
-    async def delete(self, who: Asker, name: str) -> None:
+    async def delete(self, requester: Requester, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
-        require(who.principal, name, Action.ADMINISTER)
-        engine, meter = self._engine, who.meter
+        require(requester.principal, name, Action.ADMINISTER)
+        engine, meter = self._engine, requester.meter
         if meter is None or engine.shard_id(name) is None:
             return await engine.delete_shard(name)
         # Before it is removed, so that a measurement at this moment counts one too many rather than one too few.
@@ -274,31 +276,31 @@ class ShardOperations:
             meter.count_shard(name, 1)
             raise
 
-    async def set_mode(self, who: Asker, name: str, mode: Mode) -> ShardInfo:
+    async def set_mode(self, requester: Requester, name: str, mode: Mode) -> ShardInfo:
         """Switch a shard to memory or file mode while it is in use."""
-        require(who.principal, name, Action.ADMINISTER)
+        require(requester.principal, name, Action.ADMINISTER)
         return await self._engine.set_mode(name, mode)
 
     async def configure(
-        self, who: Asker, name: str, *, retention: Retention | None, segment_bytes: int | None
+        self, requester: Requester, name: str, *, retention: Retention | None, segment_bytes: int | None
     ) -> ShardInfo:
         """Change the retention or segment size of a shard; None leaves a setting unchanged."""
-        require(who.principal, name, Action.ADMINISTER)
+        require(requester.principal, name, Action.ADMINISTER)
         return await self._engine.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
 
-    async def seal(self, who: Asker, name: str, *, wait: bool = False) -> ShardInfo:
+    async def seal(self, requester: Requester, name: str, *, wait: bool = False) -> ShardInfo:
         """Roll a shard: close its active segment. With ``wait``, return when all closed segments are converted."""
-        require(who.principal, name, Action.ADMINISTER)
+        require(requester.principal, name, Action.ADMINISTER)
         return await self._engine.seal(name, wait=wait)
 
-    async def trim(self, who: Asker, name: str, before_offset: int) -> ShardInfo:
+    async def trim(self, requester: Requester, name: str, before_offset: int) -> ShardInfo:
         """Drop all records below an offset."""
-        require(who.principal, name, Action.ADMINISTER)
+        require(requester.principal, name, Action.ADMINISTER)
         return await self._engine.trim(name, before_offset)
 
-    async def delete_cursor(self, who: Asker, shard: str, name: str, version: int | None) -> None:
+    async def delete_cursor(self, requester: Requester, shard: str, name: str, version: int | None) -> None:
         """Delete a cursor if its version is the expected one."""
-        require(who.principal, shard, Action.ADMINISTER)
+        require(requester.principal, shard, Action.ADMINISTER)
         await self._engine.delete_cursor(shard, name, version)
 
 

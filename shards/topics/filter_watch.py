@@ -30,7 +30,7 @@ class FilterWatch(Generic[Waiting]):
         self._recent = recent
         self._index: FilterIndex[Waiting] = FilterIndex()
         # The newest filters, each with the epoch that it began: a busy shard need not be matched against all others.
-        self._newcomers: deque[tuple[int, str, Waiting]] = deque(maxlen=_REMEMBERED)
+        self._newest: deque[tuple[int, str, Waiting]] = deque(maxlen=_REMEMBERED)
         self._all_since = 0
 
     def __len__(self) -> int:
@@ -43,16 +43,16 @@ class FilterWatch(Generic[Waiting]):
             InvalidNameError: The filter is not valid.
         """
         self._index.add(topic_filter, waiting)
-        if len(self._newcomers) == _REMEMBERED:
-            self._all_since = self._newcomers[0][0]
-        self._newcomers.append((self._recent.begin_era(), topic_filter, waiting))
+        if len(self._newest) == _REMEMBERED:
+            self._all_since = self._newest[0][0]
+        self._newest.append((self._recent.begin_era(), topic_filter, waiting))
 
     def discard(self, topic_filter: str, waiting: Waiting) -> None:
         """Remove a waiting subscription."""
         self._index.discard(topic_filter, waiting)
-        for at, (_, _, newcomer) in enumerate(self._newcomers):
+        for at, (_, _, newcomer) in enumerate(self._newest):
             if newcomer is waiting:
-                del self._newcomers[at]
+                del self._newest[at]
                 break
 
     def waiting_for(self, name: str, seen_in: int) -> Iterable[Waiting]:
@@ -66,6 +66,6 @@ class FilterWatch(Generic[Waiting]):
             return dict.fromkeys(self._index.match(name))
         return [
             waiting
-            for number, topic_filter, waiting in self._newcomers
+            for number, topic_filter, waiting in self._newest
             if number > seen_in and matches(topic_filter, name)
         ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.backup import Made, back_up, newest_lsn, restore
+from journal.backup import BackupResult, back_up, newest_lsn, restore
 from journal.check import check_directory
 from journal.engine import open_engine
 from journal.engine.parquet.converter import InlineConverter
@@ -24,7 +24,7 @@ from tests.journal.engines import append, config, stop_without_checkpoint, value
 FILES = OsFileSystem()
 
 
-def make(source: Path, target: Path, *, keep: int = 3) -> Made:
+def make(source: Path, target: Path, *, keep: int = 3) -> BackupResult:
     lsn = newest_lsn(FILES, f"{source}/journal")
     return back_up(FILES, str(source), str(target), lsn=lsn, now_us=1, keep=keep)
 
@@ -35,7 +35,7 @@ def objects(backup: Path) -> dict[str, Path]:
 
 async def write(directory: Path, *values: bytes, seal: bool = False) -> None:
     async with open_engine(
-        str(directory), config(), make_sealer=lambda: InlineConverter(lambda plan: convert_log(FILES, plan))
+        str(directory), config(), make_converter=lambda: InlineConverter(lambda plan: convert_log(FILES, plan))
     ) as engine:
         await engine.create_shard("plant", ShardConfig(), exist_ok=True)
         await append(engine, "plant", *values)
@@ -256,7 +256,7 @@ async def test_a_backup_that_was_interrupted_goes_on_where_it_was_last_synced(
 ) -> None:
     backup = tmp_path / "backup"
 
-    def back_up_in_parts() -> Made:
+    def back_up_in_parts() -> BackupResult:
         return back_up(FILES, str(data), str(backup), lsn=1, now_us=1, keep=3, part_bytes=1)
 
     with monkeypatch.context() as patch:

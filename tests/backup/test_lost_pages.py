@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from journal.backup import Made, back_up, restore
+from journal.backup import BackupResult, back_up, restore
 from journal.check import check_directory
 from shards.model import ShardConfig
 from tests.journal.engines import DATA, append, open_simulated, values_of
@@ -63,7 +63,9 @@ async def filled(*values: bytes, files: SimulatedFileSystem | None = None) -> Si
     return files
 
 
-def make(files: SimulatedFileSystem, progress: Callable[[int], None] | None = None, part_bytes: int = 1 << 30) -> Made:
+def make(
+    files: SimulatedFileSystem, progress: Callable[[int], None] | None = None, part_bytes: int = 1 << 30
+) -> BackupResult:
     return back_up(files, DATA, BACKUP, lsn=1, now_us=1, keep=3, progress=progress, part_bytes=part_bytes)
 
 

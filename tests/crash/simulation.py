@@ -177,7 +177,7 @@ async def opened(
         clock=clock,
         make_disk=lambda: SimulatedDisk(rng),
         open_store=lambda path: open_simulated_store(files, rng, path),
-        make_sealer=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
+        make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine
 

@@ -249,7 +249,7 @@ async def test_shards_that_are_closed_together_are_not_freed_in_one_step(monkeyp
             counts.append(len(shards))
 
         monkeypatch.setattr(time_slice.TimeSlice, "rest", rest)
-        await engine.parts.checkpointer.retaining.close_idle()
+        await engine.parts.checkpointer.retention.close_idle()
         assert len(shards) == 0
         # The one that was closed last is still at hand.
         assert counts == list(range(20, 0, -1))

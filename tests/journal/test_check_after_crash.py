@@ -67,7 +67,7 @@ async def take(engine: Engine, step: Step) -> None:
         case "large":
             await append(engine, step.shard, b"x" * (INTERVAL_BYTES + step.amount))
         case "seal":
-            await commands.seal(step.shard)
+            await commands.roll(step.shard)
         case "switch":
             await commands.set_mode(step.shard, Mode.FILE if shard.in_memory_mode else Mode.MEMORY)
         case "trim":

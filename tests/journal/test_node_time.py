@@ -42,7 +42,7 @@ async def opened(files: SimulatedFileSystem, clock: ManualClock) -> AsyncIterato
         clock=clock,
         make_disk=InlineDisk,
         open_store=lambda path: SimulatedStore(files, path),
-        make_sealer=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
+        make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine
 

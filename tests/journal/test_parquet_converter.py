@@ -41,9 +41,9 @@ CONFIG = ServerConfig(
 
 
 @asynccontextmanager
-async def closed_segment(path: Path, sealer: WorkerConverter) -> AsyncIterator[tuple[Engine, ConversionPlan]]:
+async def closed_segment(path: Path, converter: WorkerConverter) -> AsyncIterator[tuple[Engine, ConversionPlan]]:
     """An engine with a shard ``s`` whose only segment with records is closed, and a plan for that."""
-    async with open_engine(str(path / "data"), CONFIG, make_sealer=lambda: sealer) as engine:
+    async with open_engine(str(path / "data"), CONFIG, make_converter=lambda: converter) as engine:
         await engine.create_shard("s", ShardConfig())
         for number in range(10):
             await append(engine, "s", b"value %d" % number)
@@ -66,45 +66,45 @@ async def closed_segment(path: Path, sealer: WorkerConverter) -> AsyncIterator[t
 
 
 async def test_the_worker_writes_one_file_after_the_other_and_ends_when_it_may_rest(tmp_path: Path) -> None:
-    sealer = WorkerConverter()
-    async with closed_segment(tmp_path, sealer) as (_, plan):
-        first = await sealer.seal(plan)
-        pid = sealer.pid
+    converter = WorkerConverter()
+    async with closed_segment(tmp_path, converter) as (_, plan):
+        first = await converter.convert(plan)
+        pid = converter.pid
         assert pid is not None
         assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
         assert (first.record_count, first.size_bytes) == (10, os.path.getsize(plan.out_path))
-        assert (await sealer.seal(plan)).digest == first.digest
-        assert sealer.pid == pid
-        await sealer.rest()
-        assert sealer.pid is None
+        assert (await converter.convert(plan)).digest == first.digest
+        assert converter.pid == pid
+        await converter.rest()
+        assert converter.pid is None
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
 async def test_the_worker_says_where_a_log_is_damaged_and_goes_on(tmp_path: Path) -> None:
-    sealer = WorkerConverter()
-    async with closed_segment(tmp_path, sealer) as (_, plan):
+    converter = WorkerConverter()
+    async with closed_segment(tmp_path, converter) as (_, plan):
         with pytest.raises(CorruptionError) as caught:
-            await sealer.seal(attrs.evolve(plan, next_offset=11))
+            await converter.convert(attrs.evolve(plan, next_offset=11))
         assert caught.value.path == plan.log_path
         with pytest.raises(SealFailedError, match="No such file"):
-            await sealer.seal(attrs.evolve(plan, out_path=str(tmp_path / "nowhere" / "out.parquet")))
-        assert (await sealer.seal(plan)).record_count == 10
-        await sealer.rest()
+            await converter.convert(attrs.evolve(plan, out_path=str(tmp_path / "nowhere" / "out.parquet")))
+        assert (await converter.convert(plan)).record_count == 10
+        await converter.rest()
 
 
 async def test_a_worker_that_is_killed_is_told_of_and_replaced(tmp_path: Path) -> None:
-    sealer = WorkerConverter()
-    async with closed_segment(tmp_path, sealer) as (_, plan):
-        await sealer.seal(plan)
-        pid = sealer.pid
+    converter = WorkerConverter()
+    async with closed_segment(tmp_path, converter) as (_, plan):
+        await converter.convert(plan)
+        pid = converter.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(SealFailedError, match=f"pid {pid}.*offsets 0 to 10 of shard 's'.*signal 9"):
-            await sealer.seal(plan)
-        assert (await sealer.seal(plan)).record_count == 10
-        assert sealer.pid != pid
-        await sealer.rest()
+            await converter.convert(plan)
+        assert (await converter.convert(plan)).record_count == 10
+        assert converter.pid != pid
+        await converter.rest()
 
 
 SHORT_OF_FILES_ONCE = """
@@ -124,12 +124,12 @@ worker.main()
 async def test_libraries_that_were_imported_by_half_fail_one_seal_and_not_all_that_follow(tmp_path: Path) -> None:
     """numpy whose import was stopped by EMFILE behind its C extension cannot be imported again by that process."""
     program = SHORT_OF_FILES_ONCE.format(was_short=str(tmp_path / "was_short"))
-    sealer = WorkerConverter((sys.executable, "-c", program))
-    async with closed_segment(tmp_path, sealer) as (_, plan):
+    converter = WorkerConverter((sys.executable, "-c", program))
+    async with closed_segment(tmp_path, converter) as (_, plan):
         with pytest.raises(SealFailedError, match=r"cannot be loaded.*Too many open files"):
-            await sealer.seal(plan)
-        assert (await sealer.seal(plan)).record_count == 10
-        await sealer.rest()
+            await converter.convert(plan)
+        assert (await converter.convert(plan)).record_count == 10
+        await converter.rest()
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,11 @@ async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
 
 
 async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next_try(tmp_path: Path) -> None:
-    sealer = WorkerConverter()
-    async with closed_segment(tmp_path, sealer) as (engine, plan):
-        await sealer.seal(plan)
-        assert sealer.pid is not None
-        os.kill(sealer.pid, signal.SIGSTOP)
+    converter = WorkerConverter()
+    async with closed_segment(tmp_path, converter) as (engine, plan):
+        await converter.convert(plan)
+        assert converter.pid is not None
+        os.kill(converter.pid, signal.SIGSTOP)
         async with trio.open_nursery() as nursery:
 
             async def told() -> None:
@@ -165,17 +165,17 @@ async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next
 
             nursery.start_soon(told)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            os.kill(sealer.pid, signal.SIGKILL)
+            os.kill(converter.pid, signal.SIGKILL)
         await engine.seal("s", wait=True)
         assert engine.parts.table.by_name("s").segments[0].kind is SegmentKind.PARQUET
         assert len(await values_of(engine, "s")) == 10
 
 
 async def test_stopping_the_engine_ends_the_worker_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    sealer = WorkerConverter()
-    async with closed_segment(tmp_path, sealer) as (engine, plan):
-        await sealer.seal(plan)
-        pid = sealer.pid
+    converter = WorkerConverter()
+    async with closed_segment(tmp_path, converter) as (engine, plan):
+        await converter.convert(plan)
+        pid = converter.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         with trio.move_on_after(0.05):

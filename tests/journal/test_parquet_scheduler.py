@@ -59,7 +59,7 @@ async def opened(
     *,
     config: ServerConfig = CONFIG,
     clock: ManualClock | None = None,
-    sealer: ParquetConverter | None = None,
+    converter: ParquetConverter | None = None,
 ) -> AsyncIterator[Engine]:
     async with open_engine(
         DATA,
@@ -68,13 +68,13 @@ async def opened(
         clock=clock or ManualClock(),
         make_disk=InlineDisk,
         open_store=lambda path: SimulatedStore(files, path),
-        make_sealer=lambda: sealer or InlineConverter(lambda plan: convert_log(files, plan)),
+        make_converter=lambda: converter or InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine
 
 
 class Gate:
-    """A sealer that writes when it is let, or fails as it is told."""
+    """A converter that writes when it is let, or fails as it is told."""
 
     def __init__(self, files: SimulatedFileSystem) -> None:
         self._files = files
@@ -83,7 +83,7 @@ class Gate:
         self.failures: list[Exception] = []
         self.plans: list[ConversionPlan] = []
 
-    async def seal(self, plan: ConversionPlan) -> SealedFile:
+    async def convert(self, plan: ConversionPlan) -> SealedFile:
         self.plans.append(plan)
         self.asked.set()
         await self.open.wait()
@@ -220,7 +220,7 @@ async def test_the_last_segment_may_be_sealed_and_published() -> None:
 async def test_what_is_trimmed_while_it_is_written_is_not_kept() -> None:
     files = SimulatedFileSystem()
     gate = Gate(files)
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         values = await fill(engine, "s", 5)
         await gate.asked.wait()
@@ -242,7 +242,7 @@ async def test_a_seal_that_fails_because_of_a_trim_is_no_failure(
     files = SimulatedFileSystem()
     gate = Gate(files)
     gate.failures = [failure]
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         await append(engine, "s", b"trimmed")
         async with trio.open_nursery() as nursery:
@@ -261,7 +261,7 @@ async def test_a_seal_that_fails_because_of_a_trim_is_no_failure(
 async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> None:
     files = SimulatedFileSystem()
     gate = Gate(files)
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         await create(engine)
         await fill(engine, "s", 5)
         await gate.asked.wait()
@@ -455,7 +455,7 @@ async def test_a_seal_that_is_folded_again_changes_nothing() -> None:
 async def test_a_file_that_was_placed_but_not_recorded_is_gone_after_the_next_start() -> None:
     files = SimulatedFileSystem()
     gate = Gate(files)
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         values = await fill(engine, "s", 5)
         await gate.asked.wait()
@@ -503,7 +503,7 @@ async def test_files_of_a_shard_whose_deletion_was_known_before_the_crash_go_wit
 async def test_a_damaged_log_is_told_of_once_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedFileSystem()
     gate = Gate(files)
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         bad, good = await create(engine, "bad"), await create(engine, "good")
         await fill(engine, "bad", 5)
         await gate.asked.wait()
@@ -532,7 +532,7 @@ async def test_a_seal_that_fails_is_tried_again_after_a_pause(autojump_clock: tr
     gate = Gate(files)
     gate.open.set()
     gate.failures = [SealFailedError("no room"), OSError(errno.EIO, "Input/output error")]
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         began = trio.current_time()
         values = await fill(engine, "s", 5)
@@ -550,7 +550,7 @@ async def test_a_log_removed_before_its_seal_reads_it_is_no_failure_and_holds_up
     """A trim removed the log that a seal had not opened yet; this counted as a failing disk, and all sealing paused."""
     files = SimulatedFileSystem()
     gate = Gate(files)
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         await create(engine)
         other = await create(engine, "other")
         await fill(engine, "s", 5)
@@ -578,20 +578,20 @@ async def test_a_parquet_file_that_is_gone_before_it_is_put_into_place_is_writte
     files = SimulatedFileSystem()
 
     class Losing(Gate):
-        async def seal(self, plan: ConversionPlan) -> SealedFile:
-            sealed = await super().seal(plan)
+        async def convert(self, plan: ConversionPlan) -> SealedFile:
+            sealed = await super().convert(plan)
             if len(self.plans) < 3:
                 files.remove(plan.out_path)
             return sealed
 
-    sealer = Losing(files)
-    sealer.open.set()
-    async with opened(files, sealer=sealer) as engine:
+    converter = Losing(files)
+    converter.open.set()
+    async with opened(files, converter=converter) as engine:
         shard = await create(engine)
         values = await fill(engine, "s", 5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
         await until(lambda: engine.parts.sealing.last_failure == "")
-        assert len({plan.out_path for plan in sealer.plans}) == 3
+        assert len({plan.out_path for plan in converter.plans}) == 3
         assert await values_of(engine, "s") == values
         await check_files(engine, files, DATA)
 
@@ -604,12 +604,12 @@ async def test_what_failed_of_a_segment_that_was_trimmed_since_is_forgotten(
     gate = Gate(files)
     gate.open.set()
     gate.failures = [SealFailedError("no room")]
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         await fill(engine, "s", 5)
         await until(lambda: engine.parts.sealing.last_failure != "")
         await engine.trim("s", 4)
-        assert not engine.parts.sealing._trouble
+        assert not engine.parts.sealing._failures
         await fill(engine, "s", 5, first=5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
 
@@ -619,7 +619,7 @@ async def test_whoever_waits_is_told_that_a_seal_failed() -> None:
     gate = Gate(files)
     gate.open.set()
     gate.failures = [SealFailedError("the disk had enough of it")]
-    async with opened(files, sealer=gate) as engine:
+    async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         await append(engine, "s", b"v")
         with pytest.raises(SealFailedError, match="had enough"):

@@ -33,7 +33,7 @@ CONFIG = ServerConfig(
 class ThreadSealer:
     """Writes the files in a thread of this process."""
 
-    async def seal(self, plan: ConversionPlan) -> SealedFile:
+    async def convert(self, plan: ConversionPlan) -> SealedFile:
         return await trio.to_thread.run_sync(convert_log, OsFileSystem(), plan)
 
     async def rest(self) -> None:
@@ -43,7 +43,7 @@ class ThreadSealer:
 @asynccontextmanager
 async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
     """Three closed log segments of four batches each; they are sealed when somebody asks for it."""
-    async with open_engine(str(directory / "data"), CONFIG, make_sealer=ThreadSealer) as engine:
+    async with open_engine(str(directory / "data"), CONFIG, make_converter=ThreadSealer) as engine:
         await engine.create_shard("s", ShardConfig(index_keys=True, index_tags=True))
         shard = engine.parts.table.by_name("s")
         for number in range(12):
@@ -162,7 +162,7 @@ async def test_a_sealed_shard_reads_the_same_after_a_restart(tmp_path: Path) -> 
     async with shard_with_closed_segments(tmp_path) as engine:
         before = await by_word(engine)
         await seal_everything(engine)
-    async with open_engine(str(tmp_path / "data"), CONFIG, make_sealer=ThreadSealer) as engine:
+    async with open_engine(str(tmp_path / "data"), CONFIG, make_converter=ThreadSealer) as engine:
         assert await by_word(engine) == before
         subscription = await subscribe(engine)
         assert await take(subscription, len(EXPECTED)) == EXPECTED

@@ -80,8 +80,8 @@ class Waiter:
         self.told.add(shard.name)
 
 
-async def found_by(news: ShardDiscovery, topic_filter: str, above_lsn: int | None) -> list[str]:
-    search = news.search(topic_filter, above_lsn)
+async def found_by(discovery: ShardDiscovery, topic_filter: str, above_lsn: int | None) -> list[str]:
+    search = discovery.search(topic_filter, above_lsn)
     found: list[str] = []
     while (some := await search.more()) is not None:
         found += [shard.name for shard in some]
@@ -106,10 +106,10 @@ class Model:
                 waiter.published.discard(name)
         elif action == "wait" and name not in self.waiting:
             self.waiting[name] = Waiter()
-            engine.parts.news.wait(name, self.waiting[name])
+            engine.parts.discovery.wait(name, self.waiting[name])
         elif action == "forget" and name in self.waiting:
             waiter = self.waiting.pop(name)
-            engine.parts.news.forget(name, waiter)
+            engine.parts.discovery.forget(name, waiter)
             waiter.is_forgotten = True
 
     async def append(self, engine: Engine, name: str) -> None:
@@ -126,10 +126,10 @@ class Model:
         for topic_filter in FILTERS:
             fitting = {name for name in self.lsns if matches(topic_filter, name)}
             for above_lsn in {0, self.newest_lsn, *self.lsns.values()}:
-                found = set(await found_by(engine.parts.news, topic_filter, above_lsn))
+                found = set(await found_by(engine.parts.discovery, topic_filter, above_lsn))
                 newer = {name for name in fitting if self.lsns[name] > above_lsn}
                 assert newer <= found <= fitting, f"{topic_filter} above {above_lsn}"
-            found = set(await found_by(engine.parts.news, topic_filter, None))
+            found = set(await found_by(engine.parts.discovery, topic_filter, None))
             assert found == fitting
 
     def restart(self) -> None:
@@ -165,17 +165,17 @@ async def test_those_who_search_at_once_share_one_list_of_what_is_stored() -> No
         lists = []
 
         async def ask() -> None:
-            lists.append(list(await engine.parts.news.stored_newer_than(0)))
+            lists.append(list(await engine.parts.discovery.stored_newer_than(0)))
 
         made = 0
-        make = engine.parts.news._list_stored
+        make = engine.parts.discovery._list_stored
 
         async def counted() -> Any:
             nonlocal made
             made += 1
             return await make()
 
-        engine.parts.news._list_stored = counted  # type: ignore[method-assign]
+        engine.parts.discovery._list_stored = counted  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(ask)
@@ -192,7 +192,7 @@ async def test_who_is_cancelled_while_making_the_list_leaves_it_to_the_next() ->
             await append(engine, name, b"x")
     async with open_simulated(files) as engine:
         with trio.move_on_after(0) as scope:
-            await engine.parts.news.stored_newer_than(0)
+            await engine.parts.discovery.stored_newer_than(0)
         assert scope.cancelled_caught
         with trio.fail_after(PATIENCE_S):
-            assert len(await engine.parts.news.stored_newer_than(0)) == len(NAMES)
+            assert len(await engine.parts.discovery.stored_newer_than(0)) == len(NAMES)

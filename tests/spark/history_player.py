@@ -170,7 +170,7 @@ class Player:
                 files=files,
                 clock=self.clock,
                 open_store=lambda path: watch.watched(open_rocks_store(path)),
-                make_sealer=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
+                make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
             ) as self.engine,
             EmbeddedAdapter(self.engine) as self.adapter,
         ):

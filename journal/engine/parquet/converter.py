@@ -34,7 +34,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
 class ParquetConverter(Protocol):
     """Writes the Parquet file of a plan, one at a time."""
 
-    async def seal(self, plan: ConversionPlan) -> SealedFile:
+    async def convert(self, plan: ConversionPlan) -> SealedFile:
         """Write and sync the file; it must not be used before this returns. Cancelling may leave a part of the file.
 
         Raises:
@@ -95,7 +95,7 @@ class WorkerConverter:
         """The worker's process id, None while there is none."""
         return self._process.pid if self._process is not None else None
 
-    async def seal(self, plan: ConversionPlan) -> SealedFile:
+    async def convert(self, plan: ConversionPlan) -> SealedFile:
         try:
             answer = await self._ask(plan)
         except BaseException:
@@ -203,7 +203,7 @@ class InlineConverter:
     def __init__(self, write: Callable[[ConversionPlan], SealedFile]) -> None:
         self._write = write
 
-    async def seal(self, plan: ConversionPlan) -> SealedFile:
+    async def convert(self, plan: ConversionPlan) -> SealedFile:
         try:
             return await trio.to_thread.run_sync(self._write, plan)
         except OSError as error:

@@ -36,7 +36,7 @@ _IDLE_S = 30.0
 
 
 @attrs.define(eq=False)
-class _Wish:
+class _ConversionRequest:
     """A caller waits until all closed segments below an offset are converted."""
 
     shard: Shard
@@ -46,7 +46,7 @@ class _Wish:
 
 
 @attrs.define
-class _Trouble:
+class _FailedConversion:
     """A segment that could not be converted."""
 
     attempts: int = 0
@@ -59,7 +59,7 @@ class ParquetScheduler:
 
     Args:
         config: Which segments are due for conversion.
-        sealer: Writes the files; None if conversion is disabled.
+        converter: Writes the files; None if conversion is disabled.
         files: Moves the files into place.
         table: The shards.
         commands: Records which segments are Parquet files.
@@ -76,7 +76,7 @@ class ParquetScheduler:
         self,
         *,
         config: SealingConfig,
-        sealer: ParquetConverter | None,
+        converter: ParquetConverter | None,
         files: SegmentFiles,
         table: ShardTable,
         commands: Commands,
@@ -85,7 +85,7 @@ class ParquetScheduler:
         refuse: Callable[[], StorageError | None],
     ) -> None:
         self._config = config
-        self._sealer = sealer
+        self._converter = converter
         self._files = files
         self._table = table
         self._commands = commands
@@ -93,8 +93,8 @@ class ParquetScheduler:
         self._flush = flush
         self._refuse = refuse
         self._shards: dict[int, Shard] = {}
-        self._wishes: list[_Wish] = []
-        self._trouble: dict[tuple[int, int], _Trouble] = {}
+        self._requests: list[_ConversionRequest] = []
+        self._failures: dict[tuple[int, int], _FailedConversion] = {}
         self._failures_in_a_row = 0
         self._not_before = 0.0
         self._stopped: StorageError | None = None
@@ -105,13 +105,13 @@ class ParquetScheduler:
     @property
     def enabled(self) -> bool:
         """Whether segments are converted at all."""
-        return self._sealer is not None
+        return self._converter is not None
 
     # What others call
 
     def decided(self, decisions: Iterable[tuple[int, int, Decision]]) -> None:
         """Check the shards that these committed decisions changed for segments to convert."""
-        if self._sealer is None:
+        if self._converter is None:
             return
         for _, shard_id, decision in decisions:
             if isinstance(decision, Rolled) and (shard := self._table.by_id(shard_id)) is not None:
@@ -122,16 +122,16 @@ class ParquetScheduler:
 
     def _forget_dropped(self, shard_id: int) -> None:
         """Forget failures of segments that the shard no longer has."""
-        if not self._trouble:
+        if not self._failures:
             return
         shard = self._table.by_id(shard_id)
         kept = {(shard_id, segment.base_offset) for segment in (shard.segments if shard is not None else ())}
-        for key in [key for key in self._trouble if key[0] == shard_id and key not in kept]:
-            del self._trouble[key]
+        for key in [key for key in self._failures if key[0] == shard_id and key not in kept]:
+            del self._failures[key]
 
     def look_at(self, shard: Shard) -> None:
         """Check a shard that may have a closed segment to convert."""
-        if self._sealer is not None:
+        if self._converter is not None:
             self._shards[shard.shard_id] = shard
             self.wake()
 
@@ -145,7 +145,7 @@ class ParquetScheduler:
         Raises:
             InvalidRequestError: Conversion is disabled.
         """
-        if self._sealer is None:
+        if self._converter is None:
             raise InvalidRequestError(
                 "segments are not converted to Parquet here: sealing.enabled is false in the configuration; send the "
                 "request without waiting"
@@ -166,21 +166,21 @@ class ParquetScheduler:
             StorageFailedError: The engine failed.
         """
         self.require_enabled()
-        wish = _Wish(shard, up_to)
+        request = _ConversionRequest(shard, up_to)
         for segment in _closed_logs(shard):
             # An operator who asks for it has perhaps removed the cause of the failure.
-            trouble = self._trouble.get((shard.shard_id, segment.base_offset))
-            if trouble is not None:
-                trouble.not_before = 0.0
+            failed = self._failures.get((shard.shard_id, segment.base_offset))
+            if failed is not None:
+                failed.not_before = 0.0
         self._not_before = 0.0
-        self._wishes.append(wish)
+        self._requests.append(request)
         self.wake()
         try:
-            await wish.done.wait()
+            await request.done.wait()
         finally:
-            self._wishes.remove(wish)
-        if wish.error is not None:
-            raise wish.error
+            self._requests.remove(request)
+        if request.error is not None:
+            raise request.error
 
     def failed(self, failure: StorageFailedError) -> None:
         """Note that the engine failed: nothing more will be converted."""
@@ -191,7 +191,7 @@ class ParquetScheduler:
 
     async def run(self) -> None:
         """Convert segments that are due until cancelled."""
-        if self._sealer is None:
+        if self._converter is None:
             return
         try:
             async with trio.open_nursery() as nursery:
@@ -202,10 +202,10 @@ class ParquetScheduler:
                     if found is None:
                         await self._rest()
                     else:
-                        await self._seal(self._sealer, *found)
+                        await self._convert(self._converter, *found)
         finally:
             with trio.CancelScope(shield=True):
-                await self._sealer.rest()
+                await self._converter.rest()
 
     async def _look_at_recorded(self) -> None:
         """Find segments that were closed before this start in shards that are not open, in short steps."""
@@ -219,12 +219,12 @@ class ParquetScheduler:
 
     async def _rest(self) -> None:
         """Wait for something to do: a change, or the end of a pause after a failure."""
-        assert self._sealer is not None  # only then is there a task
+        assert self._converter is not None  # only then is there a task
         with trio.move_on_at(self._pause_ends()):
             with trio.move_on_after(_IDLE_S):
                 await self._wake.wait()
                 return
-            await self._sealer.rest()
+            await self._converter.rest()
             await self._wake.wait()
 
     def _pause_ends(self) -> float:
@@ -234,9 +234,7 @@ class ParquetScheduler:
             # There is no event for free disk space.
             return trio.current_time() + _FAILED.first_s
         ends = [
-            max(trouble.not_before, self._not_before)
-            for trouble in self._trouble.values()
-            if trouble.corruption is None
+            max(failed.not_before, self._not_before) for failed in self._failures.values() if failed.corruption is None
         ]
         # Other segments wait for the end of this pause too, even if the segment that failed has been dropped.
         ends.append(self._not_before)
@@ -247,22 +245,24 @@ class ParquetScheduler:
     def _next(self) -> tuple[Shard, LogSegment] | None:
         """The segment to convert now: requested ones first, then those that are due. Answers completed requests."""
         refused = self._stopped or self._refuse()
-        for wish in self._wishes:
-            if wish.done.is_set():
+        for request in self._requests:
+            if request.done.is_set():
                 continue
             try:
-                wish.shard.check_usable()
+                request.shard.check_usable()
             except StorageError as error:
-                _grant(wish, error)
+                _grant(request, error)
                 continue
-            waiting = [segment for segment in _closed_logs(wish.shard) if segment.next_offset <= wish.up_to]
-            corruptions = [found for segment in waiting if (found := self._corruption(wish.shard, segment)) is not None]
+            waiting = [segment for segment in _closed_logs(request.shard) if segment.next_offset <= request.up_to]
+            corruptions = [
+                found for segment in waiting if (found := self._corruption(request.shard, segment)) is not None
+            ]
             if waiting and refused is not None:
-                _grant(wish, refused)
+                _grant(request, refused)
             elif len(waiting) == len(corruptions):
-                _grant(wish, corruptions[0] if corruptions else None)
-            elif ready := self._ready(wish.shard, waiting, now=float("inf")):
-                return wish.shard, ready
+                _grant(request, corruptions[0] if corruptions else None)
+            elif ready := self._ready(request.shard, waiting, now=float("inf")):
+                return request.shard, ready
         now = trio.current_time()
         if refused is not None or now < self._not_before:
             return None
@@ -275,8 +275,8 @@ class ParquetScheduler:
         return None
 
     def _corruption(self, shard: Shard, segment: LogSegment) -> CorruptionError | None:
-        trouble = self._trouble.get((shard.shard_id, segment.base_offset))
-        return trouble.corruption if trouble is not None else None
+        failed = self._failures.get((shard.shard_id, segment.base_offset))
+        return failed.corruption if failed is not None else None
 
     def _is_due(self, shard: Shard, segment: LogSegment) -> bool:
         return segment.size_bytes >= self._config.min_bytes and self._corruption(shard, segment) is None
@@ -287,17 +287,17 @@ class ParquetScheduler:
             if segment.flushed < segment.end:
                 self._flush(shard)
                 return None
-            trouble = self._trouble.get((shard.shard_id, segment.base_offset))
-            if trouble is None or (trouble.corruption is None and now >= trouble.not_before):
+            failed = self._failures.get((shard.shard_id, segment.base_offset))
+            if failed is None or (failed.corruption is None and now >= failed.not_before):
                 return segment
         return None
 
     # Converting one
 
-    async def _seal(self, sealer: ParquetConverter, shard: Shard, segment: LogSegment) -> None:
+    async def _convert(self, converter: ParquetConverter, shard: Shard, segment: LogSegment) -> None:
         path = self._files.new_path(shard.shard_id, segment.base_offset)
         try:
-            written = await sealer.seal(_plan(segment, path))
+            written = await converter.convert(_plan(segment, path))
             # From here on the work is not cancelled: a file in its place needs either its entry or its removal.
             with trio.CancelScope(shield=True):
                 await self._put_in_place(shard, segment, path, written)
@@ -319,7 +319,7 @@ class ParquetScheduler:
                 await self._discard(path)
             if not _is_wanted(shard, segment):
                 # Its log file may be removed before the worker has opened it: that is not a failure of the disk.
-                self._forget_trouble(shard, segment)
+                self._forget_failure(shard, segment)
             elif isinstance(error, CorruptionError):
                 self._note_corruption(shard, segment, error)
             else:
@@ -328,10 +328,10 @@ class ParquetScheduler:
             self._failures_in_a_row = 0
             self._not_before = 0.0
             self.last_failure = ""
-            self._forget_trouble(shard, segment)
+            self._forget_failure(shard, segment)
 
-    def _forget_trouble(self, shard: Shard, segment: LogSegment) -> None:
-        self._trouble.pop((shard.shard_id, segment.base_offset), None)
+    def _forget_failure(self, shard: Shard, segment: LogSegment) -> None:
+        self._failures.pop((shard.shard_id, segment.base_offset), None)
 
     async def _put_in_place(self, shard: Shard, segment: LogSegment, path: str, written: SealedFile) -> None:
         decision = _decision(segment, written)
@@ -353,7 +353,7 @@ class ParquetScheduler:
             # Trimmed or deleted while the file was being written.
             await self._files.withdraw(sealed)
         else:
-            await self._commands.record_seal(shard, decision)
+            await self._commands.record_sealed(shard, decision)
             self.sealed_segments += 1
         await self._discard(path)
 
@@ -365,14 +365,14 @@ class ParquetScheduler:
             _log.warning("%s stays until the next start: %s", path, error)
 
     def _note_corruption(self, shard: Shard, segment: LogSegment, error: CorruptionError) -> None:
-        self._trouble[shard.shard_id, segment.base_offset] = _Trouble(corruption=error)
+        self._failures[shard.shard_id, segment.base_offset] = _FailedConversion(corruption=error)
         self._tell(shard, segment, error)
 
     def _note_failure(self, shard: Shard, segment: LogSegment, error: Exception) -> None:
         now = trio.current_time()
-        trouble = self._trouble.setdefault((shard.shard_id, segment.base_offset), _Trouble())
-        trouble.not_before = now + _FAILED.delay_s(trouble.attempts)
-        trouble.attempts += 1
+        failed = self._failures.setdefault((shard.shard_id, segment.base_offset), _FailedConversion())
+        failed.not_before = now + _FAILED.delay_s(failed.attempts)
+        failed.attempts += 1
         self._not_before = now + _FAILED.delay_s(self._failures_in_a_row)
         self._failures_in_a_row += 1
         self._tell(shard, segment, error if isinstance(error, StorageError) else SealFailedError(str(error)))
@@ -381,9 +381,9 @@ class ParquetScheduler:
         text = f"shard {shard.name!r}, offsets {segment.base_offset} to {segment.next_offset}: {error}"
         self.last_failure = text
         _log.error("a segment stays a log file: %s", text)
-        for wish in self._wishes:
-            if wish.shard is shard and segment.next_offset <= wish.up_to:
-                _grant(wish, error)
+        for request in self._requests:
+            if request.shard is shard and segment.next_offset <= request.up_to:
+                _grant(request, error)
 
     def _stop(self, error: StorageError) -> None:
         self._stopped = error
@@ -391,10 +391,10 @@ class ParquetScheduler:
         _log.error("sealing stops: %s", error)
 
 
-def _grant(wish: _Wish, error: StorageError | None) -> None:
-    if not wish.done.is_set():
-        wish.error = error
-        wish.done.set()
+def _grant(request: _ConversionRequest, error: StorageError | None) -> None:
+    if not request.done.is_set():
+        request.error = error
+        request.done.set()
 
 
 def _closed_logs(shard: Shard) -> Iterator[LogSegment]:

@@ -75,7 +75,7 @@ class Checkpointer:
     Attributes:
         dirty: Shards that changed since their records were saved.
         disk_full: The error for appends while the disk is nearly full.
-        retaining: Applies the retention of shards.
+        retention: Applies the retention of shards.
         checkpoints: Checkpoints made since the start.
         checkpoint_lsn: Everything up to this lsn is durable without the journal.
         checkpointed_at: When the last checkpoint was made, by trio's clock; the time of the start before the first one.
@@ -129,7 +129,7 @@ class Checkpointer:
         self._producer_use = producer_use
         self._flushed = flushed
         self._segment_files = segment_files
-        self.retaining = SegmentRetention(
+        self.retention = SegmentRetention(
             defaults=defaults,
             sealing=sealing,
             table=table,
@@ -229,7 +229,7 @@ class Checkpointer:
         next_retention = trio.current_time() + self._storage.retention_interval_s
         try:
             self.look_at_disk()
-            await self.retaining.open_shards()
+            await self.retention.open_shards()
             while self._committer.failure is None:
                 with trio.move_on_after(self._storage.flush_interval_ms / 1000):
                     await self._wake.wait()
@@ -252,7 +252,7 @@ class Checkpointer:
                 await self._mark_when_idle()
                 if trio.current_time() >= next_retention and self._committer.disk_full is None:
                     next_retention = trio.current_time() + self._storage.retention_interval_s
-                    await self.retaining.apply()
+                    await self.retention.apply()
                 self._progress.unpark_all()
         except Exception as error:  # noqa: BLE001 after any error nothing more may be acknowledged
             self._fail(error)
@@ -576,7 +576,7 @@ class Checkpointer:
 
     async def apply_retention(self) -> None:
         """Trim records beyond their retention, and remove expired state."""
-        await self.retaining.apply()
+        await self.retention.apply()
         await self._commands.expire_state()
 
     async def _expire_state(self) -> None:

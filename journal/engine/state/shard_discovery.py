@@ -183,7 +183,7 @@ class _SearchByLsn:
 
     def __init__(
         self,
-        news: ShardDiscovery,
+        discovery: ShardDiscovery,
         table: ShardTable,
         topic_filter: str,
         above_lsn: int,
@@ -192,7 +192,7 @@ class _SearchByLsn:
         *,
         stored: bool,
     ) -> None:
-        self._news = news
+        self._discovery = discovery
         self._table = table
         self._is_wanted = pattern(topic_filter).fullmatch
         self._above_lsn = above_lsn
@@ -211,7 +211,7 @@ class _SearchByLsn:
         if self._closed:
             return self._open_some(self._closed)
         if self._stored is None and self._has_stored:
-            self._stored = await self._news.stored_newer_than(self._above_lsn)
+            self._stored = await self._discovery.stored_newer_than(self._above_lsn)
         return self._open_some(self._stored) if self._stored else None
 
     def _open_some(self, shard_ids: list[int] | array[int]) -> list[Shard]:

@@ -39,7 +39,7 @@ class FilterSubscription:
         until_lsn: It delivers nothing above this lsn and ends after it.
         reader: Reads the pushed records.
         retries: Retries reads that failed because of a shortage.
-        news: Finds shards.
+        discovery: Finds shards.
         clock: Wakes it when it has progress to report.
         committed_lsn: Returns the lsn up to which everything is published.
         on_ready: Called (on the event loop, must not block) when `take` may return something after it returned None.
@@ -55,7 +55,7 @@ class FilterSubscription:
         *,
         reader: Reader,
         retries: ReadRetries,
-        news: ShardDiscovery,
+        discovery: ShardDiscovery,
         clock: WatermarkTimer,
         committed_lsn: Callable[[], int],
         on_ready: Callable[[], None],
@@ -67,7 +67,7 @@ class FilterSubscription:
         self._start = start
         self._reader = reader
         self._retries = retries
-        self._news = news
+        self._discovery = discovery
         self._clock = clock
         self._committed_lsn = committed_lsn
         self._on_ready = on_ready
@@ -85,15 +85,15 @@ class FilterSubscription:
         self._begins_now = start_lsn <= committed
         self._is_live = until_lsn is None or until_lsn > committed
         self._queue: FairQueue[SubscriptionPosition] = FairQueue(
-            start_lsn, until_lsn, committed_lsn, lambda standing: standing.shard.published_offset
+            start_lsn, until_lsn, committed_lsn, lambda position: position.shard.published_offset
         )
         self._pace = WatermarkPolicy(start_lsn)
         self._search: Search | None = None
         if start.kind != "latest":
-            self._search = news.search(topic_filter, start_lsn if start.kind == "lsn" else None)
+            self._search = discovery.search(topic_filter, start_lsn if start.kind == "lsn" else None)
             self._queue.finding = True
         if self._is_live:
-            news.wait(topic_filter, self)
+            discovery.wait(topic_filter, self)
         clock.add(self)
 
     def arrives(self, shard: Shard) -> None:
@@ -117,10 +117,10 @@ class FilterSubscription:
         return self._queue.attach(SubscriptionPosition(shard, self._references, offset))
 
     def _published(self, shard: Shard) -> None:
-        standing = self._queue.get(shard.shard_id)
-        if standing is not None:
-            self._stop_listening(standing)
-            if self._queue.queue(standing):
+        position = self._queue.get(shard.shard_id)
+        if position is not None:
+            self._stop_listening(position)
+            if self._queue.queue(position):
                 self.wake()
 
     def wake(self) -> None:
@@ -150,21 +150,21 @@ class FilterSubscription:
             if self._search is not None and self._queue.waiting_count < _FOUND_AHEAD:
                 await self._find()
                 continue
-            standing = self._queue.next()
-            if standing is None:
+            position = self._queue.next()
+            if position is None:
                 if self._queue.is_over:
                     return self._end_of_all()
                 if (progress := self._progress()) is not None:
                     return progress
                 return None
-            push = await self._turn(standing, max_bytes)
+            push = await self._turn(position, max_bytes)
             if push is None:
                 continue
             self._pace.gave()
-            if not standing.announced:
-                standing.announced = True
+            if not position.announced:
+                position.announced = True
                 self._notices.append(push)
-                return Notice("added", standing.reference, standing.shard_id, standing.shard.name, push.first_offset)
+                return Notice("added", position.reference, position.shard_id, position.shard.name, push.first_offset)
             return push
 
     async def _find(self) -> None:
@@ -178,80 +178,80 @@ class FilterSubscription:
             if self._wants(shard):
                 self._attach(shard, None)
 
-    async def _turn(self, standing: SubscriptionPosition, max_bytes: int) -> Push | None:
+    async def _turn(self, position: SubscriptionPosition, max_bytes: int) -> Push | None:
         """Read the next push of a shard."""
-        shard = standing.shard
+        shard = position.shard
         try:
-            if standing.offset is None:
+            if position.offset is None:
                 if self._start.kind == "lsn" and shard.published_lsn < self._start.value and not shard.damage:
-                    self._done(standing, more=False)
+                    self._done(position, more=False)
                     return None
-                standing.offset = await self._reader.find_offset(shard, self._start)
-            limit = await self._limit(standing)
-            push = await read_push(self._reader, standing, limit, max_bytes)
+                position.offset = await self._reader.find_offset(shard, self._start)
+            limit = await self._limit(position)
+            push = await read_push(self._reader, position, limit, max_bytes)
         except StorageError as error:
             if error.retriable:
                 # The shard stays, and no progress is reported for its unread records.
-                self._queue.postpone(standing)
-                self._retries.later(error, partial(self._try_again, standing))
+                self._queue.postpone(position)
+                self._retries.later(error, partial(self._try_again, position))
             else:
-                self._lose(standing, error)
+                self._lose(position, error)
             return None
         except trio.Cancelled:
             # Nothing was read: without this the shard would be checked only after its next append.
-            self._queue.queue(standing)
+            self._queue.queue(position)
             raise
-        end = shard.published_offset if standing.end is None else min(standing.end, shard.published_offset)
-        self._done(standing, more=standing.offset < end)
+        end = shard.published_offset if position.end is None else min(position.end, shard.published_offset)
+        self._done(position, more=position.offset < end)
         return push
 
-    def _done(self, standing: SubscriptionPosition, *, more: bool) -> None:
+    def _done(self, position: SubscriptionPosition, *, more: bool) -> None:
         """Finish the read of a shard. Listen to the shard's publishes only if nothing more can be read now.
 
         While the shard is queued it needs no notification, so publishing costs nothing for subscriptions that
         already have unread records.
         """
-        listens = self._is_live and standing.end is None and standing.shard_id in self._queue
-        if listens and standing.shard.damage:
+        listens = self._is_live and position.end is None and position.shard_id in self._queue
+        if listens and position.shard.damage:
             # It was stopped or deleted during the read: the next one reports that.
             more = True
-        self._queue.done(standing, more=more)
+        self._queue.done(position, more=more)
         if listens and not more:
-            standing.is_listening = True
-            standing.shard.add_listener(self._published)
+            position.is_listening = True
+            position.shard.add_listener(self._published)
 
-    def _try_again(self, standing: SubscriptionPosition) -> None:
-        if self._queue.resume(standing):
+    def _try_again(self, position: SubscriptionPosition) -> None:
+        if self._queue.resume(position):
             self._clock.look_again()
             self.wake()
 
-    async def _limit(self, standing: SubscriptionPosition) -> int | None:
+    async def _limit(self, position: SubscriptionPosition) -> int | None:
         """The offset up to which a shard's records belong to this subscription; None without a last lsn."""
-        shard = standing.shard
+        shard = position.shard
         if self.until_lsn is None:
             return None
-        if standing.end is not None:
-            return standing.end
+        if position.end is not None:
+            return position.end
         if shard.published_lsn <= self.until_lsn:
             return shard.published_offset
-        standing.end = await self._reader.find_offset(shard, Start.lsn(self.until_lsn + 1))
-        return standing.end
+        position.end = await self._reader.find_offset(shard, Start.lsn(self.until_lsn + 1))
+        return position.end
 
-    def _lose(self, standing: SubscriptionPosition, error: StorageError) -> None:
+    def _lose(self, position: SubscriptionPosition, error: StorageError) -> None:
         """End the delivery of a shard that cannot be read."""
-        shard = standing.shard
-        self._queue.remove(standing)
-        self._stop_listening(standing)
+        shard = position.shard
+        self._queue.remove(position)
+        self._stop_listening(position)
         event = "removed" if shard.deleted else "error"
         if not shard.deleted:
             self._failed.add(shard.shard_id)
-        offset = -1 if standing.offset is None else standing.offset
-        self._notices.append(Notice(event, standing.reference, shard.shard_id, shard.name, offset, error=error))
+        offset = -1 if position.offset is None else position.offset
+        self._notices.append(Notice(event, position.reference, shard.shard_id, shard.name, offset, error=error))
 
-    def _stop_listening(self, standing: SubscriptionPosition) -> None:
-        if standing.is_listening:
-            standing.is_listening = False
-            standing.shard.remove_listener(self._published)
+    def _stop_listening(self, position: SubscriptionPosition) -> None:
+        if position.is_listening:
+            position.is_listening = False
+            position.shard.remove_listener(self._published)
 
     # Progress
 
@@ -312,4 +312,4 @@ class FilterSubscription:
         self._search = None
         self._clock.discard(self)
         if self._is_live:
-            self._news.forget(self._filter, self)
+            self._discovery.forget(self._filter, self)

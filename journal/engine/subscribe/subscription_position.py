@@ -32,7 +32,7 @@ class SubscriptionPosition(Standing):
         self.is_listening = False
 
 
-async def read_push(reader: Reader, standing: SubscriptionPosition, limit: int | None, max_bytes: int) -> Push | None:
+async def read_push(reader: Reader, position: SubscriptionPosition, limit: int | None, max_bytes: int) -> Push | None:
     """The next records of a shard, up to about ``max_bytes`` and below the offset ``limit``; None if there are none.
 
     Cancelling it changes nothing.
@@ -40,7 +40,7 @@ async def read_push(reader: Reader, standing: SubscriptionPosition, limit: int |
     Raises:
         StorageError: The shard was deleted, is stopped, or is damaged at this position.
     """
-    shard, offset = standing.shard, standing.offset
+    shard, offset = position.shard, position.offset
     assert offset is not None  # the caller has found where it begins
     if offset < shard.start_offset and not shard.damage:
         # Retention has trimmed records before they were read: report which ones will not be delivered.
@@ -48,21 +48,21 @@ async def read_push(reader: Reader, standing: SubscriptionPosition, limit: int |
         if next_offset <= offset:
             return None
         gap = gap_batch(offset, next_offset, shard.published_lsn, 0)
-        standing.offset, standing.place = next_offset, None
-        return Push(standing.reference, offset, next_offset, [gap], len(gap))
+        position.offset, position.place = next_offset, None
+        return Push(position.reference, offset, next_offset, [gap], len(gap))
     if limit is not None and offset >= limit:
         shard.check_usable()
         return None
     try:
-        extent = await reader.read(shard, offset, max_bytes, standing.place)
+        extent = await reader.read(shard, offset, max_bytes, position.place)
     except OffsetOutOfRangeError:
         if offset < shard.start_offset:
-            return await read_push(reader, standing, limit, max_bytes)
+            return await read_push(reader, position, limit, max_bytes)
         raise
     if not extent.size_bytes:
         return None
     # Records may have been published while a file was being read.
     next_offset = extent.next_offset if limit is None else min(extent.next_offset, limit)
-    standing.offset = next_offset
-    standing.place = extent.place if next_offset == extent.next_offset else None
-    return Push(standing.reference, offset, next_offset, extent.buffers, extent.size_bytes)
+    position.offset = next_offset
+    position.place = extent.place if next_offset == extent.next_offset else None
+    return Push(position.reference, offset, next_offset, extent.buffers, extent.size_bytes)

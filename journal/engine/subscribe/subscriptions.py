@@ -58,18 +58,18 @@ class Subscription:
         self._retries = retries
         self._on_ready = on_ready
         self._on_closed = on_closed
-        self._standing: SubscriptionPosition | None = SubscriptionPosition(shard, 1, offset)
+        self._position: SubscriptionPosition | None = SubscriptionPosition(shard, 1, offset)
         # Sent at once: a client that loses its connection before the first push resumes at this offset.
         self._notices: deque[Notice] = deque([Notice("added", 1, shard.shard_id, shard.name, offset)])
-        self._has_news = False
+        self._has_unread = False
         self._is_listening = False
-        self._look_again(self._standing)
+        self._look_again(self._position)
 
     def _listen(self) -> None:
         """Listen to the next publish, once: until its records are taken, no further notification is needed."""
-        assert self._standing is not None  # it has not ended
+        assert self._position is not None  # it has not ended
         self._is_listening = True
-        self._standing.shard.add_listener(self._published)
+        self._position.shard.add_listener(self._published)
 
     def _stop_listening(self, shard: Shard) -> None:
         if self._is_listening:
@@ -78,13 +78,13 @@ class Subscription:
 
     def _published(self, shard: Shard) -> None:
         self._stop_listening(shard)
-        self._has_news = True
+        self._has_unread = True
         self._on_ready()
 
     @property
     def has_more(self) -> bool:
         """Whether `take` may return something."""
-        return bool(self._notices) or self._has_news
+        return bool(self._notices) or self._has_unread
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
         """The next push of up to about ``max_bytes`` (at least one batch) or notice; None if there is none now.
@@ -94,47 +94,47 @@ class Subscription:
         """
         if self._notices:
             return self._notices.popleft()
-        standing = self._standing
-        while standing is not None and self._has_news:
-            self._has_news = False
+        position = self._position
+        while position is not None and self._has_unread:
+            self._has_unread = False
             try:
-                push = await read_push(self._reader, standing, None, max_bytes)
+                push = await read_push(self._reader, position, None, max_bytes)
             except StorageError as error:
                 if error.retriable:
                     self._retries.later(error, self._try_again)
                     return None
                 self._stop()
-                shard = standing.shard
+                shard = position.shard
                 event = "removed" if shard.deleted else "error"
-                return Notice(event, 1, shard.shard_id, shard.name, standing.offset or 0, error=error)
+                return Notice(event, 1, shard.shard_id, shard.name, position.offset or 0, error=error)
             except trio.Cancelled:
                 # Nothing was read: without this the shard would be checked only after its next append.
-                self._has_news = True
+                self._has_unread = True
                 raise
-            if self._standing is not None:
-                self._look_again(standing)
+            if self._position is not None:
+                self._look_again(position)
             if push is not None:
                 return push
         return None
 
     def _try_again(self) -> None:
-        if self._standing is not None:
-            self._has_news = True
+        if self._position is not None:
+            self._has_unread = True
             self._on_ready()
 
-    def _look_again(self, standing: SubscriptionPosition) -> None:
+    def _look_again(self, position: SubscriptionPosition) -> None:
         """After a read: note that there is more, or that the shard was stopped or deleted, or listen to the shard."""
-        shard = standing.shard
-        assert standing.offset is not None  # it began at one
-        self._has_news = standing.offset < shard.published_offset or bool(shard.damage)
-        if not self._has_news:
+        shard = position.shard
+        assert position.offset is not None  # it began at one
+        self._has_unread = position.offset < shard.published_offset or bool(shard.damage)
+        if not self._has_unread:
             self._listen()
 
     def _stop(self) -> None:
-        standing, self._standing = self._standing, None
-        self._has_news = False
-        if standing is not None:
-            self._stop_listening(standing.shard)
+        position, self._position = self._position, None
+        self._has_unread = False
+        if position is not None:
+            self._stop_listening(position.shard)
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
         """A subscription without a group needs no acknowledgements; they are ignored."""
@@ -160,20 +160,20 @@ class Subscriptions:
         table: ShardTable,
         reader: Reader,
         commands: Commands,
-        news: ShardDiscovery,
+        discovery: ShardDiscovery,
         committed_lsn: Callable[[], int],
     ) -> None:
         self._committed_lsn = committed_lsn
         self._table = table
         self._reader = reader
         self._commands = commands
-        self._news = news
+        self._discovery = discovery
         self._clock = WatermarkTimer(committed_lsn)
         self._retries = ReadRetries()
         self._group_filters: FilterIndex[SharedGroup] = FilterIndex()
         self._groups: dict[tuple[str, str], SharedGroup] = {}
         # Groups that collect their shards, or store their last positions.
-        self._unsettled: dict[tuple[str, str], trio.Event] = {}
+        self._busy: dict[tuple[str, str], trio.Event] = {}
         self._left: deque[FilterSubscription] = deque()
         self._left_any = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -205,7 +205,7 @@ class Subscriptions:
 
     def shard_deleted(self, shard: Shard) -> None:
         """A shard was deleted: its subscriptions end, and readers that wait for its records get the error."""
-        self._news.deleted(shard)
+        self._discovery.deleted(shard)
         shard.notify()
 
     async def subscribe(
@@ -257,7 +257,7 @@ class Subscriptions:
                 until_lsn,
                 reader=self._reader,
                 retries=self._retries,
-                news=self._news,
+                discovery=self._discovery,
                 clock=self._clock,
                 committed_lsn=self._committed_lsn,
                 on_ready=on_ready,
@@ -333,10 +333,10 @@ class Subscriptions:
         if self._nursery is None:
             raise InvalidRequestError("group subscriptions need a running engine")
         key = (name, shard if shard is not None else f"filter {topic_filter}")
-        while (unsettled := self._unsettled.get(key)) is not None:
+        while (busy := self._busy.get(key)) is not None:
             # While its shards are collected: afterwards the group exists, or was refused. While it ends: afterwards its
             # positions are stored, and the new group continues there.
-            await unsettled.wait()
+            await busy.wait()
         group = self._groups.get(key)
         if group is not None:
             self.count += 1
@@ -349,24 +349,24 @@ class Subscriptions:
             self._commands,
             on_left=self._member_left,
             on_empty=lambda: self._drop_group(key, ended),
-            on_ended=lambda: self._settled(key, ended),
+            on_ended=lambda: self._group_ready(key, ended),
         )
         self.count += 1
         member = group.join(on_ready, credit_bytes)
         self._nursery.start_soon(group.run)
-        gathered = self._unsettled[key] = trio.Event()
+        gathered = self._busy[key] = trio.Event()
         try:
             await self._attach_all(group, shard, topic_filter, start)
         except BaseException:
             member.close()
             raise
         finally:
-            self._settled(key, gathered)
+            self._group_ready(key, gathered)
         return member
 
-    def _settled(self, key: tuple[str, str], event: trio.Event) -> None:
-        if self._unsettled.get(key) is event:
-            del self._unsettled[key]
+    def _group_ready(self, key: tuple[str, str], event: trio.Event) -> None:
+        if self._busy.get(key) is event:
+            del self._busy[key]
         event.set()
 
     def _member_left(self) -> None:
@@ -375,6 +375,6 @@ class Subscriptions:
     def _drop_group(self, key: tuple[str, str], ended: trio.Event) -> None:
         group = self._groups.pop(key, None)
         if not ended.is_set():
-            self._unsettled[key] = ended
+            self._busy[key] = ended
         if group is not None and group.topic_filter is not None:
             self._group_filters.discard(group.topic_filter, group)

@@ -10,7 +10,7 @@ import trio
 from shards.subscriptions.watermark_policy import SOON_S
 
 
-class Telling(Protocol):
+class ProgressReporter(Protocol):
     """A subscription that reports its progress.
 
     Attributes:
@@ -35,20 +35,20 @@ class WatermarkTimer:
 
     def __init__(self, committed_lsn: Callable[[], int]) -> None:
         self._committed_lsn = committed_lsn
-        self._feeds: dict[Telling, None] = {}
+        self._feeds: dict[ProgressReporter, None] = {}
         # Subscriptions that were woken and not pulled since: waking them again would have no effect.
-        self._woken: set[Telling] = set()
-        self._ends: dict[Telling, int] = {}
+        self._woken: set[ProgressReporter] = set()
+        self._ends: dict[ProgressReporter, int] = {}
         self._moved = trio.Event()
 
-    def add(self, feed: Telling) -> None:
+    def add(self, feed: ProgressReporter) -> None:
         """Wake this subscription whenever it has something to report, until `discard`."""
         self._feeds[feed] = None
         if feed.until_lsn is not None:
             self._ends[feed] = feed.until_lsn
         self._moved.set()
 
-    def taken(self, feed: Telling) -> None:
+    def taken(self, feed: ProgressReporter) -> None:
         """Note that the subscription was pulled: it may be woken again."""
         if feed in self._woken:
             self._woken.discard(feed)
@@ -59,7 +59,7 @@ class WatermarkTimer:
         """Note that a subscription may have something to report now although no lsn was committed."""
         self._moved.set()
 
-    def discard(self, feed: Telling) -> None:
+    def discard(self, feed: ProgressReporter) -> None:
         """Remove a subscription that has ended."""
         self._feeds.pop(feed, None)
         self._woken.discard(feed)

@@ -153,7 +153,7 @@ class Commands(Decisions):
         await self._committer.wait_for_all()
         return shard.info(with_segments=False)
 
-    async def seal(self, name: str) -> ShardInfo:
+    async def roll(self, name: str) -> ShardInfo:
         """Close the active segment; the next record begins a new one. An empty segment is not closed."""
         shard = self._usable(name)
         active = shard.active()
@@ -162,7 +162,7 @@ class Commands(Decisions):
             await self._committer.wait(self._committer.group)
         return shard.info(with_segments=True)
 
-    async def record_seal(self, shard: Shard, sealed: Sealed) -> None:
+    async def record_sealed(self, shard: Shard, sealed: Sealed) -> None:
         """Record that a Parquet file, which is durably in its place, replaces a closed log segment of the shard.
 
         Raises:

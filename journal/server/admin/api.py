@@ -33,9 +33,9 @@ from journal.server.admin.problems import (
     OriginRefusedError,
     problem_response,
 )
-from journal.server.http_identity import asker_of, peer_of
+from journal.server.http_identity import identity_of, peer_of
 from journal.server.login import Login
-from journal.server.shard_operations import Asker
+from journal.server.shard_operations import Requester
 from journal.server.statistics import ServerStatistics
 from shards.errors import InvalidRequestError, StorageError
 
@@ -70,7 +70,7 @@ def admin_routes(administration: Administration) -> list[BaseRoute]:
     """The routes of the API; any other path below its prefix is answered with a problem."""
     document = msgspec.Raw(msgspec.json.encode(openapi_document(administration.version)))
 
-    async def openapi(_on: Administered, _who: Asker, _query: forms.NoQuery, _: None) -> msgspec.Raw:
+    async def openapi(_on: Administered, _requester: Requester, _query: forms.NoQuery, _: None) -> msgspec.Raw:
         return document
 
     paths: dict[str, dict[str, Endpoint]] = {}
@@ -124,7 +124,7 @@ class _Resource:
         if self._administration.is_stopping():
             raise ShuttingDownError("the server is stopping; repeat the request when it is running again")
         admission = self._administration.admission
-        asker = await asker_of(request, admission)
+        asker = await identity_of(request, admission)
         query = _query(endpoint.query, request)
         body = None if endpoint.body is None else _decode(endpoint.body, await _body(request))
 

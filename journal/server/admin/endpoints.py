@@ -15,7 +15,7 @@ from journal.access.authorization import Action, require
 from journal.server.admin import forms
 from journal.server.open_connections import OpenConnections
 from journal.server.queues import QueueOperations, QueuePage
-from journal.server.shard_operations import Asker, CursorPage, ShardOperations, ShardPage
+from journal.server.shard_operations import CursorPage, Requester, ShardOperations, ShardPage
 from shards.errors import InvalidRequestError
 from shards.model import ShardInfo
 
@@ -39,7 +39,7 @@ class Administered:
     describe_node: Callable[[], forms.NodeInfo]
 
 
-Handler: TypeAlias = Callable[[Administered, Asker, Any, Any], Awaitable[object]]
+Handler: TypeAlias = Callable[[Administered, Requester, Any, Any], Awaitable[object]]
 
 
 @attrs.frozen
@@ -75,71 +75,73 @@ class Endpoint:
     finds: bool = False
 
 
-async def _list_shards(on: Administered, who: Asker, query: forms.PageQuery, _: None) -> ShardPage:
-    return await on.shards.list_shards(who, query.filter, query.after, query.limit)
+async def _list_shards(on: Administered, requester: Requester, query: forms.PageQuery, _: None) -> ShardPage:
+    return await on.shards.list_shards(requester, query.filter, query.after, query.limit)
 
 
-async def _create_shard(on: Administered, who: Asker, _: forms.NoQuery, body: forms.CreateShardForm) -> ShardInfo:
-    return await on.shards.create(who, body.name, body.config(), exist_ok=body.exist_ok)
+async def _create_shard(
+    on: Administered, requester: Requester, _: forms.NoQuery, body: forms.CreateShardForm
+) -> ShardInfo:
+    return await on.shards.create(requester, body.name, body.config(), exist_ok=body.exist_ok)
 
 
-async def _describe_shard(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> ShardInfo:
-    return on.shards.describe(who, query.name)
+async def _describe_shard(on: Administered, requester: Requester, query: forms.ShardQuery, _: None) -> ShardInfo:
+    return on.shards.describe(requester, query.name)
 
 
 async def _configure_shard(
-    on: Administered, who: Asker, query: forms.ShardQuery, body: forms.ConfigureShardForm
+    on: Administered, requester: Requester, query: forms.ShardQuery, body: forms.ConfigureShardForm
 ) -> ShardInfo:
     if body.retention is None and body.segment_bytes is None:
         raise InvalidRequestError(f"no change of shard {query.name!r} is requested; give retention or segment_bytes")
     retention = None if body.retention is None else body.retention.retention()
-    return await on.shards.configure(who, query.name, retention=retention, segment_bytes=body.segment_bytes)
+    return await on.shards.configure(requester, query.name, retention=retention, segment_bytes=body.segment_bytes)
 
 
-async def _delete_shard(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> None:
-    await on.shards.delete(who, query.name)
+async def _delete_shard(on: Administered, requester: Requester, query: forms.ShardQuery, _: None) -> None:
+    await on.shards.delete(requester, query.name)
 
 
-async def _set_mode(on: Administered, who: Asker, query: forms.ShardQuery, body: forms.ModeForm) -> ShardInfo:
-    return await on.shards.set_mode(who, query.name, body.mode)
+async def _set_mode(on: Administered, requester: Requester, query: forms.ShardQuery, body: forms.ModeForm) -> ShardInfo:
+    return await on.shards.set_mode(requester, query.name, body.mode)
 
 
-async def _seal(on: Administered, who: Asker, query: forms.ShardQuery, _: None) -> ShardInfo:
-    return await on.shards.seal(who, query.name)
+async def _seal(on: Administered, requester: Requester, query: forms.ShardQuery, _: None) -> ShardInfo:
+    return await on.shards.seal(requester, query.name)
 
 
-async def _trim(on: Administered, who: Asker, query: forms.ShardQuery, body: forms.TrimForm) -> ShardInfo:
-    return await on.shards.trim(who, query.name, body.before_offset)
+async def _trim(on: Administered, requester: Requester, query: forms.ShardQuery, body: forms.TrimForm) -> ShardInfo:
+    return await on.shards.trim(requester, query.name, body.before_offset)
 
 
-async def _list_cursors(on: Administered, who: Asker, query: forms.PageQuery, _: None) -> CursorPage:
-    return await on.shards.cursors(who, query.filter, query.after, query.limit)
+async def _list_cursors(on: Administered, requester: Requester, query: forms.PageQuery, _: None) -> CursorPage:
+    return await on.shards.cursors(requester, query.filter, query.after, query.limit)
 
 
-async def _delete_cursor(on: Administered, who: Asker, query: forms.CursorQuery, _: None) -> None:
-    await on.shards.delete_cursor(who, query.shard, query.name, query.version)
+async def _delete_cursor(on: Administered, requester: Requester, query: forms.CursorQuery, _: None) -> None:
+    await on.shards.delete_cursor(requester, query.shard, query.name, query.version)
 
 
-async def _list_queues(on: Administered, who: Asker, query: forms.QueuesQuery, _: None) -> QueuePage:
-    return await on.queues.list_queues(who, query.after, query.limit)
+async def _list_queues(on: Administered, requester: Requester, query: forms.QueuesQuery, _: None) -> QueuePage:
+    return await on.queues.list_queues(requester, query.after, query.limit)
 
 
 async def _list_connections(
-    on: Administered, who: Asker, query: forms.ConnectionsQuery, _: None
+    on: Administered, requester: Requester, query: forms.ConnectionsQuery, _: None
 ) -> forms.ConnectionPage:
-    require(who.principal, "#", Action.ADMINISTER)
+    require(requester.principal, "#", Action.ADMINISTER)
     return forms.ConnectionPage(*on.connections.page(query.after, query.limit))
 
 
 async def _list_subscriptions(
-    on: Administered, who: Asker, query: forms.ConnectionsQuery, _: None
+    on: Administered, requester: Requester, query: forms.ConnectionsQuery, _: None
 ) -> forms.SubscriptionPage:
-    require(who.principal, "#", Action.ADMINISTER)
+    require(requester.principal, "#", Action.ADMINISTER)
     return forms.SubscriptionPage(*on.connections.subscriptions(query.after, query.limit))
 
 
-async def _describe_node(on: Administered, who: Asker, _query: forms.NoQuery, _: None) -> forms.NodeInfo:
-    require(who.principal, "#", Action.ADMINISTER)
+async def _describe_node(on: Administered, requester: Requester, _query: forms.NoQuery, _: None) -> forms.NodeInfo:
+    require(requester.principal, "#", Action.ADMINISTER)
     return on.describe_node()
 
 

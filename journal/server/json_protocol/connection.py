@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from journal.access.authorization import EVERYBODY, Principal, SentAway
+from journal.access.authorization import EVERYBODY, Principal, RevokedPrincipal
 from journal.access.quotas import Meter
 from journal.engine import Engine
 from journal.protocol.errors import RemoteProtocolError
@@ -157,7 +157,7 @@ class JsonConnection:
             return
         self.refusal = error
         # The connection ends after the error was sent; until then the client has no rights.
-        self.renew(SentAway(self.principal.name))
+        self.renew(RevokedPrincipal(self.principal.name))
         self.pushing.close()
         self.tell(error)
         self.receiving.cancel()

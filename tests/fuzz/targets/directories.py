@@ -46,7 +46,7 @@ async def _write(engine: Engine, *, is_left_open: bool) -> None:
     await commands.create_shard("other", ShardConfig())
     for number in range(2):
         await append(engine, "plant/line", b"%d" % number * 36_000)
-    await commands.seal("plant/line")
+    await commands.roll("plant/line")
     await append(engine, "plant/line", b"second", b"segment")
     await append(engine, "volatile", b"x")
     await commands.commit_cursor("plant/line", "reader", 2, None)

@@ -76,10 +76,10 @@ async def asked(there: Site, name: str = "a", text: str = "") -> AsyncIterator[t
         {text}
         """
     async with there.broker(name, config) as broker:
-        yield broker, await asker_of(broker)
+        yield broker, await identity_of(broker)
 
 
-async def asker_of(broker: BrokerProcess) -> Asker:
+async def identity_of(broker: BrokerProcess) -> Asker:
     port = broker.ports["http"]
     async with httpx.AsyncClient(trust_env=False) as client:
         return Asker(port, (await client.get(f"http://127.0.0.1:{port}/api/v1/openapi.json")).json())
@@ -225,7 +225,7 @@ async def test_the_rules_of_a_store_that_is_one_brokers_own_are_those_of_its_set
         administrators = ["anna"]
         """)
     async with broker_process(tmp_path, "--config", str(config)) as broker:
-        asker = await asker_of(broker)
+        asker = await identity_of(broker)
         assert (await asker.ask("GET")).json()["version"] == 0
         put = await asker.ask("PUT", json={"storage": [STORAGE]})
         assert (put.status_code, "change them there" in put.json()["detail"]) == (409, True)
