@@ -43,7 +43,7 @@ async def directory(*, crash: bool = False) -> SimulatedFileSystem:
         await commands.create_shard("volatile", ShardConfig(mode=Mode.MEMORY))
         for number in range(3):
             await append(engine, "plant/line", b"%d" % number * 40_000)
-        await commands.seal("plant/line")
+        await commands.roll("plant/line")
         await append(engine, "plant/line", b"second", b"segment")
         await append(engine, "volatile", b"x")
         await commands.commit_cursor("plant/line", "reader", 2, None)
@@ -187,7 +187,7 @@ SECOND = SHARD + (3).to_bytes(8, "big")
         (Family.CURSORS, SHARD + b"\xff", b"\x01" + bytes(16), "cursor key"),
         (Family.PRODUCERS, b"nbridge", None, "producers by name and by id differ"),
         (Family.PRODUCERS, b"x", b"", "of an unknown kind"),
-        (Family.PRODUCERS, b"i" + bytes(8), bytes(4) + b"\xff", "no UTF-8"),
+        (Family.PRODUCERS, b"i" + bytes(8), bytes(4) + b"\xff", "not UTF-8"),
         (Family.PRODUCERS, b"i" + bytes(8), bytes(4) + b"other", "other names by id"),
         (Family.PRODUCERS, b"s" + bytes(16), b"\x01", "producer's state"),
         (Family.STATE, b"vother", b"\x01", "state key"),
