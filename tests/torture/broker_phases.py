@@ -45,12 +45,22 @@ def lost_answers(directory: Path, rng: random.Random, seconds: float) -> Result:
 
 
 def mqtt_histories(directory: Path, rng: random.Random, seconds: float) -> Result:
-    """Topics are trimmed and change their mode, messages expire, sessions are taken over, everything is replayed.
+    """Topics are trimmed and change their mode, other programs append to them, messages expire, sessions are taken over.
 
+    Everything is replayed meanwhile.
     Clients with wills lose their connections, take leave, come back in time or too late. A broker, the server and
     connections die now and then.
     """
-    operations = ("trims", "modes switched", "replays", "takeovers", "takeovers", "groups cut", "wills")
+    operations = (
+        "trims",
+        "foreign records",
+        "modes switched",
+        "replays",
+        "takeovers",
+        "takeovers",
+        "groups cut",
+        "wills",
+    )
     kinds = (*operations, *operations, "brokers killed", "servers killed", "brokers frozen")
     return _round(directory, rng, seconds, kinds, with_histories=True)
 

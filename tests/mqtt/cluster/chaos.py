@@ -6,14 +6,14 @@ import random
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 
 import attrs
 import trio
 
 from broker_adapter import StorageAdapter, open_adapter
 from shards.errors import ShardNotFoundError
-from shards.format.record import StoredRecord
+from shards.format.record import Record, StoredRecord
 from shards.model import Mode
 from tests.mqtt.cluster.client import Client
 from tests.mqtt.cluster.ledger import Ledger, Stream
@@ -70,6 +70,7 @@ class Crowd:
         subscriber: str = "",
         subscription: tuple[str, int] = ("", 0),
         receive_maximum: int = 0,
+        sets_dup: bool = True,
     ) -> Client:
         """A client of this run."""
         return Client(
@@ -81,6 +82,7 @@ class Crowd:
             subscriber=subscriber,
             subscription=subscription,
             receive_maximum=receive_maximum,
+            sets_dup=sets_dup,
         )
 
     def late_subscriber(self) -> Client:
@@ -106,7 +108,9 @@ def make_crowd(ports: Sequence[int], rng: random.Random, run: str, *, publishers
         crowd.ledger.subscribe(group, qos, is_group=True)
         shared = f"$share/{run}-{group}/{everything}"
         crowd.subscribers += [crowd.client(f"{group}-{number}", V5, group, (shared, qos)) for number in range(3)]
-    crowd.publishers += [crowd.client(f"p{number}", (V311, V5)[number % 2]) for number in range(publishers)]
+    crowd.publishers += [
+        crowd.client(f"p{number}", (V311, V5)[number % 2], sets_dup=number % 3 != 0) for number in range(publishers)
+    ]
     return crowd
 
 
@@ -302,6 +306,13 @@ class Chaos:
             for stream, some in numbers.items():
                 self.crowd.ledger.trimmed(stream, some)
 
+    async def append_foreign(self) -> None:
+        """Another program appends a record that fits into no packet."""
+        record = Record(b"foreign", headers=(("too-long", bytes(70_000)),))
+        async with self._store() as store:
+            with suppress(ShardNotFoundError):
+                await store.append(f"{self.crowd.run}/common", [record])
+
     async def switch_mode(self) -> None:
         """An operator puts a topic into memory, or back into files."""
         topic = _switched(self.crowd.run, self.rng.choice(self.crowd.publishers).client_id)
@@ -359,6 +370,7 @@ EVENTS: Mapping[str, Callable[[Chaos], Awaitable[None]]] = {
     "takeovers": Chaos.take_over,
     "wills": Chaos.have_wills,
     "trims": Chaos.trim,
+    "foreign records": Chaos.append_foreign,
     "modes switched": Chaos.switch_mode,
     "replays": Chaos.replay,
 }

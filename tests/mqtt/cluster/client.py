@@ -70,6 +70,7 @@ class Client:
         subscriber: Name in the ledger under which it receives; empty if it does not subscribe.
         subscription: Its topic filter and QoS.
         receive_maximum: How much may be under way to it, for MQTT 5; 0 for the standard's 65,535.
+        sets_dup: Whether it sets DUP when it sends a publish again, which some clients forget.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Client:
         subscriber: str = "",
         subscription: tuple[str, int] = ("", 0),
         receive_maximum: int = 0,
+        sets_dup: bool = True,
     ) -> None:
         self.client_id = client_id
         self.connections = 0
@@ -94,6 +96,7 @@ class Client:
         self._subscriber = subscriber
         self._subscription = subscription
         self._receive_maximum = receive_maximum
+        self._sets_dup = sets_dup
         self._outgoing: dict[int, Outgoing] = {}
         self._incoming: set[int] = set()
         self._next_id = 1
@@ -188,7 +191,9 @@ class Client:
             self._stream = stream
             again: list[bytes] = []
             for packet_id, outgoing in self._outgoing.items():
-                again.append(outgoing.encoded(self._version, packet_id, dup=outgoing.sent_on is not None))
+                again.append(
+                    outgoing.encoded(self._version, packet_id, dup=self._sets_dup and outgoing.sent_on is not None)
+                )
                 outgoing.sent_on = stream
                 if not outgoing.is_received:
                     self._ledger.write(outgoing.stream, outgoing.number)

@@ -31,6 +31,8 @@ STAND_IN = os.environ.get("MQTT_TESTS_AGAINST", "")
 USES_MOSQUITTO = STAND_IN == "mosquitto"
 NEEDS_CLUSTER = pytest.mark.skipif(bool(STAND_IN), reason="one broker stands for all: nobody is left when it is killed")
 
+BROKER = ("broker_adapter.mqtt.cli.main",)
+
 JOURNAL = """\
 [listen]
 tcp = "127.0.0.1:{port}"
@@ -162,7 +164,13 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    directory: Path, *, brokers: int = 3, store_port: int = 0, by_way_of: Sequence[int] = (), settings: str = ""
+    directory: Path,
+    *,
+    brokers: int = 3,
+    store_port: int = 0,
+    by_way_of: Sequence[int] = (),
+    settings: str = "",
+    program: Sequence[str] = BROKER,
 ) -> Iterator[Cluster]:
     """A cluster for the length of a block. Everything is ended by SIGTERM at its end, and must obey.
 
@@ -170,6 +178,7 @@ def running_cluster(
         store_port: Of the store, if it is not to be any that is free.
         by_way_of: Port by which each broker reaches the store, if it is not to go straight to it.
         settings: More lines of each broker's configuration.
+        program: A module that starts a broker, and what stands before the broker's own arguments.
     """
     if USES_MOSQUITTO:
         cluster = _mosquitto(directory, brokers)
@@ -177,7 +186,7 @@ def running_cluster(
         alone = Process(broker_command(directory, "alone", STAND_IN), directory / "alone.log")
         cluster = Cluster(None, [alone] * brokers)
     else:
-        cluster = _ours(directory, brokers, store_port or free_port(), by_way_of, settings)
+        cluster = _ours(directory, brokers, store_port or free_port(), by_way_of, settings, program)
     processes = [*cluster.brokers, *([cluster.server] if cluster.server else [])]
     with ExitStack() as stack:
         for process in processes:
@@ -190,11 +199,13 @@ def running_cluster(
         assert set(statuses) <= {0}, f"{statuses}: {[process.log_text[-1000:] for process in processes]}"
 
 
-def _ours(directory: Path, count: int, port: int, by_way_of: Sequence[int], settings: str) -> Cluster:
+def _ours(
+    directory: Path, count: int, port: int, by_way_of: Sequence[int], settings: str, program: Sequence[str]
+) -> Cluster:
     server = journal_server(directory, port)
     brokers: list[Process] = []
     for number, store_port in zip(range(count), by_way_of or [port] * count, strict=True):
-        command = broker_command(directory, f"broker-{number}", f"journal://127.0.0.1:{store_port}", settings)
+        command = broker_command(directory, f"broker-{number}", f"journal://127.0.0.1:{store_port}", settings, program)
         brokers.append(Process(command, directory / f"broker-{number}.log"))
     return Cluster(server, brokers)
 
@@ -209,7 +220,9 @@ def journal_server(directory: Path, port: int) -> Process:
     )
 
 
-def broker_command(directory: Path, broker_id: str, store: str, settings: str = "") -> list[str]:
+def broker_command(
+    directory: Path, broker_id: str, store: str, settings: str = "", program: Sequence[str] = BROKER
+) -> list[str]:
     """The command of one broker, on ports that stay the same when it is started again."""
     config = directory / f"{broker_id}.toml"
     config.write_text(f"""\
@@ -223,7 +236,7 @@ websocket = "127.0.0.1:{free_port()}"
 [access]
 anonymous = true
 {settings}""")
-    return [*_module("broker_adapter.mqtt.cli.main"), "--config", str(config)]
+    return [*_module(*program), "--config", str(config)]
 
 
 def _mosquitto(directory: Path, count: int) -> Cluster:

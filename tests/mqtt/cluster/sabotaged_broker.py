@@ -1,0 +1,112 @@
+"""Starts a broker with one defect put back that was mended, so that it can be shown that the ledger names it.
+
+python -m tests.mqtt.cluster.sabotaged_broker HOW --config FILE
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import broker_adapter.mqtt.publish.validation
+import broker_adapter.mqtt.session.owned_session
+import broker_adapter.mqtt.session.sessions
+from broker_adapter.mqtt.cli.main import main
+from broker_adapter.mqtt.delivery.distributor import Distributor
+from broker_adapter.mqtt.delivery.sender import MessageSender
+from broker_adapter.mqtt.model.delayed import DelayedPublish
+from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.position import Position, ReachedLsn, StateVersion
+from broker_adapter.mqtt.session.sessions import Sessions
+from broker_adapter.mqtt.session.timers import delayed_puts
+from broker_adapter.mqtt_codec.publish_template import PublishTemplate
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
+
+AHEAD: Final = 60
+"""In lsns."""
+
+
+def miss_retained() -> None:
+    """A version is compared with a position of another domain: what was retained last counts as live."""
+
+    def covers(self: Position, version: StateVersion) -> bool:
+        return version.number + AHEAD <= self.lsn
+
+    Position.covers = covers  # type: ignore[method-assign]
+
+
+def run_ahead() -> None:
+    """The position that the store told is beyond what is committed."""
+    honest = Distributor.current_position
+
+    async def ahead(self: Distributor) -> Position:
+        return Position(ReachedLsn((await honest(self)).lsn + AHEAD))
+
+    Distributor.current_position = ahead  # type: ignore[method-assign]
+
+
+def claim_nothing() -> None:
+    """A message of a group is sent at QoS 2 without being the session's in the store."""
+
+    async def claim(_: Sessions, __: object, wanted: Mapping[Any, Any]) -> None:
+        for entry in wanted.values():
+            entry.is_claimed = True
+
+    Sessions.claim = claim  # type: ignore[method-assign, assignment]
+
+
+def forget_owed() -> None:
+    """What a subscription is owed of retained messages ends with its connection."""
+    progress_of = broker_adapter.mqtt.session.owned_session.progress_of  # type: ignore[attr-defined]
+
+    def without(*arguments: Any, retained: object, **others: Any) -> object:
+        return progress_of(*arguments, **others)
+
+    broker_adapter.mqtt.session.owned_session.progress_of = without  # type: ignore[attr-defined]
+
+
+def name_again() -> None:
+    """A delayed message has another name at each attempt to store it."""
+
+    def puts(message: Message, due: DelayedPublish) -> object:
+        return delayed_puts(message, DelayedPublish(due.at_us))
+
+    broker_adapter.mqtt.session.sessions.delayed_puts = puts  # type: ignore[attr-defined]
+
+
+def stop_at_foreign() -> None:
+    """A record that fits into no packet ends the connection of whoever has subscribed to it."""
+
+    def template(self: MessageSender, *arguments: Any) -> PublishTemplate | None:
+        try:
+            return self._encoder.template(*arguments)
+        except ValueError as error:
+            raise ConversationError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from error
+
+    MessageSender._template = template  # type: ignore[method-assign]
+
+
+def believe_dup() -> None:
+    """A publish at QoS 2 that comes again without DUP is taken for another one."""
+    broker_adapter.mqtt.publish.validation.digest_of = lambda *_: -1  # type: ignore[attr-defined]
+
+
+SABOTAGES: Final[dict[str, Callable[[], None]]] = {
+    sabotage.__name__.replace("_", "-"): sabotage
+    for sabotage in (
+        miss_retained,
+        run_ahead,
+        claim_nothing,
+        forget_owed,
+        name_again,
+        stop_at_foreign,
+        believe_dup,
+    )
+}
+
+
+if __name__ == "__main__":
+    SABOTAGES[sys.argv.pop(1)]()
+    main()

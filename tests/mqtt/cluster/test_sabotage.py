@@ -1,0 +1,81 @@
+"""Defects that were mended are put back into brokers, and the ledger of their clients names each of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from tests.mqtt.cluster.chaos import Chaos, make_crowd
+from tests.mqtt.cluster.processes import NEEDS_CLUSTER, running_cluster
+from tests.mqtt.cluster.relay import Relay
+from tests.mqtt.cluster.sabotaged_broker import SABOTAGES
+from tests.ports import free_port
+
+PUBLISHERS = 6
+SECONDS = 10.0
+MOST_ROUNDS = 5
+
+
+@attrs.frozen
+class Defect:
+    """What to do to the cluster, and a part of what the ledger says then."""
+
+    kinds: Sequence[str]
+    sign: str
+
+
+CUTS = ("connections cut", "connections cut", "groups cut")
+
+DEFECTS = {
+    "miss-retained": Defect(CUTS, "was retained when it subscribed"),
+    "run-ahead": Defect(CUTS, "acknowledged messages did not come"),
+    "claim-nothing": Defect(("groups cut",), "came more than once"),
+    "forget-owed": Defect(CUTS, "was retained when it subscribed"),
+    "name-again": Defect(("answers lost",), "it was sent 1 times"),
+    "stop-at-foreign": Defect(("foreign records",), "acknowledged messages did not come"),
+    "believe-dup": Defect(("connections cut",), "came more than once"),
+}
+
+
+def problems_of(directory: Path, defect: str, seed: int) -> list[str]:
+    """What the ledger says after one round with brokers that have the defect."""
+    rng = random.Random(seed)
+    kinds = DEFECTS[defect].kinds
+    with ExitStack() as stack:
+        store_port = free_port()
+        relays = [stack.enter_context(Relay(store_port).running()) for _ in range(3 * ("answers lost" in kinds))]
+        cluster = stack.enter_context(
+            running_cluster(
+                directory,
+                store_port=store_port,
+                by_way_of=[relay.port for relay in relays],
+                program=("tests.mqtt.cluster.sabotaged_broker", defect),
+            )
+        )
+        crowd = make_crowd(cluster.mqtt_ports, rng, f"sabotage-{seed}", publishers=PUBLISHERS)
+        trio.run(Chaos(cluster, crowd, rng, kinds, relays).run, SECONDS)
+    return crowd.ledger.problems() + crowd.ledger.repetitions()
+
+
+def test_each_defect_has_its_sign() -> None:
+    assert set(DEFECTS) == set(SABOTAGES)
+
+
+@NEEDS_CLUSTER
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_that_is_put_back_is_named(defect: str, tmp_path: Path) -> None:
+    found: list[str] = []
+    for seed in range(MOST_ROUNDS):
+        (directory := tmp_path / str(seed)).mkdir()
+        found = problems_of(directory, defect, seed)
+        if any(DEFECTS[defect].sign in problem for problem in found):
+            return
+    pytest.fail(f"after {MOST_ROUNDS} rounds the ledger says {found}")
