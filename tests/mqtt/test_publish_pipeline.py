@@ -17,7 +17,7 @@ from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placemen
 from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, PublishPipeline, Received
 from broker_adapter.mqtt.publish.store_changes import Publisher, until_reached
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
-from journal.protocol.errors import ConnectionLostError
+from journal.protocol.errors import ConnectionLostError, ServerRestoredError
 from shards.errors import (
     DiskFullError,
     InvalidNameError,
@@ -40,6 +40,7 @@ class Store:
     def __init__(self) -> None:
         self.created: dict[str, ShardConfig] = {}
         self.create_errors: list[StorageError] = []
+        self.append_error: StorageError | None = None
         self.appends: list[tuple[str, list[bytes], LocalAppend]] = []
         self.commits: list[Changes] = []
         self.commit_errors: list[StorageError | None] = []
@@ -56,6 +57,8 @@ class Store:
     def append_nowait(self, shard: str, records: list[Record]) -> LocalAppend:
         if not self.has_room:
             raise OverloadedError("full")
+        if self.append_error is not None:
+            raise self.append_error
         pending = LocalAppend(1)
         self.appends.append((shard, [record.value for record in records], pending))
         return pending
@@ -158,6 +161,29 @@ async def test_answers_come_in_the_order_of_receipt_whatever_the_store_finishes_
     bench.store.answer(0)
     await wait_all_tasks_blocked()
     assert bench.answered == [(1, SUCCESS), (2, SUCCESS), (3, SUCCESS)]
+
+
+@pytest.mark.parametrize("where", ["append", "answer", "commit", "shard"])
+async def test_a_store_that_was_restored_refuses_nothing_as_the_broker_ends(bench: Bench, where: str) -> None:
+    """The clients of a broker that ended for this were told that their publishes were refused, and gave them up."""
+    restored = ServerRestoredError("restored from a backup")
+    await bench.know("a")
+    if where == "append":
+        bench.store.append_error = restored
+    elif where == "commit":
+        bench.store.commit_errors = [restored, restored]
+    elif where == "shard":
+        bench.store.create_errors = [restored]
+    topic, qos = "new" if where == "shard" else "a", 2 if where == "commit" else 1
+    bench.publish(received(1, topic, qos=qos), received(2, topic, qos=qos))
+    await wait_all_tasks_blocked()
+    if where == "answer":
+        bench.store.answer(0, restored)
+    await wait_all_tasks_blocked()
+    assert bench.answered == []
+    assert bench.refusals == []
+    with trio.fail_after(PATIENCE_S):
+        await bench.inbound.settle()
 
 
 async def test_a_shard_is_created_before_the_first_message_and_holds_up_those_behind_it(bench: Bench) -> None:

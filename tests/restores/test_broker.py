@@ -7,14 +7,15 @@ messages under way whose offsets belong to other messages since. The clients of 
 from __future__ import annotations
 
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from broker_adapter.mqtt_codec import Properties
+from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode
+from broker_adapter.mqtt_codec.packets import Disconnect, Publish, Subscribe, SubscriptionRequest
 from command_line.boundary import STORAGE_FAILED
 from tests.mqtt.cluster.processes import REPOSITORY
 from tests.mqtt.edges.broker_process import PROGRAM, BrokerProcess, broker_process
@@ -118,6 +119,36 @@ async def test_a_broker_and_its_bridges_went_on_with_what_they_knew_before_a_res
                 taken += await take(client, 1)
             assert [number for number in taken if number >= 100] == [*range(100, 110)]
             await wait_for_exported(directory, 20)
+
+
+@pytest.mark.slow("restores the store of running brokers")
+async def test_publishes_that_wait_while_the_store_is_restored_are_not_refused(tmp_path: Path) -> None:
+    """Clients of MQTT 5 gave up what a broker refused before it ended; the next broker takes it."""
+    config = tmp_path / "broker.toml"
+    waiting = [Publish("plant/x", b"%d" % number, 1 + number % 2, packet_id=10 + number) for number in range(6)]
+    async with restorable_server(tmp_path / "server") as server:
+        config.write_text(CONFIG.format(store=server.url, directory=tmp_path))
+        async with broker_process(tmp_path, "--config", str(config)) as broker, broker.client() as client:
+            await client.connect("writer", **KEPT)
+            await publish(client, 0, 5)
+            await server.back_up()
+            await publish(client, 5, 5)
+            await server.stop()
+            await client.send(*waiting, Subscribe(99, (SubscriptionRequest("plant/#", 1),)))
+            await server.restore()
+            answers: list[Packet] = []
+            with suppress(EOFError):
+                while True:
+                    answers.append(await client.receive())
+            assert [type(answer) for answer in answers] == [Disconnect]
+            assert await ends_with_status(broker.process) == STORAGE_FAILED
+        async with broker_process(tmp_path, "--config", str(config)) as broker, broker.client() as client:
+            await client.connect("writer", **KEPT)
+            for message in waiting:
+                message.dup = True
+            await client.send(*waiting)
+            answers = [await client.receive() for _ in waiting]
+            assert [getattr(answer, "reason_code", None) for answer in answers] == [ReasonCode.SUCCESS] * len(waiting)
 
 
 @pytest.mark.slow("restores the store of running brokers")

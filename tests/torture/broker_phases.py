@@ -45,9 +45,9 @@ def lost_answers(directory: Path, rng: random.Random, seconds: float) -> Result:
 
 
 def mqtt_histories(directory: Path, rng: random.Random, seconds: float) -> Result:
-    """Topics are trimmed and change their mode, other programs append to them, messages expire, sessions are taken over.
+    """Topics are trimmed and change their mode, other programs append to them, messages expire.
 
-    Everything is replayed meanwhile.
+    Sessions are taken over, and everything is replayed meanwhile.
     Clients with wills lose their connections, take leave, come back in time or too late. A broker, the server and
     connections die now and then.
     """

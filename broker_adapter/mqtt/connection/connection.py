@@ -14,6 +14,7 @@ import attrs
 import structlog
 import trio
 
+from broker_adapter.errors import ServerRestoredError
 from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
@@ -257,6 +258,9 @@ class Connection:
                 await work()
         except SessionTakenOverError:
             self.fenced()
+        except ServerRestoredError:
+            # The broker ends for this: the client asks the next one.
+            self.unanswered()
         except ProtocolViolationError as error:
             self._log("protocol error", error=str(error))
             self.end(error.reason_code, why="protocol")

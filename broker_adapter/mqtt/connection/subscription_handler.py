@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 import trio
 
-from broker_adapter.errors import StorageError
+from broker_adapter.errors import ServerRestoredError, StorageError
 from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
 from broker_adapter.mqtt.delivery.replay_start import parse_replay_start
@@ -191,6 +191,8 @@ class SubscriptionHandler:
                     made = await self._grant(asked, identifiers[0] if identifiers else 0, replay_from)
                 except TopicRefusedError as error:
                     codes.append(error.reason_code)
+                except ServerRestoredError:
+                    raise
                 except StorageError:
                     codes.append(_REFUSED)
                 else:

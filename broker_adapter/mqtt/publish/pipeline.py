@@ -17,7 +17,13 @@ import trio
 
 from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
-from broker_adapter.errors import OverloadedError, ShardNotFoundError, StorageError, VersionConflictError
+from broker_adapter.errors import (
+    OverloadedError,
+    ServerRestoredError,
+    ShardNotFoundError,
+    StorageError,
+    VersionConflictError,
+)
 from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of, record_of
 from broker_adapter.mqtt.publish.joined_append import JoinedAppend, parts_of
 from broker_adapter.mqtt.publish.store_changes import Publisher, reason_code_of
@@ -123,8 +129,8 @@ class PublishPipeline:
             await self._progress.park()
 
     async def settle(self) -> None:
-        """Return when all outcomes are known."""
-        while self._outcomes:
+        """Return when all outcomes are known, or when no more will be reported."""
+        while self._outcomes and not self._is_stopped:
             await self._progress.park()
 
     # The end
@@ -145,6 +151,7 @@ class PublishPipeline:
     def stop(self) -> None:
         """Send nothing more to the store, and report no more outcomes."""
         self._is_stopped = True
+        self._progress.unpark_all()
         for scope in self._tasks:
             scope.cancel()
 
@@ -244,9 +251,9 @@ class PublishPipeline:
         except OverloadedError:
             return False
         except StorageError as error:
-            self._publisher.refused(error)
+            reason_code = self._refusal(error)
             for received in group.received:
-                received.reason_code = reason_code_of(error)
+                received.reason_code = reason_code
             return True
         if pending is not None:
             for received in group.received:
@@ -262,7 +269,7 @@ class PublishPipeline:
 
     async def _unblock(self) -> None:
         """Store what could not be stored without waiting, and all behind it."""
-        while self._unplaced or self._queue:
+        while (self._unplaced or self._queue) and not self._is_stopped:
             if self._unplaced:
                 group = self._unplaced[0]
                 size_bytes = sum(received.size_bytes for received in group.received)
@@ -292,17 +299,16 @@ class PublishPipeline:
         refused = await self._publisher.create_shards(missing)
         if not refused:
             return
+        reason_codes = {error: self._refusal(error) for error in refused.values()}
         waiting, self._queue = self._queue, deque()
         for received in waiting:
             error = (
                 None if received.message is None else refused.get(self._publisher.placement_of(received.message).shard)
             )
-            if error is None:
+            if error is None or (reason_code := reason_codes[error]) is None:
                 self._queue.append(received)
             else:
-                self._finish(received, reason_code_of(error))
-        for error in refused.values():
-            self._publisher.refused(error)
+                self._finish(received, reason_code)
 
     async def _commit_first(self) -> None:
         """Commit the first messages of the queue that must be stored together with something else."""
@@ -334,9 +340,10 @@ class PublishPipeline:
         # One of them was refused: commit each by itself, so that only that one fails.
         for received in run:
             refusal = error if len(run) == 1 else await self._commit_run([received])
-            if refusal is not None:
-                self._publisher.refused(refusal)
-            self._finish(received, ReasonCode.SUCCESS if refusal is None else reason_code_of(refusal))
+            reason_code = ReasonCode.SUCCESS if refusal is None else self._refusal(refusal)
+            if reason_code is None:
+                return
+            self._finish(received, reason_code)
 
     async def _commit_run(self, run: list[Received]) -> StorageError | None:
         """Commit messages together, or return why the store refuses."""
@@ -386,7 +393,7 @@ class PublishPipeline:
     # Outcomes
 
     async def _wait_for_outcomes(self) -> None:
-        while self._outcomes:
+        while self._outcomes and not self._is_stopped:
             first = self._outcomes[0]
             if first.unplaced_count:
                 await self._progress.park()
@@ -404,7 +411,7 @@ class PublishPipeline:
         outcomes = self._outcomes
         known: list[Received] = []
         last: PendingAppend | None = None
-        last_code = ReasonCode.SUCCESS
+        last_code: ReasonCode | None = ReasonCode.SUCCESS
         while outcomes:
             first = outcomes[0]
             if first.reason_code is None:
@@ -414,27 +421,37 @@ class PublishPipeline:
                 if pending is not last:
                     last = pending
                     last_code = self._outcome_of(pending, first)
-                    if first.pending is None:
-                        break
+                if first.pending is None or last_code is None:
+                    break
                 first.reason_code = last_code
             known.append(outcomes.popleft())
         if known:
             self._progress.unpark_all()
             self._on_outcomes(known)
 
-    def _outcome_of(self, pending: PendingAppend, first: Received) -> ReasonCode:
+    def _outcome_of(self, pending: PendingAppend, first: Received) -> ReasonCode | None:
+        """None if it is not known yet, or will not be told."""
         try:
             pending.result_nowait()
         except ShardNotFoundError as error:
-            if not first.is_repeated:
-                self._store_again(pending)
-            else:
-                self._publisher.refused(error)
-            return reason_code_of(error)
+            if first.is_repeated:
+                return self._refusal(error)
+            self._store_again(pending)
+            return None
         except StorageError as error:
-            self._publisher.refused(error)
-            return reason_code_of(error)
+            return self._refusal(error)
         return ReasonCode.SUCCESS
+
+    def _refusal(self, error: StorageError) -> ReasonCode | None:
+        """What the client is told of an error of the store; None if it is told nothing.
+
+        When the store was restored from a backup this broker ends. Its clients send what is not answered again.
+        """
+        if isinstance(error, ServerRestoredError):
+            self.stop()
+            return None
+        self._publisher.refused(error)
+        return reason_code_of(error)
 
     def _store_again(self, pending: PendingAppend) -> None:
         """The shard was deleted: create it again, for all messages of this append."""

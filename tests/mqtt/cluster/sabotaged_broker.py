@@ -13,10 +13,10 @@ import broker_adapter.mqtt.publish.validation
 import broker_adapter.mqtt.session.owned_session
 import broker_adapter.mqtt.session.sessions
 from broker_adapter.mqtt.cli.main import main
-from broker_adapter.mqtt.delivery.distributor import Distributor
+from broker_adapter.mqtt.delivery.current_position import CurrentPosition
 from broker_adapter.mqtt.delivery.sender import MessageSender
 from broker_adapter.mqtt.model.delayed import DelayedPublish
-from broker_adapter.mqtt.model.errors import ConversationError
+from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position, ReachedLsn, StateVersion
 from broker_adapter.mqtt.session.sessions import Sessions
@@ -39,12 +39,12 @@ def miss_retained() -> None:
 
 def run_ahead() -> None:
     """The position that the store told is beyond what is committed."""
-    honest = Distributor.current_position
+    honest = CurrentPosition.ask
 
-    async def ahead(self: Distributor) -> Position:
+    async def ahead(self: CurrentPosition) -> Position:
         return Position(ReachedLsn((await honest(self)).lsn + AHEAD))
 
-    Distributor.current_position = ahead  # type: ignore[method-assign]
+    CurrentPosition.ask = ahead  # type: ignore[method-assign]
 
 
 def claim_nothing() -> None:
@@ -83,7 +83,7 @@ def stop_at_foreign() -> None:
         try:
             return self._encoder.template(*arguments)
         except ValueError as error:
-            raise ConversationError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from error
+            raise ProtocolViolationError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from error
 
     MessageSender._template = template  # type: ignore[method-assign]
 
