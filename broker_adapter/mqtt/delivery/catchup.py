@@ -37,7 +37,8 @@ _CREDIT_BYTES: Final = 256 << 10
 
 _FIRST_WINDOW: Final = 4
 """First estimate of lsns for each record of a window."""
-_WIDEST_WINDOW_LSNS: Final = 1 << 40
+_WIDEST_WINDOW_LSNS: Final = 1 << 60
+"""More than there are lsns: a restore leaves a gap of more than 2**40 in them, which takes few windows to pass."""
 
 
 class _SlowClientError(Exception):

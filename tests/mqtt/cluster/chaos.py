@@ -15,7 +15,7 @@ from broker_adapter import StorageAdapter, open_adapter
 from shards.errors import ShardNotFoundError
 from shards.format.record import Record, StoredRecord
 from shards.model import Mode
-from tests.mqtt.cluster.client import Client
+from tests.mqtt.cluster.client import FOREIGN, Client
 from tests.mqtt.cluster.ledger import Ledger, Stream
 from tests.mqtt.cluster.mortals import LIVES, Mortal
 from tests.mqtt.cluster.packets import V5, V311
@@ -307,8 +307,8 @@ class Chaos:
                 self.crowd.ledger.trimmed(stream, some)
 
     async def append_foreign(self) -> None:
-        """Another program appends a record that fits into no packet."""
-        record = Record(b"foreign", headers=(("too-long", bytes(70_000)),))
+        """Another program appends a record that fits into no packet of MQTT 5."""
+        record = Record(FOREIGN, headers=(("content-type", b"x" * 70_000),))
         async with self._store() as store:
             with suppress(ShardNotFoundError):
                 await store.append(f"{self.crowd.run}/common", [record])

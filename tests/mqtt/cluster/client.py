@@ -21,6 +21,8 @@ PING_INTERVAL_S = 1.0
 PAUSE_S = (0.05, 0.3)
 WINDOW = 16
 RECEIVE_BYTES = 65_536
+FOREIGN = b"foreign"
+"""Payload of what no client has sent. Clients of MQTT 3.1.1 may get it."""
 
 
 class BrokenConnectionError(Exception):
@@ -316,6 +318,8 @@ class Client:
             self._ledger.refuse(f"{self.client_id} (0x{packet.code:02x})")
 
     def _enter(self, packet: Packet) -> None:
+        if packet.payload == FOREIGN:
+            return
         publisher, qos, number = packet.payload.decode().split()
         if self._subscriber:
             self._ledger.receive(

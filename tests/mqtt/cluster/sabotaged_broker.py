@@ -10,17 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import broker_adapter.mqtt.publish.validation
-import broker_adapter.mqtt.session.owned_session
-import broker_adapter.mqtt.session.sessions
 from broker_adapter.mqtt.cli.main import main
 from broker_adapter.mqtt.delivery.current_position import CurrentPosition
 from broker_adapter.mqtt.delivery.sender import MessageSender
-from broker_adapter.mqtt.model.delayed import DelayedPublish
 from broker_adapter.mqtt.model.errors import ProtocolViolationError
-from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position, ReachedLsn, StateVersion
 from broker_adapter.mqtt.session.sessions import Sessions
-from broker_adapter.mqtt.session.timers import delayed_puts
 from broker_adapter.mqtt_codec.publish_template import PublishTemplate
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
@@ -57,25 +52,6 @@ def claim_nothing() -> None:
     Sessions.claim = claim  # type: ignore[method-assign, assignment]
 
 
-def forget_owed() -> None:
-    """What a subscription is owed of retained messages ends with its connection."""
-    progress_of = broker_adapter.mqtt.session.owned_session.progress_of  # type: ignore[attr-defined]
-
-    def without(*arguments: Any, retained: object, **others: Any) -> object:
-        return progress_of(*arguments, **others)
-
-    broker_adapter.mqtt.session.owned_session.progress_of = without  # type: ignore[attr-defined]
-
-
-def name_again() -> None:
-    """A delayed message has another name at each attempt to store it."""
-
-    def puts(message: Message, due: DelayedPublish) -> object:
-        return delayed_puts(message, DelayedPublish(due.at_us))
-
-    broker_adapter.mqtt.session.sessions.delayed_puts = puts  # type: ignore[attr-defined]
-
-
 def stop_at_foreign() -> None:
     """A record that fits into no packet ends the connection of whoever has subscribed to it."""
 
@@ -99,8 +75,6 @@ SABOTAGES: Final[dict[str, Callable[[], None]]] = {
         miss_retained,
         run_ahead,
         claim_nothing,
-        forget_owed,
-        name_again,
         stop_at_foreign,
         believe_dup,
     )
