@@ -443,7 +443,7 @@ class PublishPipeline:
         return ReasonCode.SUCCESS
 
     def _refusal(self, error: StorageError) -> ReasonCode | None:
-        """What the client is told of an error of the store; None if it is told nothing.
+        """The reason code that the client gets for an error of the store; None if it gets no answer.
 
         When the store was restored from a backup this broker ends. Its clients send what is not answered again.
         """
