@@ -101,7 +101,7 @@ def describe(error: BaseException, explain: Explain = lambda _: None) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What the error says, without line breaks; what stood in lines of its own is parted by semicolons."""
+    """The message of an error in one line; its lines are separated by semicolons."""
     lines = (" ".join(line.split()) for line in str(error).splitlines())
     return "; ".join(line.rstrip(";") for line in lines if line) or type(error).__name__
 

@@ -103,7 +103,7 @@ def write_tables(tables: Iterable[Table]) -> None:
 
 
 class _Shown(io.StringIO):
-    """What is to be written to stdout, laid out as for stdout itself."""
+    """Collects text for stdout, with the layout and encoding of stdout."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # it is an attribute there
@@ -176,7 +176,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
     """Show progress on stderr while the block runs, if stderr is a terminal.
 
     Args:
-        what: What is counted.
+        what: Name of the counted things.
         total: The final count, if it is known.
 
     Yields:

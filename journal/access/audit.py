@@ -109,7 +109,7 @@ class AuditLog:
 
 @contextmanager
 def outcome_noted(note: Callable[[str], None]) -> Iterator[None]:
-    """Tell what became of an act when it ends, by whatever way.
+    """Record the outcome of an act when it ends in any way.
 
     Args:
         note: Called with ``ok``, the code of a `StorageError`, ``unknown`` for an act that was cancelled, or

@@ -51,7 +51,7 @@ def replace_file(target: str, content: bytes, owner: os.stat_result | None) -> N
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ALONE)
     except OSError as error:
-        # The error would name the file beside it.
+        # The original error would name the temporary file.
         raise ConfigurationError(f"{target} cannot be written: {error.strerror}; {way_out(error)}") from error
     try:
         with open(descriptor, "wb") as file:

@@ -177,7 +177,7 @@ class _SegmentPass:
                 problem = f"points to byte {indexed}, offset {offset}, lsn {lsn}; the batch there or next is at {found}"
                 self._report.damage(index.path, place, problem)
             elif self._whole and not self._newest_us <= newest_us <= max(self._segment.newest_us, self._newest_us):
-                # An entry that a recovery made may count records that came behind it: the views knew of them already.
+                # An entry that a recovery wrote may include later records, since the views contained them already.
                 problem = f"says the newest record before is of {newest_us}, it is of {self._newest_us}"
                 self._report.damage(index.path, place, problem)
 

@@ -45,7 +45,9 @@ def backup(
         raise UsageError(f"--keep {keep}: at least this backup has to be kept; give 1 or more")
     inside, outside = os.path.realpath(target), os.path.realpath(directory)
     if os.path.commonpath([inside, outside]) == outside:
-        raise UsageError(f"{target} lies in {directory}, and would be lost with it; name a directory on another disk")
+        raise UsageError(
+            f"{target} is inside of {directory}, and would be lost with it; name a directory on another disk"
+        )
     made = _back_up(directory.rstrip("/") or "/", target.rstrip("/") or "/", keep, server)
     if json:
         write_json(made)

@@ -29,7 +29,7 @@ _MAX_MESSAGE_BYTES: Final = 256 << 20
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG")
 
 _BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""What a connection raises that has ended, by whatever way."""
+"""Exceptions of a connection that has ended in any way."""
 
 
 class Transport(Protocol):

@@ -1,4 +1,4 @@
-"""What a start does before there is an engine: it folds the journal, and makes durable recovers.
+"""The recovery at a start, before there is an engine: it replays the journal, and makes the result durable.
 
 `journal.engine.wal.recovery` tells damage from a torn tail and decides what damage means; `journal.engine.state.views`
 folds the entries; `journal.engine.parts` creates the parts of the engine on top of the result.

@@ -35,7 +35,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that only moves when it is told to; for tests and simulations."""
+    """A clock that only moves by calls of `advance` and `jump`; for tests and simulations."""
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us

@@ -40,7 +40,7 @@ class WatermarkPolicy:
         return self._told_at + (SOON_S if self._gave else self._pause_s)
 
     def tell(self, lsn: int, now: float) -> int:
-        """The lsn is being told."""
+        """Note that an lsn is reported now; returns it."""
         self._pause_s = SOON_S if self._gave else min(2 * self._pause_s, QUIET_S)
         self._gave = False
         self._told_at = now

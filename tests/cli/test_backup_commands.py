@@ -102,7 +102,7 @@ def test_what_cannot_be_is_one_line_with_the_way_out(tmp_path: Path, capsys: pyt
     (tmp_path / "other name").symlink_to(data)
     for inside in (data, data / "backups", tmp_path / "other name" / "backups"):
         _, errors = journal(capsys, "backup", data, inside, status=2)
-        assert f"{inside} lies in {data}, and would be lost with it; name a directory on another disk" in errors
+        assert f"{inside} is inside of {data}, and would be lost with it; name a directory on another disk" in errors
     assert not (data / "backups").exists()
 
 

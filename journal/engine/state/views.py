@@ -55,7 +55,7 @@ _REPLAYED = struct.Struct("<8xQQQ12xI4xIQI12xQ")
 
 @attrs.define(slots=True)
 class ViewChanges:
-    """What folding changed that other parts of the engine act on, each in the order in which it was folded.
+    """Changes by folding that other parts of the engine have to handle, each in the order in which it was folded.
 
     Attributes:
         created: Shards that are new.
@@ -103,7 +103,7 @@ class Views:
         self.leftovers = dict(leftovers.noted(store))
 
     def take_changes(self) -> ViewChanges | None:
-        """What was folded since the last call that other parts have to act on; None if there is nothing."""
+        """The changes since the last call that other parts have to handle; None if there are none."""
         if not self._has_changes:
             return None
         changes, self._changes, self._has_changes = self._changes, ViewChanges(), False

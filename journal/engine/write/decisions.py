@@ -1,6 +1,6 @@
-"""Making decisions durable: each is decided once, against what is published and all decisions that are pending.
+"""Committing decisions: each is decided once, against the published state and all pending decisions.
 
-What is decided is in `commands`. A decision becomes an entry, and is answered when that entry is durable and published.
+The commands are in `commands`. A decision becomes an entry, and is answered when that entry is durable and published.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Decisions:
     """Commits decisions in the order in which they were made.
 
     Attributes:
-        refuse: Why nothing is changed now that frees no space; None if changes are made.
+        refuse: Why changes that free no space are refused now; None if they are accepted.
     """
 
     def __init__(self, committer: Committer) -> None:
