@@ -1,4 +1,4 @@
-// The administration API over HTTP: what is asked, with which credentials, and what its refusals look like.
+// The administration API over HTTP: requests, credentials, and errors.
 
 const PATIENCE_MS = 8000;
 
@@ -10,12 +10,12 @@ export class ApiError extends Error {
   }
 }
 
-/** Credentials stay in this object: they are gone with the page, and no other page can read them. */
+/** Credentials are kept only in this object: they are lost with the page, and no other page can read them. */
 export class Api {
   #credentials = null;
   #refused;
 
-  /** `refused` is called when the node does not know who asks. */
+  /** `refused` is called when the node does not accept the credentials. */
   constructor(refused) {
     this.#refused = refused;
   }
@@ -50,7 +50,7 @@ export class Api {
     const ended = signal === undefined ? late : AbortSignal.any([signal, late]);
     let response;
     try {
-      // Without this the browser would ask for a password itself, over the page.
+      // Otherwise the browser would show its own password dialog over the page.
       response = await fetch(asked, { method, headers, body: body && JSON.stringify(body), signal: ended, credentials: "omit" });
     } catch (error) {
       if (signal?.aborted) throw error;
@@ -68,7 +68,7 @@ async function refusal(response) {
   try {
     problem = await response.json();
   } catch {
-    // A proxy's page, most likely: its status says all there is.
+    // Most likely the page of a proxy, which has no more information than its status.
   }
   const detail = problem.detail ?? `The node answered ${response.status} ${response.statusText}`;
   return new ApiError(response.status, problem.code ?? "unknown", detail);
@@ -80,7 +80,7 @@ function authorization(credentials) {
   return `Basic ${btoa(String.fromCharCode(...bytes))}`;
 }
 
-/** Where the WebSocket listener is, by the node that gave this page; null if it has none. */
+/** Address of the WebSocket listener, from the node that served this page; null if it has none. */
 export async function websocketUrl() {
   const response = await fetch(new URL("console/listeners.json", document.baseURI), { credentials: "omit" });
   const { websocket_port: port } = await response.json();

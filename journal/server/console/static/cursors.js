@@ -1,4 +1,4 @@
-// Cursors of the shards of a filter, and how far they are behind.
+// Cursors of the shards of a filter, and their lag.
 
 import { confirmed } from "./dialogs.js";
 import { announce, h, setText, table } from "./dom.js";
@@ -46,7 +46,7 @@ export function openCursors({ main, api, parameters, signal }) {
   const again = poll(ask, INTERVAL_MS, signal, failure.show);
 }
 
-/** Rows for cursors, of which a shard may have any number; what is left out or missing is said below. */
+/** Rows for cursors; a shard may have any number. Below the rows a line says what is left out or missing. */
 export function showCursors(body, note, cursors, none, row) {
   body.replaceChildren(...cursors.slice(0, SHOWN_CURSORS).map(row));
   const left = cursors.length - SHOWN_CURSORS;
@@ -54,7 +54,7 @@ export function showCursors(body, note, cursors, none, row) {
   setText(note, cursors.length === 0 ? none : `${count(left)} more are not listed; journal cursor list SHARD lists all.`);
 }
 
-/** A row for a cursor, with its shard or without. */
+/** A row for a cursor, with or without its shard. */
 export function cursorRow(api, cursor, again, withShard) {
   const remove = h("button", { type: "button", "aria-label": `Delete cursor ${cursor.name}` }, "Delete");
   remove.addEventListener("click", async () => {

@@ -1,9 +1,9 @@
-// Questions before what cannot be taken back. The browser keeps the focus inside and gives it back afterwards.
+// Confirmation before actions that cannot be undone. The browser keeps the focus inside and restores it afterwards.
 
 import { h } from "./dom.js";
 
 /**
- * Ask; gives whether it was confirmed. With `word` the button stays locked until that word is typed.
+ * Ask for confirmation; returns whether it was given. With `word` the button is disabled until that word is typed.
  */
 export function confirmed({ title, text, action, danger = false, word = null }) {
   return new Promise((resolve) => {

@@ -1,13 +1,13 @@
-// Elements, made without markup: whatever comes from the node is text, never HTML.
+// Creating elements without markup: everything from the node is text, never HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make an element; children are elements or texts, null ones are left out. */
+/** Create an element; children are elements or texts, null ones are left out. */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** Make an element of a drawing. */
+/** Create an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -26,7 +26,7 @@ function asNode(child) {
   return child instanceof Node ? child : document.createTextNode(String(child));
 }
 
-/** Change a text only where it differs, so that selections and screen readers are left alone. */
+/** Change a text only if it differs, so that selections and screen readers are not disturbed. */
 export function setText(element, text) {
   const wanted = String(text);
   if (element.textContent !== wanted) element.textContent = wanted;
@@ -56,7 +56,7 @@ export function facts(names, kind = "facts") {
 
 let clearing = 0;
 
-/** Say what became of an action, also to screen readers. */
+/** Show the result of an action, also to screen readers. */
 export function announce(text) {
   const status = document.getElementById("status");
   status.textContent = text;

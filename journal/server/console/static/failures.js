@@ -1,8 +1,8 @@
-// The place in a view where it says what went wrong, and that it is right again.
+// The place in a view that shows an error, and removes it when the view works again.
 
 import { h, setText } from "./dom.js";
 
-/** Gives the element, and a function that takes an error or null; `forbidden` is what else helps who may not. */
+/** Returns the element, and a function that takes an error or null; `forbidden` is advice for missing rights. */
 export function failureNotice(forbidden = "") {
   const element = h("p", { class: "notice bad", role: "alert", hidden: true });
   const show = (error) => {

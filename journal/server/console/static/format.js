@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them. Nothing here touches the page.
+// Formatting of numbers, sizes and times. Nothing here accesses the page.
 
 const COUNTS = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -16,7 +16,7 @@ export function bytes(value) {
   return `${rest >= 100 || unit === 0 ? Math.round(rest) : rest.toFixed(1)} ${UNITS[unit]}`;
 }
 
-/** Per second; small rates keep a digit, so that a slow topic does not look dead. */
+/** Per second; small rates keep a digit, so that a slow topic is not shown as 0. */
 export function rate(value, what = "") {
   if (value === null) return "–";
   const text = value > 0 && value < 10 ? value.toFixed(1) : SHORT.format(Math.round(value));
@@ -33,12 +33,12 @@ export function duration(seconds) {
 
 const part = (value, digits = 2) => String(value).padStart(digits, "0");
 
-/** Moment in local time, as 2026-01-31 23:59:59 everywhere; 0 stands for none. */
+/** Local date and time, always as 2026-01-31 23:59:59; 0 means none. */
 export function moment(us) {
   return us > 0 ? `${day(us)} ${clock(us).slice(0, 8)}` : "–";
 }
 
-/** Day in local time; 0 stands for none. */
+/** Local date; 0 means none. */
 export function day(us) {
   const date = new Date(us / 1000);
   return us > 0 ? `${part(date.getFullYear(), 4)}-${part(date.getMonth() + 1)}-${part(date.getDate())}` : "–";

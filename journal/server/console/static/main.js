@@ -1,4 +1,4 @@
-// The page: which view is open, who is signed in, how the node is. What views show is theirs.
+// The page: the open view, the login, and the state of the node. The views are in modules of their own.
 
 import { Api } from "./api.js";
 import { setText } from "./dom.js";
@@ -66,10 +66,10 @@ function askWho(error) {
   openSignIn(main, again ? error : null, async (credentials) => {
     api.credentials = credentials;
     try {
-      // One question alone: a wrong password is one failed login, however much a view asks for.
+      // One request at a time: a wrong password counts as one failed login, however much a view requests.
       await api.shards({ filter: "#", limit: 1 });
     } catch (failure) {
-      // Who is known may still not read everything.
+      // An authenticated user may still lack rights.
       if (failure.status !== 403) {
         api.credentials = null;
         throw failure;
@@ -89,7 +89,7 @@ signOut.addEventListener("click", () => {
 
 let watching = new AbortController();
 
-/** The badge beside the sections; who may not see the node has none. */
+/** The badge beside the sections; not shown without the right to see the node. */
 function watch() {
   watching.abort();
   watching = new AbortController();

@@ -1,4 +1,4 @@
-// How the node is: whether it takes appends and why not, connections, memory, disk, commits.
+// The state of the node: whether it accepts appends and why not, connections, memory, disk, commits.
 
 import { facts, h, setText, table } from "./dom.js";
 import { failureNotice } from "./failures.js";

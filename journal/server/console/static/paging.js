@@ -1,11 +1,11 @@
-// A filter and pages of names: what stands in the address, the form and the buttons for it.
+// A filter and pages of names: their form in the address, the form and the buttons.
 
 import { h } from "./dom.js";
 
-/** What helps who may not read all that a filter stands for. */
+/** Advice for users without the right to read all topics of a filter. */
 export const NARROWER = "or give a filter of what you may read, as plant/#";
 
-/** Where a view and its parameters are. */
+/** Address of a view with its parameters. */
 export function address(view, parameters) {
   const kept = Object.entries(parameters).filter(([, value]) => value !== "" && value !== null);
   const query = new URLSearchParams(kept).toString();
@@ -28,7 +28,7 @@ export function filterForm(view, filter, label = "Topic filter") {
   return form;
 }
 
-/** Buttons to the first and the next page; `update` gets the last name of this page, and whether there are more. */
+/** Buttons to the first and the next page; `update` takes the last name of this page, and whether more follow. */
 export function pager(view, filter, after) {
   const first = h("a", { class: "button", href: address(view, { filter }), hidden: after === "" }, "First page");
   const next = h("a", { class: "button", hidden: true, rel: "next" }, "Next page");

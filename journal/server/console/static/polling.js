@@ -1,10 +1,10 @@
-// Asking again and again while a view is open and its tab is looked at.
+// Repeated requests while a view is open and its tab is visible.
 
-// A node that is away is looked for often enough to be seen when it is back; a refusal is not likely to change.
+// An unreachable node is polled often, so that its return is noticed; a refusal is not likely to change.
 const LONGEST_AWAY_MS = 5000;
 const LONGEST_REFUSED_MS = 30_000;
 
-/** Call `ask` now and every `intervalMs`, until the signal; `failed` gets what it throws, and null once it went well. */
+/** Call `ask` now and every `intervalMs`, until the signal; `failed` takes its errors, and null after a success. */
 export function poll(ask, intervalMs, signal, failed) {
   let timer = 0;
   let asking = false;

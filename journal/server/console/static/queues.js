@@ -1,4 +1,4 @@
-// Cache queues: how the sink of each is, what waits, and how fast it leaves.
+// Cache queues: the state of each sink, the waiting records, and the rate at which they are drained.
 
 import { h, setText } from "./dom.js";
 import { failureNotice } from "./failures.js";
@@ -10,7 +10,7 @@ import { Chart } from "./sparkline.js";
 
 const PAGE = 50;
 const INTERVAL_MS = 2000;
-// A queue that is empty within this time, as fast as it drains, keeps up: what waits is what is on its way.
+// A queue that would be empty within this time at its present rate keeps up: only records in transit wait.
 const KEEPS_UP_S = 10;
 
 const STATES = {
@@ -103,7 +103,7 @@ class Card {
     setText(this.#state, STATES[queue.state] ?? queue.state);
     setText(this.#why, why(queue));
     this.element.dataset.state = queue.state;
-    // Since when is not told: progress is measured against the most that this page has seen waiting.
+    // The start of the backlog is not known: progress is relative to the highest depth that this page has seen.
     this.#highest = depth === 0 || keepsUp ? 0 : Math.max(this.#highest, depth);
     const part = this.#highest === 0 ? 1 : 1 - depth / this.#highest;
     this.#progress.hidden = !leaves || part === 0 || part === 1;
@@ -122,7 +122,7 @@ class Card {
   }
 }
 
-/** Since when, who, and why: what comes before all numbers. */
+/** Since when, driver, and reason: shown before all numbers. */
 function why({ driver, reason, since_us, next_attempt_us }) {
   const parts = [];
   if (since_us > 0) parts.push(`since ${moment(since_us)}`);

@@ -1,13 +1,13 @@
-// How fast counters grow: the last samples of each, and the rates between them. Nothing here touches the page.
+// Rates of counters: the last samples of each, and the rates between them. Nothing here accesses the page.
 
-/** A minute, where a view asks every two seconds. */
+/** A minute, for a view that polls every two seconds. */
 export const SAMPLES = 30;
 
 export class Rates {
   #series = new Map();
   #shards = new Map();
 
-  /** A counter was read; one that went back (a new shard of the same name) begins anew. */
+  /** Add a sample of a counter; if it went back (a new shard with the same name), the samples begin again. */
   add(name, value, atMs) {
     let series = this.#series.get(name);
     if (series === undefined || value < series.value) {
@@ -24,8 +24,8 @@ export class Rates {
   }
 
   /**
-   * A shard was looked at: its counter is of the records that were appended while this page looked on. When the server
-   * dies it gives up the offsets that it had reserved for records in memory, so the next offset alone would jump.
+   * Add a sample of a shard: its counter is the number of records that were appended while this page was open. A killed
+   * server loses the offsets that it had reserved for records in memory, so the next offset alone would jump.
    */
   addShard(name, shard, atMs) {
     const held = shard.start_offset + shard.record_count;
@@ -38,7 +38,7 @@ export class Rates {
     return total;
   }
 
-  /** Rates a second, oldest first. */
+  /** Rates per second, oldest first. */
   of(name) {
     return this.#series.get(name)?.rates ?? [];
   }
@@ -49,7 +49,7 @@ export class Rates {
     return newest.length ? newest.reduce((sum, each) => sum + each, 0) / newest.length : null;
   }
 
-  /** Forget every counter that is not among these. */
+  /** Remove every counter that is not among these. */
   keep(names) {
     for (const known of [this.#series, this.#shards]) {
       for (const name of known.keys()) if (!names.has(name)) known.delete(name);

@@ -1,4 +1,4 @@
-// The rules that MQTT brokers on this node share: bridges, storage rules, mapping rules. Brokers tell each version in a shard.
+// The rules of the MQTT brokers on this node: bridges, storage rules, mapping rules. Brokers append each version.
 
 import { websocketUrl } from "./api.js";
 import { h, setText, table } from "./dom.js";

@@ -1,4 +1,4 @@
-// One shard: its rate, segments, cursors, and what may be done with it.
+// One shard: its rate, segments, cursors, and actions.
 
 import { settingsPanel } from "./shard_settings.js";
 import { facts, h, setText, svg, table } from "./dom.js";
@@ -34,7 +34,7 @@ export function openShard({ main, api, parameters, signal }) {
 
   async function ask() {
     const shard = await api.shard(name, signal);
-    // A name is a filter that it alone matches, if it has no wildcards; and names have none.
+    // A name without wildcards is a filter that matches only itself; names have no wildcards.
     const page = await api.cursors({ filter: name, limit: 1 }, signal);
     if (signal.aborted) return;
     rates.addShard(name, shard, performance.now());
@@ -105,7 +105,7 @@ function segmentRow(segment) {
   );
 }
 
-/** Segments in proportion to their records; what is in which mode is seen at a glance. */
+/** Segments in proportion to their records, with their modes. */
 function drawStrip(strip, segments) {
   const records = (segment) => segment.next_offset - segment.base_offset;
   const all = Math.max(1, segments.reduce((sum, segment) => sum + records(segment), 0));

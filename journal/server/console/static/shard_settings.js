@@ -1,4 +1,4 @@
-// What may be done with a shard: mode, retention, sealing, deleting. What loses records is asked about first.
+// Actions on a shard: mode, retention, rolling, deleting. Actions that lose records need a confirmation.
 
 import { announce, h } from "./dom.js";
 import { confirmed } from "./dialogs.js";
@@ -15,7 +15,7 @@ export function settingsPanel(api, name, again) {
   let shard = null;
   let edited = false;
 
-  /** Carry out an act with its button locked, and say what became of it. */
+  /** Carry out an action with its button disabled, and show the result. */
   async function act(button, done, what) {
     button.disabled = true;
     try {
@@ -83,7 +83,7 @@ export function settingsPanel(api, name, again) {
   });
 
   function show(found) {
-    // Locked until it is known what they act on; afterwards an act locks its own.
+    // Disabled until the shard is known; afterwards each action disables its own button.
     if (shard === null) for (const button of [mode, seal, remove, save]) button.disabled = false;
     shard = found;
     mode.textContent = found.config.mode === "memory" ? "Switch to file mode" : "Switch to memory mode";
@@ -106,7 +106,7 @@ function numberInput(name) {
   return h("input", { name, type: "number", min: 0, max: Number.MAX_SAFE_INTEGER, step: 1, required: true, inputmode: "numeric" });
 }
 
-/** Whether a bound lets go of something that another one kept; 0 is none. */
+/** Whether a bound drops records that another one kept; 0 means no bound. */
 function tightens(wanted, now) {
   return wanted > 0 && (now === 0 || wanted < now);
 }

@@ -64,7 +64,7 @@ export function openShards({ main, api, parameters, signal }) {
   poll(ask, INTERVAL_MS, signal, failure.show);
 }
 
-/** What the page adds up to; how many shards are on other pages is not asked for. */
+/** Sums of the page; shards on other pages are not counted. */
 function sumText({ shards, more }, after, rates) {
   const here = `${count(shards.length)} ${shards.length === 1 ? "shard" : "shards"}${more || after ? " on this page" : ""}`;
   const known = shards.map((shard) => rates.now(shard.name)).filter((each) => each !== null);

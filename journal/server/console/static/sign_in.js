@@ -1,11 +1,11 @@
-// Who is there: a token, or a name and a password.
+// The login: a token, or a user name and a password.
 
 import { h } from "./dom.js";
 import { failureNotice } from "./failures.js";
 
 const MISSING = new Error("Give a token, or a user and a password.");
 
-/** Ask who is there; `why` is what went wrong before, or null. `enter(credentials)` throws if they are refused. */
+/** Show the login; `why` is the error before, or null. `enter(credentials)` throws if they are refused. */
 export function openSignIn(main, why, enter) {
   const failure = failureNotice();
   const token = h("input", { name: "token", type: "password", autocomplete: "off", spellcheck: "false" });

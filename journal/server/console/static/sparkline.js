@@ -1,4 +1,4 @@
-// A small drawing of rates. What it shows stands beside it as text, so it is hidden from screen readers.
+// A small chart of rates. The same is next to it as text, so it is hidden from screen readers.
 
 import { h, setText, svg } from "./dom.js";
 import { SAMPLES } from "./rates.js";
@@ -32,7 +32,7 @@ export class Sparkline {
   }
 }
 
-/** A wide drawing that says what it shows and how high it reaches; `text` writes a rate. */
+/** A wide chart with a description and its maximum; `text` formats a rate. */
 export class Chart {
   #spark = new Sparkline(true);
   #highest = h("span");

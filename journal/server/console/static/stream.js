@@ -3,7 +3,7 @@
 const SUBPROTOCOL = "journal-json.v1";
 const encoder = new TextEncoder();
 
-/** Bytes that the node may send before the reader has looked at them. */
+/** Bytes that the node may send before the page has shown them. */
 export const CREDIT_BYTES = 256 * 1024;
 
 export class Stream {
@@ -13,7 +13,7 @@ export class Stream {
   #owed = 0;
   #paused = false;
 
-  /** `pushed(message)` gets what a tail brings, `closed()` is called once at the end. */
+  /** `pushed(message)` takes the messages of a tail, `closed()` is called once at the end. */
   constructor(url, { pushed, closed }) {
     this.#socket = new WebSocket(url, SUBPROTOCOL);
     this.#socket.addEventListener("message", (event) => this.#take(event.data, pushed));
@@ -53,7 +53,7 @@ export class Stream {
     else waiting.resolve(message.result);
   }
 
-  /** Shown: the node may send as many bytes more, at once or when the reader goes on. */
+  /** Note that a message was shown: the node may send as many bytes more, at once or after a pause. */
   used(tail, sizeBytes) {
     this.#owed += sizeBytes;
     if (this.#paused || this.#owed === 0) return;
@@ -61,7 +61,7 @@ export class Stream {
     this.#owed = 0;
   }
 
-  /** While paused nothing more is asked for: the node waits and keeps what comes. */
+  /** During a pause no more is requested: the node waits and keeps the records. */
   pause(tail, paused) {
     this.#paused = paused;
     this.used(tail, 0);

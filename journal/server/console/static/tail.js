@@ -1,4 +1,4 @@
-// Records of a filter as they come. The newest rows are kept, and the node sends no faster than they are shown.
+// New records of a filter. The newest rows are kept, and the node sends no faster than they are shown.
 
 import { websocketUrl } from "./api.js";
 import { h, setText } from "./dom.js";
@@ -28,7 +28,7 @@ export function openTail({ main, api, parameters, signal }) {
     tailForm(filter, start),
     failure.element,
     h("div", { class: "row level" }, pause, clear, shown),
-    // It is long and grows fast: reading it aloud as it comes would drown everything else.
+    // It is long and grows fast: a screen reader that read it aloud would speak without end.
     h("section", { class: "panel flush", "aria-label": "Records" }, rows.element),
   );
   clear.addEventListener("click", () => rows.clear());
@@ -103,7 +103,7 @@ class Tail {
       this.#showLive();
     } catch (error) {
       if (signal.aborted) return;
-      // What the node has said will be the same next time; a connection that broke may not.
+      // A refusal of the node will be the same next time; a connection that broke may work again.
       if (error.code) this.#refuse(error);
     }
   }
@@ -152,7 +152,7 @@ class Tail {
     this.#later();
   }
 
-  /** Show what waits, once a frame; a tab that is not looked at has no frames, and the node waits. */
+  /** Show waiting records, once a frame; a hidden tab has no frames, and the node waits. */
   #later() {
     if (this.#paused || this.#frame !== 0) return;
     this.#frame = requestAnimationFrame(() => {
@@ -174,10 +174,10 @@ class Tail {
   }
 }
 
-/** A browser does not tell a page why a WebSocket fails; these are the reasons that there are. */
+/** A browser does not report why a WebSocket fails; these are the possible reasons. */
 function lostText(url) {
   const reasons = ["it may be out", `listen.websocket_origins may not list ${location.origin}`];
-  // No browser asks which certificate to show for a WebSocket, and some give up where they would have to.
+  // Browsers do not ask for a client certificate for a WebSocket, and some fail where one is needed.
   if (url?.startsWith("wss:")) reasons.push(`with tls.client_ca_file, the browser may first have to be asked for a certificate, at ${url.replace("wss:", "https:")}`);
   return `The WebSocket listener takes no connection: ${reasons.slice(0, -1).join(", ")}, or ${reasons.at(-1)}.`;
 }

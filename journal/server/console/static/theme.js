@@ -1,4 +1,4 @@
-// Dark and light: what the system prefers, until the reader chooses.
+// Dark and light: as the system prefers, until the user chooses.
 
 import { setText } from "./dom.js";
 
