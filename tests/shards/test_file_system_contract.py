@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from shards.errors import DataDirectoryError
 from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.memory_file_system import MemoryFileSystem
 from tests.simulation.file_system import SimulatedFileSystem
 
 
-@pytest.fixture(params=["os", "simulated"])
+@pytest.fixture(params=[OsFileSystem, MemoryFileSystem, SimulatedFileSystem], ids=["os", "memory", "simulated"])
 def file_system(request: pytest.FixtureRequest) -> FileSystem:
-    return OsFileSystem() if request.param == "os" else SimulatedFileSystem()
+    made: FileSystem = request.param()
+    return made
 
 
 @pytest.fixture
@@ -242,3 +244,15 @@ def test_a_directory_is_renamed_with_all_that_is_in_it(file_system: FileSystem, 
     file_system.rename(f"{root}/x", f"{root}/z")
     assert not file_system.exists(f"{root}/x")
     assert file_system.listdir(f"{root}/z/y") == ["a"]
+
+
+def test_a_file_in_memory_that_nothing_reads_keeps_its_size_alone() -> None:
+    file_system = MemoryFileSystem(unread=(".jnl",))
+    file = file_system.open("/1.jnl", create=True)
+    file.pwritev([b"abc", b"de"], 10)
+    file_system.rename("/1.jnl", "/2.jnl")
+    assert (file.size(), file_system.open("/2.jnl").size()) == (15, 15)
+    with pytest.raises(OSError, match="No data"):
+        file.pread(1, 0)
+    file.truncate(3)
+    assert file.size() == 3
