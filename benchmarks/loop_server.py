@@ -21,7 +21,7 @@ import trio
 
 from command_line.overrides import overrides_of
 from journal.server import run_server
-from journal.settings.server import load_config
+from journal.settings.server_file import load_config
 
 
 @attrs.define(slots=True)

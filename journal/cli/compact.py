@@ -20,7 +20,7 @@ def compact(directory: str, /, *, config: str | None = None, json: JsonOption = 
     import trio
 
     from journal.compaction import compact as compact_directory
-    from journal.settings.server import load_config
+    from journal.settings.server_file import load_config
 
     wanted = load_config(config, {})
     with progress("bytes checked") as tick:

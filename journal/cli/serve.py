@@ -32,7 +32,8 @@ def serve(
 
     from command_line.serving import exit_status_for_supervisor
     from journal.server import run_server
-    from journal.settings.server import ServerConfig, load_config
+    from journal.settings.server import ServerConfig
+    from journal.settings.server_file import load_config
     from journal.settings.values import ConfigurationError
 
     overrides = overrides_of(settings, listed_by="journal config --default")

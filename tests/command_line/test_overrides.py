@@ -6,7 +6,7 @@ import pytest
 
 from command_line.boundary import UsageError
 from command_line.overrides import overrides_of
-from journal.settings.server import load_config
+from journal.settings.server_file import load_config
 from journal.settings.values import ConfigurationError
 
 

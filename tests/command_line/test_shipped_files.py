@@ -11,7 +11,8 @@ import journal.cli.main
 from broker_adapter.mqtt.config import BrokerConfig, load_broker_config
 from command_line import shipped_files
 from command_line.boundary import CommandError
-from journal.settings.server import ServerConfig, load_config
+from journal.settings.server import ServerConfig
+from journal.settings.server_file import load_config
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker_adapter.mqtt.config import load_broker_config
-from journal.settings.server import load_config
+from journal.settings.server_file import load_config
 from spark_export.positions import StreamPosition
 from tests.documents.pages import PAGES, Block, blocks_of
 from tests.patience import PATIENCE_S

@@ -15,7 +15,7 @@ import trio
 
 from command_line.overrides import overrides_of
 from journal.engine import open_engine
-from journal.settings.server import load_config
+from journal.settings.server_file import load_config
 from shards.errors import ShardDamagedError
 from shards.format.batch import encode_values
 from shards.model import ShardConfig

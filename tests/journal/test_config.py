@@ -9,7 +9,8 @@ import attrs
 import pytest
 
 from journal.settings.access import AccessRuleTable, QuotaTable, RuleAction
-from journal.settings.server import SECTIONS, TABLES, ListenConfig, ServerConfig, StorageConfig, load_config
+from journal.settings.server import ListenConfig, ServerConfig, StorageConfig
+from journal.settings.server_file import SECTIONS, TABLES, load_config
 from journal.settings.values import ConfigurationError, LogFormat, Permission, allowed
 from shards.model import Mode
 

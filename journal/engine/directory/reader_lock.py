@@ -7,11 +7,11 @@ that finds LOCK taken can tell a reader, which will finish soon, from another se
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import structlog
 import trio
 
 from journal.engine.directory.data_directory import DataDirectory, open_directory
@@ -24,7 +24,7 @@ _LOOK_AGAIN_S: Final = 0.05
 
 _DIRECTORY: Final = "reading"
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
+_log = logging.getLogger("journal.engine")
 
 
 @contextmanager
@@ -84,6 +84,6 @@ async def open_after_readers(files: FileSystem, path: str) -> DataDirectory:
             ) from refusal
         if not is_told:
             is_told = True
-            log.info("waiting for a reader of the data directory", found=str(refusal))
+            _log.info("waiting for a reader of the data directory: %s", refusal)
         # Waiting for a lock would need a thread; a reader finishes within moments.
         await trio.sleep(_LOOK_AGAIN_S)

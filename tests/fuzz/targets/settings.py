@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_adapter.mqtt.config import load_broker_config
-from journal.settings.server import load_config
+from journal.settings.server_file import load_config
 from journal.settings.values import ConfigurationError
 from tests.fuzz.target import Target
 
