@@ -15,8 +15,8 @@ from shards.extras import install_command
 _Opener = Callable[..., AbstractAsyncContextManager[StorageAdapter]]
 
 ENGINES = {
-    "memory": "broker_adapter.engines.local:open_memory",
-    "rocksdb": "broker_adapter.engines.rocksdb:open_rocksdb",
+    "memory": "broker_adapter.engines.embedded:open_memory",
+    "rocksdb": "broker_adapter.engines.embedded:open_embedded",
     "embedded": "broker_adapter.engines.embedded:open_embedded",
     "journal": "broker_adapter.engines.journal:open_journal",
     "journals": "broker_adapter.engines.journal:open_journal",
@@ -38,8 +38,8 @@ async def open_adapter(
     """Open a store as an async context manager; its background tasks run inside the context.
 
     Args:
-        url: ``memory:``, ``rocksdb:/directory``, ``embedded:/directory``, ``journal://host:port`` or
-            ``journal+ws://host:port``; with TLS ``journals://`` and ``journal+wss://``.
+        url: ``memory:``, ``embedded:/directory`` (or ``rocksdb:/directory``, which is the same),
+            ``journal://host:port`` or ``journal+ws://host:port``; with TLS ``journals://`` and ``journal+wss://``.
         name: Name of this client in the log and in the list of connections of a journal server. A suffix makes it
             unique.
         ends_at_restore: When a journal server comes back with data that was restored from a backup, let every call fail

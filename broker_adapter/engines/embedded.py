@@ -1,13 +1,13 @@
-"""``embedded:/directory``: the journal engine inside the broker's own process. Needs the extra ``embedded``.
+"""``embedded:/directory``, also called ``rocksdb:``, and ``memory:``: the journal engine inside the broker's process.
 
 A broker on its own gets what the journal service does (group commit over all shards, memory and file mode, log
-segments) without a second process. Only one process at a time can have the directory open. This is the only module of
-the adapter that knows the engine; batches become records in `broker_adapter.engines.selection`.
+segments) without a second process. Only one process at a time can have the directory open, which needs the extra
+``embedded``. Without a directory everything is in memory, for as long as the adapter is open. This is the only module
+of the adapter that knows the engine; batches become records in `broker_adapter.engines.selection`.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal
@@ -25,13 +25,12 @@ from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Subscription
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, open_engine, open_memory_engine
 from journal.engine.time_slice import TimeSlice
 from journal.engine.write.transactions import CursorCheck, Delete, Put
-from journal.protocol.frames import ACK, ACK_DUPLICATE
 from journal.settings.server import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
-from journal.settings.values import MIB
-from shards.errors import OverloadedError, StorageError, StorageFailedError
+from journal.settings.values import MIB, TIB
+from shards.errors import InvalidRequestError, OverloadedError, StorageError, StorageFailedError
 from shards.format.record import Record, StoredRecord
 from shards.history import HistoryGap
 from shards.model import (
@@ -46,6 +45,7 @@ from shards.model import (
     StateValue,
 )
 from shards.position import Start
+from shards.seams.clock import Clock
 from shards.segments.read_slices import ReadSlice
 from shards.segments.shard import Shard
 from shards.topics.topic_filters import is_filter, validate_filter
@@ -87,6 +87,40 @@ async def open_embedded(
         FormatVersionError: A newer program wrote the directory.
     """
     async with open_engine(directory_of(url), config, to_read=to_read) as engine, EmbeddedAdapter(engine) as adapter:
+        yield adapter
+
+
+MEMORY_CONFIG: Final = ServerConfig(
+    storage=StorageConfig(
+        journal_file_bytes=16 * MIB,
+        journal_budget_bytes=128 * MIB,
+        segment_bytes=8 * MIB,
+        tail_budget_bytes=64 * MIB,
+        memory_budget_bytes=16 * TIB,
+        disk_reserve_bytes=0,
+        retention_interval_s=1,
+    ),
+    shards=ShardsConfig(memory_max_bytes=16 * TIB),
+    sealing=SealingConfig(enabled=False),
+)
+"""Settings for an engine in memory. Shards keep what their own retention keeps, in either mode; small segments let it
+drop records in small steps."""
+
+
+@asynccontextmanager
+async def open_memory(url: str, clock: Clock | None = None) -> AsyncIterator[StorageAdapter]:
+    """Open ``memory:``. Everything is gone at the end of the block; every acknowledgement says `AckLevel.MEMORY`.
+
+    Args:
+        url: ``memory:``.
+        clock: Tells timestamps, expiry and age; the machine's clock if None.
+
+    Raises:
+        InvalidRequestError: The URL names more than that.
+    """
+    if url.partition(":")[2]:
+        raise InvalidRequestError(f"{url!r}: the engine in memory takes no directory; write memory:")
+    async with open_memory_engine(MEMORY_CONFIG, clock) as engine, EmbeddedAdapter(engine) as adapter:
         yield adapter
 
 
@@ -161,20 +195,22 @@ class EmbeddedAdapter(StorageAdapter):
         expected_offset: int | None = None,
     ) -> Appended:
         self._calls.require_open()
-        return await self._append(shard, self._encode(records), ack, expected_offset)
+        return await self._append(shard, self._encode(records), ack, expected_offset, is_sound=True)
 
     async def append_batch(
         self, shard: str, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None
     ) -> Appended:
         self._calls.require_open()
-        return await self._append(shard, batch, ack, expected_offset)
+        return await self._append(shard, batch, ack, expected_offset, is_sound=False)
 
-    async def _append(self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None) -> Appended:
+    async def _append(
+        self, name: str, batch: bytes, ack: AckLevel, expected_offset: int | None, *, is_sound: bool
+    ) -> Appended:
         # Closing waits for what was taken; only what still waits for room ends there.
         if not self._appends.has_room(len(batch)):
             await self._calls.run(self._appends.wait_for_room(len(batch)))
         shard = self._shard(name)
-        return await self._appends.add(shard, batch, ack, expected_offset).wait()
+        return await self._appends.add(shard, batch, ack, expected_offset, is_sound=is_sound).wait()
 
     def append_nowait(
         self,
@@ -190,7 +226,7 @@ class EmbeddedAdapter(StorageAdapter):
             found = self._engine.shard(shard)
         except StorageError as error:
             return self._appends.refuse(error)
-        return self._appends.add(found, batch, ack, expected_offset)
+        return self._appends.add(found, batch, ack, expected_offset, is_sound=True)
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
         await self._calls.run(self._appends.wait_for_room(size_bytes))
@@ -412,17 +448,11 @@ class EmbeddedAdapter(StorageAdapter):
 
 
 class _Appends:
-    """Hands batches to the engine and takes its acknowledgements, of any number of appends with one call."""
-
-    # Appends from inside the process never yield to a newer connection.
-    number = 0
-    producers = ""
+    """Hands batches to the engine; bounds how much of them is under way."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._window = AppendWindow()
-        self._pending: dict[int, LocalAppend] = {}
-        self._correlations = itertools.cycle(range(1, 1 << 32))
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether both the window and the journal take that much."""
@@ -433,37 +463,26 @@ class _Appends:
         await self._window.wait_for_room(size_bytes)
         await self._engine.wait_for_room()
 
-    def add(self, shard: Shard, batch: bytes, ack: AckLevel, expected_offset: int | None) -> LocalAppend:
+    def add(
+        self, shard: Shard, batch: bytes, ack: AckLevel, expected_offset: int | None, *, is_sound: bool
+    ) -> LocalAppend:
         """Begin an append; a refusal is its result.
 
         Raises:
             OverloadedError: There is no room.
         """
-        if not self._engine.has_room and self._engine.failure is None:
+        engine = self._engine
+        if not engine.has_room and engine.failure is None:
             raise OverloadedError("the journal is behind with moving records to their files: wait for room")
         pending = self._window.begin(len(batch))
-        correlation = next(self._correlations)
-        self._pending[correlation] = pending
         try:
-            self._engine.append_nowait(shard, batch, self, correlation, ack=ack, expected_offset=expected_offset)
+            engine.append_nowait(shard, batch, pending, ack=ack, expected_offset=expected_offset, is_sound=is_sound)
         except StorageError as error:
-            del self._pending[correlation]
-            self._window.reject(pending, error)
+            pending.reject(error)
         return pending
 
     def refuse(self, error: StorageError) -> LocalAppend:
         """An append that did not come as far as the engine."""
         pending = self._window.begin(0)
-        self._window.reject(pending, error)
+        pending.reject(error)
         return pending
-
-    def acknowledge(self, acks: bytearray) -> None:
-        for correlation, level, flags, _, base_offset in ACK.iter_unpack(acks):
-            pending = self._pending.pop(correlation)
-            self._window.resolve(pending, Appended(base_offset, AckLevel(level), bool(flags & ACK_DUPLICATE)))
-
-    def fail(self, error: StorageFailedError) -> None:
-        # The engine has stopped for good: all that is open here was in its groups.
-        lost, self._pending = self._pending, {}
-        for pending in lost.values():
-            self._window.reject(pending, error)

@@ -17,12 +17,18 @@ WINDOW_BYTES = 32 << 20
 
 
 class LocalAppend:
-    """A `broker_adapter.results.PendingAppend` of an engine in this process."""
+    """A `broker_adapter.results.PendingAppend` of an engine in this process.
 
-    __slots__ = ("_error", "_event", "_result", "size_bytes")
+    Args:
+        size_bytes: What it takes of the window until its outcome is known.
+        window: Where it gives that back.
+    """
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
+    __slots__ = ("_error", "_event", "_result", "_size_bytes", "_window")
+
+    def __init__(self, size_bytes: int, window: AppendWindow) -> None:
+        self._size_bytes = size_bytes
+        self._window = window
         self._result: Appended | None = None
         self._error: StorageError | None = None
         # Made only for whoever waits: most of a deep pipeline is looked at when it is done.
@@ -51,10 +57,18 @@ class LocalAppend:
             raise trio.WouldBlock
         return self._result
 
-    def finish(self, result: Appended | None, error: StorageError | None) -> None:
-        """Its outcome is known. For `AppendWindow`."""
-        self._result = result
+    def resolve(self, appended: Appended) -> None:
+        """It is stored."""
+        self._result = appended
+        self._finish()
+
+    def reject(self, error: StorageError) -> None:
+        """It is refused, or it is unknown whether it is stored."""
         self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._window.free(self._size_bytes)
         if self._event is not None:
             self._event.set()
 
@@ -83,17 +97,7 @@ class AppendWindow:
                 f"wait for room"
             )
         self._bytes += size_bytes
-        return LocalAppend(size_bytes)
-
-    def resolve(self, pending: LocalAppend, result: Appended) -> None:
-        """It is stored."""
-        self._free(pending)
-        pending.finish(result, None)
-
-    def reject(self, pending: LocalAppend, error: StorageError) -> None:
-        """It is refused, or nobody knows."""
-        self._free(pending)
-        pending.finish(None, error)
+        return LocalAppend(size_bytes, self)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether an append of that size would be taken now."""
@@ -107,8 +111,9 @@ class AppendWindow:
                 self._room = trio.Event()
             await self._room.wait()
 
-    def _free(self, pending: LocalAppend) -> None:
-        self._bytes -= pending.size_bytes
+    def free(self, size_bytes: int) -> None:
+        """Make room: an append has its outcome. For `LocalAppend`."""
+        self._bytes -= size_bytes
         # Waking at half keeps a steady producer from being woken for every single acknowledgement.
         if self._room is not None and self._bytes * 2 <= self._window_bytes:
             self._room.set()

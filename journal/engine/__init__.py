@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from journal.engine.engine import Engine
-    from journal.engine.opening import open_engine, open_rocks_store
+    from journal.engine.opening import open_engine, open_memory_engine, open_rocks_store
     from journal.engine.startup import RecoveryReport
 
-__all__ = ["Engine", "RecoveryReport", "open_engine", "open_rocks_store"]
+__all__ = ["Engine", "RecoveryReport", "open_engine", "open_memory_engine", "open_rocks_store"]
 
 _MODULES = {
     "Engine": "journal.engine.engine",
     "RecoveryReport": "journal.engine.startup",
     "open_engine": "journal.engine.opening",
+    "open_memory_engine": "journal.engine.opening",
     "open_rocks_store": "journal.engine.opening",
 }
 

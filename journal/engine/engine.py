@@ -18,12 +18,10 @@ from journal.engine.startup import RecoveryReport
 from journal.engine.state.name_scan import NameScan
 from journal.engine.statistics import EngineStatistics
 from journal.engine.subscribe.subscriptions import AnySubscription
-from journal.engine.wal.group_commit import AckSink
-from journal.engine.wal.pending_ack import PendingAck
+from journal.engine.wal.pending_ack import AppendResult, PendingAck
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import LARGEST_SCAN_BYTES
 from journal.engine.write.transactions import CursorCheck, Delete, Put
-from journal.protocol.frames import NO_OFFSET, build_append
 from journal.settings.server import ServerConfig
 from shards.errors import StorageFailedError
 from shards.history import HistoryGap
@@ -171,31 +169,32 @@ class Engine:
         """
         await self.wait_for_room()
         waiter = PendingAck()
-        self.append_nowait(shard, batch, waiter, 0, ack=ack, expected_offset=expected_offset)
+        self.append_nowait(shard, batch, waiter, ack=ack, expected_offset=expected_offset)
         return await waiter.wait()
 
     def append_nowait(
         self,
         shard: Shard,
         batch: bytes,
-        sink: AckSink,
-        correlation: int,
+        result: AppendResult,
         *,
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
+        is_sound: bool = False,
     ) -> None:
-        """Append one encoded batch from inside the process; ``sink`` gets its acknowledgement, possibly at once.
+        """Append one encoded batch from inside the process; ``result`` gets its outcome, possibly at once.
 
         The caller limits the number of appends in flight and checks `has_room` first.
+
+        Args:
+            is_sound: The batch was encoded in this process just now: it is not checked for damage.
 
         Raises:
             StorageError: The batch was refused; no part of it is stored.
         """
-        expected = NO_OFFSET if expected_offset is None else expected_offset
-        frame = memoryview(bytearray(build_append(correlation, 0, batch, ack_level=ack, expected_offset=expected)))
         appender = self.begin_chunk()
         try:
-            appender.append_all(frame, (shard,), sink)
+            appender.append_batch(shard, batch, result, ack=ack, expected_offset=expected_offset, is_sound=is_sound)
         finally:
             appender.finish()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import trio
 
@@ -19,11 +19,13 @@ from journal.engine.engine import Engine
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.parts import EngineParts
 from journal.engine.startup import recover
-from journal.engine.wal.disk import Disk, DiskThread
+from journal.engine.wal.disk import Disk, DiskThread, MemoryDisk, OffLoop, at_once, in_thread
 from journal.settings.server import ServerConfig
 from shards.errors import CorruptionError
 from shards.seams.clock import Clock, SystemClock
 from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.memory_file_system import MemoryFileSystem
+from shards.seams.memory_store import MemoryStore
 from shards.seams.store import DirectoryStore
 
 
@@ -56,7 +58,9 @@ async def open_engine(
     make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
     open_store: Callable[[str], DirectoryStore] = open_rocks_store,
     make_converter: Callable[[], ParquetConverter] = open_worker_converter,
+    off_loop: OffLoop = in_thread,
     to_read: bool = False,
+    lasts: bool = True,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background tasks while the context is open.
 
@@ -66,8 +70,11 @@ async def open_engine(
     If it is cancelled while the context is entered, the directory is left as by a crash; the next start recovers it.
 
     Args:
+        off_loop: Runs the blocking calls of files and the store.
         to_read: Open it for a short time to read its content; a start in the meantime waits
             (`journal.engine.directory.reader_lock`). Refused at once while another process has the directory.
+        lasts: Whether the next start finds what is written. If not, no acknowledgement says `durable`, and closing
+            saves nothing.
 
     Raises:
         DataDirectoryError: The directory is in use or cannot be used.
@@ -75,10 +82,11 @@ async def open_engine(
         FormatVersionError: A newer program wrote the directory.
         ConfigurationError: Conversion is enabled, but its libraries are not installed.
     """
-    files = files or OsFileSystem()
     await trio.lowlevel.checkpoint()
     converter = make_converter() if config.sealing.enabled else None
-    check_mounts(path)
+    if lasts:
+        check_mounts(path)
+    files = files or OsFileSystem()
     async with _opened_directory(files, path, to_read=to_read) as directory:
         await trio.lowlevel.checkpoint()
         store = open_store(directory.state)
@@ -86,9 +94,9 @@ async def open_engine(
             await trio.lowlevel.checkpoint()
             disk = make_disk()
             try:
-                start = await recover(config.storage, directory, files, clock or SystemClock(), store)
+                start = await recover(config.storage, directory, files, clock or SystemClock(), store, off_loop)
                 try:
-                    parts = EngineParts(config, directory, files, disk, store, converter, start)
+                    parts = EngineParts(config, directory, files, disk, store, converter, start, off_loop, lasts=lasts)
                     with trio.CancelScope(shield=True):
                         # A checkpoint is not cancelled half-way.
                         await start.restoration.finish(parts.checkpointer)
@@ -102,6 +110,29 @@ async def open_engine(
                 disk.close()
         finally:
             store.close()
+
+
+def open_memory_engine(config: ServerConfig, clock: Clock | None = None) -> AbstractAsyncContextManager[Engine]:
+    """Run an engine without a disk: its files and its store are in memory, and everything is gone with the context.
+
+    No acknowledgement says `durable`. Nothing runs in a thread.
+    """
+    files = MemoryFileSystem(unread=(".jnl",))
+
+    def open_store(path: str) -> DirectoryStore:
+        files.mkdir(path)
+        return MemoryStore()
+
+    return open_engine(
+        "/memory",
+        config,
+        files=files,
+        clock=clock,
+        make_disk=MemoryDisk,
+        open_store=open_store,
+        off_loop=at_once,
+        lasts=False,
+    )
 
 
 @asynccontextmanager

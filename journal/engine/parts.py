@@ -26,7 +26,7 @@ from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.views import ViewChanges
 from journal.engine.subscribe.subscriptions import Subscriptions
-from journal.engine.wal.disk import Disk
+from journal.engine.wal.disk import Disk, OffLoop
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
 from journal.engine.wal.group_commit import MOST_WORDS, Committer, Group
 from journal.engine.write.appender import Appender
@@ -90,7 +90,12 @@ class EngineParts:
         store: DirectoryStore,
         converter: ParquetConverter | None,
         start: RecoveredState,
+        off_loop: OffLoop,
+        *,
+        lasts: bool,
     ) -> None:
+        self._off_loop = off_loop
+        self._lasts = lasts
         self.config = config
         self.node_id = directory.node_id
         self.directory = directory
@@ -101,7 +106,7 @@ class EngineParts:
         self.writer = start.writer
         self.restores = start.restores
         self.recovery = start.report
-        self.segment_files = SegmentFiles(files, directory.path)
+        self.segment_files = SegmentFiles(files, directory.path, off_loop)
         self.committer = Committer(
             self.writer,
             disk,
@@ -127,7 +132,9 @@ class EngineParts:
             words=self._words,
             fold_words=lambda words: self.views.fold((), words),
             publishing=self.discovery.publishing,
+            tail_grew=self._tail_grew,
             use=self.producer_use,
+            durable=self._lasts,
         )
         self.commands = Commands(
             self.committer,
@@ -154,6 +161,7 @@ class EngineParts:
             storage=config.storage,
             defaults=config.shards,
             disk=disk,
+            off_loop=off_loop,
             writer=self.writer,
             committer=self.committer,
             table=self.table,
@@ -197,7 +205,7 @@ class EngineParts:
             store=store,
             newest_lsn=lambda: self.committer.journal_lsn,
         )
-        self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes)
+        self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes, off_loop)
         self.subscriptions = Subscriptions(
             self.table, self.reader, self.commands, self.discovery, lambda: self.committer.committed_lsn
         )
@@ -292,6 +300,12 @@ class EngineParts:
                     dirty[shard_id] = shard_changed
         for sink, acks in group.acks.items():
             sink.acknowledge(acks)
+        for result, appended in group.results:
+            result.resolve(appended)
+        self.checkpointer.wake_if_needed()
+
+    def _tail_grew(self, shard: Shard) -> None:
+        self.checkpointer.dirty[shard.shard_id] = shard
         self.checkpointer.wake_if_needed()
 
     def _fail(self, error: Exception) -> None:
@@ -318,7 +332,10 @@ class EngineParts:
         appender.refuse_memory = failure
 
     async def close(self) -> None:
-        """Drain and make a last checkpoint. After a failure do neither: the journal has all acknowledged data."""
+        """Drain and make a last checkpoint. After a failure do neither: the journal has all acknowledged data.
+
+        An engine whose data does not last only drains.
+        """
         try:
             await self._close_in_order()
         finally:
@@ -326,7 +343,7 @@ class EngineParts:
 
     async def _close_in_order(self) -> None:
         await self.committer.drain()
-        if self.committer.failure is not None:
+        if self.committer.failure is not None or not self._lasts:
             return
         for shard in self.table.open_shards():
             if shard.in_memory_mode:
@@ -352,7 +369,7 @@ class EngineParts:
         put_number(mutations, NodeKey.STOPPED_IN, self.writer.newest_number)
         put_number(mutations, NodeKey.SPARES, self.writer.newest_spare)
         self._store.write(mutations)
-        await trio.to_thread.run_sync(self._store.flush)
+        await self._off_loop(self._store.flush, limiter=trio.CapacityLimiter(1))
 
     def _words(self, shard: Shard, batch: memoryview) -> Words:
         """Words of a batch for the shard's index. Only for this the server decodes the body of a batch."""

@@ -20,6 +20,7 @@ from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.time_slice import TimeSlice
+from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
 from journal.settings.server import StorageConfig
@@ -78,7 +79,12 @@ class RecoveredState:
 
 
 async def recover(
-    storage: StorageConfig, directory: DataDirectory, files: FileSystem, clock: Clock, store: DirectoryStore
+    storage: StorageConfig,
+    directory: DataDirectory,
+    files: FileSystem,
+    clock: Clock,
+    store: DirectoryStore,
+    off_loop: OffLoop,
 ) -> RecoveredState:
     """Fold the journal of a data directory into its views.
 
@@ -112,7 +118,16 @@ async def recover(
         nonlocal writer
         assert group.unproven is not None, "_replay calls this for unproven groups only"
         writer = await _begin_journal(
-            storage, directory, files, store, found, record, group.first_lsn, group.unproven, group.next_lsn
+            storage,
+            directory,
+            files,
+            store,
+            off_loop,
+            found,
+            record,
+            group.first_lsn,
+            entries=group.unproven,
+            next_lsn=group.next_lsn,
         )
 
     try:
@@ -122,7 +137,7 @@ async def recover(
         # The checkpoint may be ahead of the journal: memory-mode batches take lsns without an entry.
         journal_next_lsn = found.next_lsn if found.used else record.checkpoint + 1
         if writer is None:
-            writer = await _begin_journal(storage, directory, files, store, found, record, journal_next_lsn)
+            writer = await _begin_journal(storage, directory, files, store, off_loop, found, record, journal_next_lsn)
         time.raise_to(views.newest_append_us)
         time.warn_if_behind()
         views.lsns_reserved = max(views.lsns_reserved, record.lsns_reserved)
@@ -156,9 +171,11 @@ async def _begin_journal(
     directory: DataDirectory,
     files: FileSystem,
     store: DirectoryStore,
+    off_loop: OffLoop,
     found: Recovered,
     record: NodeRecord,
     first_lsn: int,
+    *,
     entries: Readable = b"",
     next_lsn: int | None = None,
 ) -> JournalWriter:
@@ -178,7 +195,7 @@ async def _begin_journal(
         writer.release_up_to(record.checkpoint, 0)
 
     try:
-        await trio.to_thread.run_sync(begin)
+        await off_loop(begin, limiter=trio.CapacityLimiter(1))
     except OSError as error:
         raise StorageFailedError(
             f"the journal in {directory.journal} cannot go on in a new file ({error}); nothing was lost. "

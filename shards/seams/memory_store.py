@@ -73,6 +73,10 @@ class MemoryStore:
     def flush(self) -> None:
         self._require_open()
 
+    def copy_to(self, path: str) -> None:
+        """Refuse: a store in memory has no directory beside which another one could be made."""
+        raise StorageFailedError(f"a store in memory cannot be copied to {path}")
+
     def close(self) -> None:
         self._closed = True
 

@@ -22,7 +22,6 @@ from rocksdict import (
     Cache,
     Checkpoint,
     DBCompressionType,
-    DBRecoveryMode,
     Options,
     Rdict,
     RdictIter,
@@ -69,15 +68,13 @@ class RocksStore:
     queue of waiting writes.
 
     RocksDB blocks a writer, and with it every thread of the process, while its buffers are full or its compaction is
-    behind, and accepts nothing while its disk is full. Without a write-ahead log a write only needs memory, so here it
-    never waits: writes that RocksDB does not accept at once wait in a queue, in order, and are read from there.
+    behind, and accepts nothing while its disk is full. It runs without its write-ahead log: `flush` writes the whole
+    memtable to disk, and writes after the last flush are lost in a crash (or kept, up to one consistent later point),
+    which suits views that are replayed from the journal. So a write only needs memory and never waits here: writes that
+    RocksDB does not accept at once wait in a queue, in order, and are read from there.
 
     Args:
         path: The directory; it is created if it does not exist.
-        wal: False: `flush` writes the whole memtable to disk, and writes after the last flush are lost in a crash (or
-            kept, up to one consistent later point); for views that are replayed from the journal. True: RocksDB keeps
-            its own write-ahead log and `flush` syncs it, which suits small durable writes: for a broker on its own.
-            Then there is no queue.
         write_buffer_bytes: Size at which the memtable is written to disk automatically. Up to three of them exist.
         cache_bytes: Size of the block cache.
         open_files: Largest number of open table files.
@@ -93,18 +90,16 @@ class RocksStore:
         self,
         path: str,
         *,
-        wal: bool = False,
         write_buffer_bytes: int = 16 << 20,
         cache_bytes: int = 8 << 20,
         open_files: int = 64,
         queue_bytes: int = 64 << 20,
     ) -> None:
         self._path = path
-        self._wal = wal
         self._write_options = WriteOptions()
         # rocksdict's type stub shows these attributes as methods.
-        self._write_options.disable_wal = not wal  # type: ignore[method-assign, assignment]
-        self._write_options.no_slowdown = not wal
+        self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
+        self._write_options.no_slowdown = True
         self._queue = WriteQueue()
         self._is_full = False
         self._queue_bytes = queue_bytes
@@ -303,7 +298,7 @@ class RocksStore:
 
     def _may_wait(self, error: Exception) -> bool:
         """Whether RocksDB has accepted nothing of a batch, and will accept it later."""
-        return not self._wal and str(error).startswith((_STALLED, _NO_SPACE))
+        return str(error).startswith((_STALLED, _NO_SPACE))
 
     def _make_room(self, db: Rdict) -> None:
         """Limit the queue: the last resort for callers that do not stop writing, such as a long recovery."""
@@ -368,12 +363,6 @@ class RocksStore:
     def flush(self) -> None:
         with self._flushing:
             db = self._writable_db()
-            if self._wal:
-                try:
-                    db.flush_wal(True)
-                except Exception as error:
-                    self._raise(error)
-                return
             self._look_for_space(db)
             self._catch_up(db, self._queue.taken)
             try:
@@ -478,13 +467,10 @@ def _options(write_buffer_bytes: int, cache_bytes: int, open_files: int) -> Opti
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(write_buffer_bytes)
     options.set_max_write_buffer_number(3)
-    options.set_max_total_wal_size(4 * write_buffer_bytes)
     options.set_max_open_files(open_files)
     options.set_max_background_jobs(2)
     # A table that is half deletions is compacted soon: until then every scan over them has to skip each.
     options.add_compact_on_deletion_collector_factory(256, 128, 0.5)
-    # The default mode, point_in_time, silently drops everything after a flipped bit in the log.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1 << 20)
     options.set_stats_dump_period_sec(0)

@@ -29,12 +29,14 @@ class Engine:
     Attributes:
         open_in: Opens the store that lives in a directory.
         survives: Whether what it acknowledges as durable is there when the directory is opened again.
+        converts: Whether it makes Parquet files of closed segments.
         numbers_appends: Whether it numbers what it sends by itself, and so refuses batches that a producer numbered.
     """
 
     name: str
     open_in: Callable[[Path], AbstractAsyncContextManager[StorageAdapter]]
     survives: bool
+    converts: bool = True
     numbers_appends: bool = False
 
 
@@ -61,8 +63,8 @@ async def open_served(directory: Path) -> AsyncIterator[StorageAdapter]:
 
 
 ENGINES = [
-    Engine("memory", lambda _: open_adapter("memory:"), survives=False),
-    Engine("rocksdb", lambda directory: open_adapter(f"rocksdb:{directory}/rocksdb"), survives=True),
+    Engine("memory", lambda _: open_adapter("memory:"), survives=False, converts=False),
+    Engine("rocksdb", lambda directory: open_adapter(f"rocksdb:{directory}/rocksdb"), survives=True, converts=False),
     Engine(
         "embedded", lambda directory: open_embedded(f"embedded:{directory}/embedded", small_config()), survives=True
     ),

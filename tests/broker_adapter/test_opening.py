@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,23 @@ from broker_adapter import open_adapter
 from broker_adapter.opening import directory_of
 from journal.protocol.errors import ConnectionLostError
 from shards.errors import DataDirectoryError, InvalidRequestError
+from shards.model import ShardConfig
+from shards.seams.rocks_store import RocksStore
 from tests.patience import PATIENCE_S
 from tests.server.serving import serving
 
-EXTRAS = ("rocksdict", "cattrs", "starlette", "cyclopts", "rich", "pyspark", "pyarrow", "numpy", "trio_websocket")
+EXTRAS = (
+    "rocksdict",
+    "cattrs",
+    "starlette",
+    "structlog",
+    "cyclopts",
+    "rich",
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "trio_websocket",
+)
 
 
 @pytest.mark.parametrize("url", ["", "memory", "redis://localhost", "/var/lib/broker", "memory:x"])
@@ -72,7 +86,43 @@ async def test_a_directory_in_use_is_refused(tmp_path: Path, scheme: str) -> Non
                 pass
 
 
-def test_the_base_installation_is_enough_to_import_the_adapter() -> None:
+async def test_rocksdb_is_another_name_for_embedded(tmp_path: Path) -> None:
+    async with open_adapter(f"rocksdb:{tmp_path}/data") as adapter:
+        await adapter.create_shard("s")
+        await adapter.append("s", [b"v"])
+    async with open_adapter(f"embedded:{tmp_path}/data") as adapter:
+        assert (await adapter.describe_shard("s")).next_offset == 1
+
+
+async def test_a_directory_of_the_former_rocksdb_engine_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """It kept its database in the directory itself."""
+    RocksStore(str(tmp_path)).close()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(DataDirectoryError, match=r"holds a RocksDB database.*choose an empty directory"):
+        async with open_adapter(f"rocksdb:{tmp_path}"):
+            pass
+    assert sorted({path.name for path in tmp_path.iterdir()} - {"LOCK"}) == sorted(set(before) - {"LOCK"})
+
+
+async def test_a_store_in_memory_uses_no_thread_and_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    for name in ("open", "mkdir", "makedirs", "listdir"):
+        monkeypatch.setattr(f"os.{name}", refuse)
+    monkeypatch.setattr("trio.to_thread.run_sync", refuse)
+    before = threading.active_count()
+    async with open_adapter("memory:") as adapter:
+        await adapter.create_shard("s", ShardConfig(segment_bytes=64 << 10))
+        for number in range(40):
+            await adapter.append("s", [bytes([number]) * 5_000])
+        assert len((await adapter.describe_shard("s")).segments) > 1
+        assert (await adapter.read("s", 0)).next_offset > 0
+        assert threading.active_count() == before
+
+
+def test_the_base_installation_is_enough_for_a_store_in_memory(tmp_path: Path) -> None:
+    nowhere = tmp_path / "data"
     program = f"""
 import sys
 for extra in {EXTRAS!r}:
@@ -82,7 +132,7 @@ async def main():
     async with broker_adapter.open_adapter("memory:") as adapter:
         await adapter.create_shard("s")
         await adapter.append("s", [b"v"])
-    for url, missing in (("rocksdb:/nowhere", "rocksdict"), ("embedded:/nowhere", "cattrs")):
+    for url, missing in (("rocksdb:{nowhere}", "rocksdict"), ("embedded:{nowhere}", "rocksdict")):
         try:
             async with broker_adapter.open_adapter(url):
                 pass
@@ -105,7 +155,7 @@ async def main():
         async with broker_adapter.open_adapter("embedded:{tmp_path}/data"):
             pass
     except broker_adapter.opening.InvalidRequestError as error:
-        assert "rocksdict" in str(error) and "pip install 'cattrs" in str(error), error
+        assert "rocksdict" in str(error) and "pip install 'rocksdict" in str(error), error
     else:
         raise AssertionError
 trio.run(main)

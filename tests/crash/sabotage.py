@@ -239,6 +239,7 @@ def _(patch: Patch) -> None:
                 group.words.clear()
                 group.published.clear()
                 group.acks.clear()
+                group.results.clear()
                 group.buffers[:] = buffers
         original(self)
 

@@ -20,6 +20,7 @@ from shards.model import AckLevel, Appended, Mode, SegmentKind, ShardConfig
 from shards.seams.clock import ManualClock
 from shards.segments.shard import Shard
 from tests.crash.ledger import Ledger, ProducerLedger, Register, Sent, ShardLedger, require
+from tests.journal.engines import append_frames
 
 SHARD_OF_PRODUCER = {"switcher": "log/switched", "rememberer": "memory/plain", "steady": "log/produced"}
 
@@ -65,11 +66,7 @@ async def append_together(
     await engine.parts.checkpointer.wait_for_room()
     frames = [build_append(number, 0, batch, ack_level=ack) for number, batch in enumerate(batches)]
     sink = _Waiters(len(batches), note)
-    engine.begin_chunk()
-    try:
-        engine.parts.appender.append_all(memoryview(bytearray(b"".join(frames))), (shard,), sink)
-    finally:
-        engine.parts.appender.finish()
+    append_frames(engine, b"".join(frames), shard, sink)
     await sink.wait()
 
 

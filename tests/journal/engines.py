@@ -8,11 +8,14 @@ import trio
 
 from journal.engine import Engine, open_engine
 from journal.engine.wal.disk import InlineDisk
+from journal.engine.wal.group_commit import AckSink
+from journal.protocol.frames import APPEND_HEAD
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import StorageFailedError
 from shards.format.batch import encode_values, read_records
 from shards.format.record import Gap
 from shards.seams.file_system import FileSystem
+from shards.segments.shard import Shard
 from tests.shards.batches import NOW_US
 from tests.simulation.store import SimulatedStore
 
@@ -65,3 +68,19 @@ async def values_of(engine: Engine, shard_name: str) -> list[bytes]:
         found += [record.value for record in records if not isinstance(record, Gap)]
         offset = extent.next_offset
     return found
+
+
+def append_frames(engine: Engine, frames: bytes, shard: Shard, sink: AckSink) -> None:
+    """Bring APPEND frames as a connection does that received them together."""
+    view = memoryview(bytearray(frames))
+    appender = engine.begin_chunk()
+    try:
+        start, end = 0, len(view)
+        while start < end:
+            taken = appender.append_run(view, start, end, (shard,), sink)
+            if taken == start:
+                taken = start + APPEND_HEAD.unpack_from(view, start)[0]
+                appender.append(view, start, taken, (shard,), sink)
+            start = taken
+    finally:
+        appender.finish()

@@ -14,13 +14,14 @@ from journal.engine.state.producer_use import RETURNS_WITHIN_S
 from journal.engine.wal.disk import InlineDisk
 from journal.engine.wal.pending_ack import PendingAck
 from journal.engine.write.producer_expiry import UNUSED_PRODUCERS_KEPT_US
-from shards.errors import SequenceLostError, UnknownProducerError
+from journal.protocol.frames import ACK, ACK_DUPLICATE, build_append
+from shards.errors import SequenceLostError, StorageFailedError, UnknownProducerError
 from shards.format.batch import encode_values
-from shards.model import Appended, ProducerIdentity, ShardConfig
+from shards.model import AckLevel, Appended, ProducerIdentity, ShardConfig
 from shards.seams.store import Family
 from shards.segments.shard import Shard
 from shards.views import producer_records
-from tests.journal.engines import DATA, config, stop_without_checkpoint
+from tests.journal.engines import DATA, append_frames, config, stop_without_checkpoint
 from tests.shards.batches import NOW_US
 from tests.simulation.file_system import SimulatedFileSystem
 from tests.simulation.store import SimulatedStore
@@ -63,9 +64,18 @@ class Node:
 class Connected(PendingAck):
     """Where the acknowledgement of one append of a connection goes."""
 
+    producers = ""
+
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
+
+    def acknowledge(self, acks: bytearray) -> None:
+        _, level, flags, _, base_offset = ACK.unpack(acks)
+        self.resolve(Appended(base_offset, AckLevel(level), bool(flags & ACK_DUPLICATE)))
+
+    def fail(self, error: StorageFailedError) -> None:
+        self.reject(error)
 
 
 async def send(engine: Engine, shard: Shard, me: ProducerIdentity, sequence: int, number: int = 1) -> Appended:
@@ -77,7 +87,7 @@ async def send(engine: Engine, shard: Shard, me: ProducerIdentity, sequence: int
         sequence=sequence,
     )
     sink = Connected(number)
-    engine.append_nowait(shard, batch, sink, 0)
+    append_frames(engine, build_append(0, 0, batch), shard, sink)
     return await sink.wait()
 
 

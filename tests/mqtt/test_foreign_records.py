@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio.testing
 
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.model.message import Message
@@ -88,6 +89,8 @@ async def test_messages_behind_a_fault_are_skipped(monkeypatch: pytest.MonkeyPat
                 packet = await client.receive()
                 if isinstance(packet, Publish):
                     found.append(packet.payload)
+        # Telling the fault holds the loop up: a client that came meanwhile would be sent away.
+        await trio.testing.wait_all_tasks_blocked()
         client = await client_of(served, Version.V5)
         while b"3" not in found:
             found.append((await client.message()).payload)

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from broker_adapter import StorageAdapter
 from broker_adapter.changes import Changes, StateDelete, StatePut
-from broker_adapter.engines.local_appends import LocalAppend
+from broker_adapter.engines.local_appends import AppendWindow, LocalAppend
 from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placements, StorageRules
 from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, PublishPipeline, Received
@@ -59,7 +59,7 @@ class Store:
             raise OverloadedError("full")
         if self.append_error is not None:
             raise self.append_error
-        pending = LocalAppend(1)
+        pending = LocalAppend(0, AppendWindow())
         self.appends.append((shard, [record.value for record in records], pending))
         return pending
 
@@ -74,7 +74,11 @@ class Store:
         self.commits.append(changes)
 
     def answer(self, at: int, error: StorageError | None = None) -> None:
-        self.appends[at][2].finish(None if error else Appended(0, AckLevel.DURABLE), error)
+        pending = self.appends[at][2]
+        if error is None:
+            pending.resolve(Appended(0, AckLevel.DURABLE))
+        else:
+            pending.reject(error)
 
     @property
     def stored(self) -> list[tuple[str, list[bytes]]]:

@@ -24,9 +24,9 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 
 
-def start_workload(path: Path, wal: bool, *writes: str) -> subprocess.Popen[str]:
+def start_workload(path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.shards.store_workload", str(path), "wal" if wal else "no wal", *writes],
+        [sys.executable, "-m", "tests.shards.store_workload", str(path)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -34,11 +34,10 @@ def start_workload(path: Path, wal: bool, *writes: str) -> subprocess.Popen[str]
     )
 
 
-@pytest.mark.parametrize("wal", [False, True], ids=["no wal", "wal"])
-def test_after_sigkill_all_families_stand_at_one_point_not_before_the_last_flush(tmp_path: Path, wal: bool) -> None:
+def test_after_sigkill_all_families_stand_at_one_point_not_before_the_last_flush(tmp_path: Path) -> None:
     """Guards against a recorded lsn that is ahead of what a family holds."""
     path = tmp_path / "store"
-    with start_workload(path, wal) as workload:
+    with start_workload(path) as workload:
         assert workload.stdout is not None
         flushed = 0
         while flushed < 3_000:
@@ -46,7 +45,7 @@ def test_after_sigkill_all_families_stand_at_one_point_not_before_the_last_flush
         workload.kill()
         for line in workload.stdout:
             flushed = int(line)
-    store = RocksStore(str(path), wal=wal)
+    store = RocksStore(str(path))
     last = int(store.get(Family.META, b"last") or b"0")
     assert last >= flushed
     expected = [(b"n%08d" % number, b"%08d" % number * 10) for number in range(1, last + 1)]
@@ -56,7 +55,7 @@ def test_after_sigkill_all_families_stand_at_one_point_not_before_the_last_flush
     store.close()
 
 
-def test_without_its_own_log_a_store_loses_what_was_not_flushed(tmp_path: Path) -> None:
+def test_a_store_loses_what_was_not_flushed(tmp_path: Path) -> None:
     """Shows that the promise of `flush` is what makes data stay, so the test above judges something."""
     script = (
         "import os, sys; from shards.seams.rocks_store import RocksStore\n"
@@ -74,15 +73,14 @@ def test_without_its_own_log_a_store_loses_what_was_not_flushed(tmp_path: Path) 
     store.close()
 
 
-@pytest.mark.parametrize("wal", [False, True], ids=["no wal", "wal"])
-def test_a_flush_that_fails_raises_and_the_store_takes_no_more(tmp_path: Path, wal: bool) -> None:
+def test_a_flush_that_fails_raises_and_the_store_takes_no_more(tmp_path: Path) -> None:
     """Guards against a way to flush that says nothing of a failed disk, as RocksDB's compact_range does here."""
     script = (
         "import os, resource, sys\n"
         "from shards.errors import StorageFailedError\n"
         "from shards.seams.rocks_store import RocksStore\n"
         "from shards.seams.store import Family, Mutations\n"
-        "store = RocksStore(sys.argv[1], wal=sys.argv[2] == 'True')\n"
+        "store = RocksStore(sys.argv[1])\n"
         "mutations = Mutations()\n"
         "mutations.put(Family.META, b'k', os.urandom(100_000))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, -1))\n"
@@ -95,7 +93,7 @@ def test_a_flush_that_fails_raises_and_the_store_takes_no_more(tmp_path: Path, w
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\n"
         "print(store.get(Family.META, b'other'))\n"
     )
-    arguments = [sys.executable, "-c", script, str(tmp_path / "store"), str(wal)]
+    arguments = [sys.executable, "-c", script, str(tmp_path / "store")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     lines = subprocess.check_output(arguments, cwd=ROOT, env=environment, text=True).splitlines()
     assert len(lines) == 3
@@ -122,7 +120,7 @@ def test_a_second_opening_in_this_process_is_refused_and_does_no_harm(tmp_path: 
 
 def test_a_store_held_by_another_process_is_refused_with_its_pid(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with start_workload(path, wal=True) as workload:
+    with start_workload(path) as workload:
         assert workload.stdout is not None
         workload.stdout.readline()
         with pytest.raises(DataDirectoryError, match=f"in use by the process with pid {workload.pid}; stop"):
@@ -181,18 +179,6 @@ def test_a_damaged_or_missing_file_is_an_error_at_opening_and_nothing_is_deleted
     with pytest.raises(CorruptionError, match=f"{tmp_path}.*put it back and start again; .* restore a backup$"):
         RocksStore(str(tmp_path))
     assert sorted(tmp_path.glob("*.sst")) == tables
-
-
-def test_a_flipped_bit_in_the_write_ahead_log_is_an_error_never_a_silent_cut(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with start_workload(path, True, "100") as workload:
-        assert workload.stdout is not None
-        assert workload.stdout.readline() == "100\n"
-        workload.kill()
-    log = max(path.glob("*.log"))
-    flip(log, 100)
-    with pytest.raises(CorruptionError, match=str(path)):
-        RocksStore(str(path), wal=True)
 
 
 def test_a_copy_holds_what_was_written_before_and_goes_its_own_way(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.simulation.store import SimulatedStore
 
 OpenStore = Callable[[], OrderedStore]
 
-LASTING = ("rocks", "rocks with wal", "rocks that stalls", "simulated")
+LASTING = ("rocks", "rocks that stalls", "simulated")
 
 
 class StallingStore(RocksStore):
@@ -47,7 +47,7 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenS
             store = SimulatedStore(file_system, "/data/store")
         else:
             kind = StallingStore if request.param == "rocks that stalls" else RocksStore
-            store = kind(str(tmp_path / "store"), wal=request.param == "rocks with wal")
+            store = kind(str(tmp_path / "store"))
         opened.append(store)
         return store
 

@@ -172,6 +172,12 @@ def _require_empty(files: FileSystem, path: str) -> None:
         raise DataDirectoryError(f"{path} holds backups; make a data directory of one with `journal restore` first")
     if "RESTORING" in others or "RESTORING.new" in others:
         raise DataDirectoryError(f"{path} is only partly restored; run `journal restore` once more, to its end")
+    if "CURRENT" in others and any(name.startswith("MANIFEST-") for name in others):
+        raise DataDirectoryError(
+            f"{path} is not a data directory: it holds a RocksDB database, as the rocksdb: store of earlier versions "
+            f"did, which this version does not read; choose an empty directory, and copy what is still wanted with the "
+            f"version that wrote it"
+        )
     ours = [name for name in others if name in _MAY_BE_MOUNTS]
     if ours:
         # The directory itself may be a mount point, too: its content may be of an earlier use or another mount.

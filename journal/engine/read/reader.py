@@ -19,6 +19,7 @@ from journal.engine.read.parquet_reader import ParquetReader
 from journal.engine.read.refused_reads import refusals_named
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
+from journal.engine.wal.disk import OffLoop, in_thread
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
 from shards.format.batch import BatchHeader, gap_batch
 from shards.format.batch_header import SMALLEST_BATCH_BYTES
@@ -58,10 +59,19 @@ class Reader:
         table: The shards.
         views: The state folded from the journal.
         largest_batch_bytes: Largest size of a batch in storage and on the wire.
+        off_loop: Runs the blocking reads of log files.
     """
 
-    def __init__(self, files: FileSystem, table: ShardTable, views: Views, largest_batch_bytes: int) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        table: ShardTable,
+        views: Views,
+        largest_batch_bytes: int,
+        off_loop: OffLoop = in_thread,
+    ) -> None:
         self._files = files
+        self._run = off_loop
         self._table = table
         self._views = views
         # Disk reads must not use up the threads that other work shares.
@@ -170,7 +180,7 @@ class Reader:
                 finally:
                     file.close()
 
-        return await trio.to_thread.run_sync(read, limiter=self._limiter)
+        return await self._run(read, limiter=self._limiter)
 
     async def _load_index(self, segment: LogSegment) -> None:
         def read() -> SparseIndex:
@@ -178,7 +188,7 @@ class Reader:
                 return segment.read_index(self._files)
 
         if segment.needs_index:
-            index = await trio.to_thread.run_sync(read, limiter=self._limiter)
+            index = await self._run(read, limiter=self._limiter)
             if segment.needs_index:
                 segment.adopt_index(index)
 

@@ -24,7 +24,7 @@ from journal.engine.state.node_time import NodeTime
 from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
-from journal.engine.wal.disk import Disk
+from journal.engine.wal.disk import Disk, OffLoop
 from journal.engine.wal.disk_full import RetriableWhenFull
 from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
@@ -90,6 +90,7 @@ class Checkpointer:
         storage: StorageConfig,
         defaults: ShardsConfig,
         disk: Disk,
+        off_loop: OffLoop,
         writer: JournalWriter,
         committer: Committer,
         table: ShardTable,
@@ -109,6 +110,7 @@ class Checkpointer:
         self._directory = directory
         self._storage = storage
         self._disk = disk
+        self._run_off_loop = off_loop
         self._writer = writer
         self._committer = committer
         self._table = table
@@ -120,7 +122,7 @@ class Checkpointer:
         self._limiter = trio.CapacityLimiter(1)
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
-        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all)
+        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all, off_loop)
         # Each of these may be a file system of its own.
         watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
         self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
@@ -264,7 +266,7 @@ class Checkpointer:
             self._progress.unpark_all()
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
-        await trio.to_thread.run_sync(work, limiter=self._limiter)
+        await self._run_off_loop(work, limiter=self._limiter)
 
     def _spares_wanted(self) -> int:
         """One zeroed spare file is enough for a quiet node; a node under load prepares the whole budget early."""

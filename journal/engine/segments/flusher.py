@@ -19,6 +19,7 @@ import trio
 
 from journal.engine.segments.page_cache import PageCache, WrittenRange
 from journal.engine.segments.unsynced_files import UnsyncedFiles
+from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.disk_full import RetriableWhenFull
 from journal.settings.server import StorageConfig
 from shards.seams.file_system import FileSystem
@@ -39,12 +40,19 @@ class Flusher:
         directory: The directory of the log files.
         storage: Settings; they limit how much of the files stays in the page cache.
         written: Called when tails have been written, and their memory was freed.
+        off_loop: Runs the blocking calls.
     """
 
     def __init__(
-        self, files: FileSystem, directory: str, storage: StorageConfig, written: Callable[[], object]
+        self,
+        files: FileSystem,
+        directory: str,
+        storage: StorageConfig,
+        written: Callable[[], object],
+        off_loop: OffLoop,
     ) -> None:
         self._files = files
+        self._run = off_loop
         self._directory = directory
         self._unsynced = UnsyncedFiles(files, directory)
         self._cached = PageCache(storage.page_cache_bytes)
@@ -95,7 +103,7 @@ class Flusher:
         self._unsynced.close()
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
-        await trio.to_thread.run_sync(work, limiter=self._limiter)
+        await self._run(work, limiter=self._limiter)
 
     def _write(self, plans: list[FlushPlan]) -> None:
         for plan in plans:

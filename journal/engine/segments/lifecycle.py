@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from journal.engine.directory.json_files import write_json
+from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.disk_full import RetriableWhenFull, is_full
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import LogSegment
@@ -45,9 +46,11 @@ class SegmentFiles:
     Args:
         files: The file system.
         directory: The data directory.
+        off_loop: Does what blocks.
     """
 
-    def __init__(self, files: FileSystem, directory: str) -> None:
+    def __init__(self, files: FileSystem, directory: str, off_loop: OffLoop) -> None:
+        self._run = off_loop
         self._files = files
         self._log = f"{directory}/log"
         self._sealed = f"{directory}/sealed"
@@ -59,7 +62,7 @@ class SegmentFiles:
         self._unsynced: set[str] = set()
 
     async def _off_loop(self, work: Callable[[], None]) -> None:
-        await trio.to_thread.run_sync(work, limiter=self._limiter)
+        await self._run(work, limiter=self._limiter)
 
     def hold(self) -> trio.CapacityLimiter:
         """Return a lock (``async with``); while it is held, no segment file is created, moved or removed."""

@@ -1,6 +1,7 @@
-"""The disk thread: one thread that writes the journal, so that the event loop never waits for a disk.
+"""Where blocking work is done, so that the event loop never waits for a disk: in threads, or at once without a disk.
 
-Its results are reported by callbacks on the loop: a commit costs two hand-overs between threads and little more.
+The journal is written by one thread of its own, `DiskThread`. Its results are reported by callbacks on the loop: a
+commit costs two hand-overs between threads and little more. All other blocking work goes through an `OffLoop`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import outcome
 import trio
 
 _COUNTER_BYTES: Final = 8
+
+_T = TypeVar("_T")
 
 Work: TypeAlias = Callable[[], None]
 Done: TypeAlias = Callable[[outcome.Outcome[None]], None]
@@ -91,6 +94,33 @@ class DiskThread:
             done(result)
 
 
+class MemoryDisk:
+    """A `Disk` for files in memory: work is done, and reported, before `submit` returns.
+
+    What a report submits in turn is done after that report has returned, as with a disk that takes time.
+    """
+
+    def __init__(self) -> None:
+        self._work: deque[tuple[Work, Done]] = deque()
+        self._is_working = False
+
+    def submit(self, work: Work, done: Done) -> None:
+        """Do the work."""
+        self._work.append((work, done))
+        if self._is_working:
+            return
+        self._is_working = True
+        try:
+            while self._work:
+                work, done = self._work.popleft()
+                done(outcome.capture(work))
+        finally:
+            self._is_working = False
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
 class InlineDisk:
     """A `Disk` that does the work at once in the calling thread: for deterministic simulations."""
 
@@ -100,3 +130,21 @@ class InlineDisk:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class OffLoop(Protocol):
+    """Runs blocking work for the task that calls it."""
+
+    async def __call__(self, work: Callable[[], _T], *, limiter: trio.CapacityLimiter) -> _T:
+        """Return the result of ``work``. The limiter bounds the number of such calls at a time."""
+
+
+async def in_thread(work: Callable[[], _T], *, limiter: trio.CapacityLimiter) -> _T:
+    """An `OffLoop` that uses threads."""
+    return await trio.to_thread.run_sync(work, limiter=limiter)
+
+
+async def at_once(work: Callable[[], _T], *, limiter: trio.CapacityLimiter) -> _T:
+    """An `OffLoop` for work that does not block, because the files and the store are in memory."""
+    async with limiter:
+        return work()

@@ -17,9 +17,11 @@ from journal.engine.wal.disk import Disk
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import KINDS, Decision, encode_payload
 from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.wal.pending_ack import AppendResult
 from journal.protocol.frames import ACK
 from journal.telemetry.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
 from shards.errors import DiskFullError, LimitExceededError, StorageFailedError, afresh
+from shards.model import Appended
 from shards.segments.chunks import Readable
 from shards.segments.shard import Published, Shard
 from shards.views.inverted_index import Words
@@ -32,10 +34,10 @@ each shard and each word of an index."""
 
 
 class AckSink(Protocol):
-    """Receiver of acknowledgements: a connection, or a caller inside the process.
+    """Receiver of acknowledgements: the connection that sent the frames.
 
     Attributes:
-        number: Number of the connection, rising; 0 inside the process.
+        number: Number of the connection, rising.
         producers: Prefix of the names of the producers that it may use; empty for all names.
     """
 
@@ -60,6 +62,7 @@ class Group:
         words: (shard, base offset, words) of batches whose shard has an index.
         word_count: Number of these words.
         acks: Packed acknowledgements by sink, sent after the commit.
+        results: Outcomes of appends from inside the process, passed on after the commit.
         held: Receive buffers that contain the entries, released after the commit.
         published: The next offset of each touched shard that becomes visible when the group is durable.
         committed: It is durable and published.
@@ -78,6 +81,7 @@ class Group:
         "next_lsn",
         "number",
         "published",
+        "results",
         "size_bytes",
         "taken_at_s",
         "touched",
@@ -94,6 +98,7 @@ class Group:
         self.words: list[tuple[Shard, int, Words]] = []
         self.word_count = 0
         self.acks: dict[AckSink, bytearray] = {}
+        self.results: list[tuple[AppendResult, Appended]] = []
         self.held: list[Callable[[], None]] = []
         self.published: list[tuple[Shard, Published]] = []
         self.first_lsn = 0
@@ -106,7 +111,7 @@ class Group:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write and nothing to publish."""
-        return not self.buffers and not self.touched and not self.acks and not self.held
+        return not self.buffers and not self.touched and not self.acks and not self.results and not self.held
 
     def touch(self, shard: Shard) -> None:
         """Note that this group changes the shard."""
@@ -333,7 +338,7 @@ class Committer:
     def _settle(self, group: Group) -> bool:
         written = bool(group.buffers)
         group.buffers.clear()
-        appends = sum(map(len, group.acks.values())) // ACK.size
+        appends = sum(map(len, group.acks.values())) // ACK.size + len(group.results)
         try:
             self._publish(group)
         except Exception as error:  # noqa: BLE001 a view that cannot be folded stops the engine, as the disk does
@@ -390,6 +395,8 @@ class Committer:
         for lost in groups:
             for sink in lost.acks:
                 sink.fail(failure)
+            for result, _ in lost.results:
+                result.reject(failure)
             lost.finish()
 
     async def wait(self, group: Group) -> None:

@@ -1,30 +1,37 @@
-"""Waiting inside the process for the acknowledgement of one append."""
+"""Where the outcome of an append from inside the process goes, and waiting for one."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import trio
 
-from journal.protocol.frames import ACK, ACK_DUPLICATE
-from shards.errors import StorageFailedError, afresh
-from shards.model import AckLevel, Appended
+from shards.errors import StorageError, afresh
+from shards.model import Appended
+
+
+class AppendResult(Protocol):
+    """Takes the outcome of one append; called once, on the loop, and must not block."""
+
+    def resolve(self, appended: Appended) -> None:
+        """It is stored, at the level that is named."""
+
+    def reject(self, error: StorageError) -> None:
+        """The engine failed; whether it is stored is known after a restart."""
 
 
 class PendingAck:
-    """An `AckSink` for one append."""
-
-    number = 0
-    producers = ""
+    """An `AppendResult` that a task waits for."""
 
     def __init__(self) -> None:
         self._done = trio.Event()
-        self._result: Appended | StorageFailedError | None = None
+        self._result: Appended | StorageError | None = None
 
-    def acknowledge(self, acks: bytearray) -> None:
-        _, level, flags, _, base_offset = ACK.unpack(acks)
-        self._result = Appended(base_offset, AckLevel(level), bool(flags & ACK_DUPLICATE))
+    def resolve(self, appended: Appended) -> None:
+        self._result = appended
         self._done.set()
 
-    def fail(self, error: StorageFailedError) -> None:
+    def reject(self, error: StorageError) -> None:
         self._result = error
         self._done.set()
 

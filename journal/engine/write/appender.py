@@ -1,8 +1,9 @@
-"""The append path, from a received frame to the commit group: everything that is done once for each append.
+"""The append path, from a batch to the commit group: everything that is done once for each append.
 
 A received APPEND frame has a head of 40 bytes in front of its batch, which is the size of a journal entry's header. So
 the head is overwritten with that header, the batch is stamped in place, and a run of frames in a receive buffer becomes
-a run of journal entries that is one buffer of a `pwritev`: the bytes are never copied.
+a run of journal entries that is one buffer of a `pwritev`: the bytes are never copied. A batch from inside the process
+is copied behind space for such a header.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from journal.engine.state.producer_use import ProducerUse
 from journal.engine.wal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
 from journal.engine.wal.entry_payloads import LsnsReserved, OffsetsReserved
 from journal.engine.wal.group_commit import AckSink, Committer
+from journal.engine.wal.pending_ack import AppendResult
+from journal.engine.write.producer_sequences import InProcess, ProducerSequences, Sender, Taken
 from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD, Op
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
     LimitExceededError,
     OffsetConflictError,
-    SequenceGapError,
-    SequenceLostError,
-    StaleEpochError,
     StorageError,
     afresh,
 )
@@ -32,8 +32,7 @@ from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, Ba
 from shards.format.batch_header import MAX_CODEC
 from shards.format.columns import ALL_COLUMNS, MAX_TIME_US
 from shards.idempotence.producer_state import ProducerState
-from shards.idempotence.resends import Answer, answer_to
-from shards.model import AckLevel
+from shards.model import AckLevel, Appended
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
 from shards.views.inverted_index import Words
@@ -54,6 +53,9 @@ _DURABLE = int(AckLevel.DURABLE)
 _OP_APPEND = int(Op.APPEND)
 _BATCH_MAGIC = b"JRB1"
 
+_NO_OFFSET = -1
+_HEADER_ROOM = bytes(ENTRY_HEADER_SIZE)
+
 OFFSETS_RESERVED_AT_ONCE = 1 << 20
 LSNS_RESERVED_AT_ONCE = 1 << 24
 
@@ -61,10 +63,16 @@ assert APPEND_HEAD.size == ENTRY_HEADER_SIZE, "frames are turned into entries in
 
 
 class Appender:
-    """Decides appends: one object for all connections of an engine.
+    """Decides appends: one object for all connections of an engine, and for its own process.
 
-    A caller passes the frames of one receive buffer to `append_run`, the frames at which that stops to `append`,
-    without an ``await`` in between, and then calls `finish`.
+    A connection passes the frames of one receive buffer to `append_run`, the frames at which that stops to `append`;
+    code in this process passes batches to `append_batch`. They do so without an ``await`` in between, and then call
+    `finish`.
+
+    Args:
+        tail_grew: Called when a batch that has to be written to a file was published without a group.
+        durable: Whether the journal is on a disk. If not, no batch goes through it, and every acknowledgement says
+            `AckLevel.MEMORY`.
 
     Attributes:
         append_time_us: Append time of the batches; the engine sets it once for each received chunk.
@@ -86,28 +94,37 @@ class Appender:
         words: Callable[[Shard, memoryview], Words],
         fold_words: Callable[[list[tuple[Shard, int, Words]]], None],
         publishing: Callable[[Shard], None],
+        tail_grew: Callable[[Shard], None],
         use: ProducerUse,
+        durable: bool = True,
     ) -> None:
         self._committer = committer
+        self._durable = durable
+        self._file_level = _DURABLE if durable else _MEMORY
         self._largest_group_bytes = committer.largest_group_bytes
         self._max_batch_bytes = max_batch_bytes
-        self._producer_epoch = producer_epoch
-        self._check_producer = check_producer
         self._epochs = epochs
-        self._load_producers = load_producers
         self._open_segment = open_segment
         self._words = words
         self._fold_words = fold_words
         self._publishing = publishing
+        self._tail_grew = tail_grew
         self._immediate_words: list[tuple[Shard, int, Words]] = []
         self._run_view: memoryview | None = None
         self._run_start = 0
         self._run_end = 0
         self._published_now: list[Shard] = []
         self._immediate: dict[AckSink, bytearray] = {}
+        self._immediate_results: list[tuple[AppendResult, Appended]] = []
         self._chunk_number = 0
-        self._use = use
         self._owners = use.owners
+        self._sequences = ProducerSequences(
+            newest_epoch=producer_epoch,
+            check_name=check_producer,
+            load=load_producers,
+            use=use,
+            durable_level=self._file_level,
+        )
         self.append_time_us = 0
         self.lsns_reserved = lsns_reserved
         self._lsns_asked = lsns_reserved
@@ -123,7 +140,7 @@ class Appender:
         Returns:
             Position of the first frame that was not appended.
         """
-        if self.refuse_files is not None:
+        if self.refuse_files is not None or not self._durable:
             return start
         if self._run_end != start or self._run_view is not view:
             self.flush_run()
@@ -264,29 +281,80 @@ class Appender:
         _, _, _, correlation, handle, ack_level, expected_offset = APPEND_HEAD.unpack_from(view, at)
         shard = handles[handle]
         assert shard is not None  # the caller has checked
+        header = self._checked(view[at + ENTRY_HEADER_SIZE : end])
+        taken = self._take(shard, view, at, end, header, ack_level, expected_offset, sink)
+        flags = ACK_DUPLICATE if taken.is_duplicate else 0
+        acks = self._committer.group.acks if taken.waits else self._immediate
+        _acks_for(acks, sink).extend(_ACK_PACK(correlation, taken.level, flags, 0, taken.base_offset))
+
+    def append_batch(
+        self,
+        shard: Shard,
+        batch: bytes,
+        result: AppendResult,
+        *,
+        ack: AckLevel = AckLevel.DEFAULT,
+        expected_offset: int | None = None,
+        is_sound: bool = False,
+    ) -> None:
+        """Take one encoded batch from inside the process.
+
+        ``result`` gets its outcome when the level that was asked for is reached, at `finish` at the earliest.
+
+        Args:
+            is_sound: The batch was encoded in this process just now: it is not checked for damage.
+
+        Raises:
+            StorageError: The batch is refused, nothing of it was kept.
+        """
+        entry = memoryview(bytearray(_HEADER_ROOM) + batch)
+        if is_sound:
+            self._check_size(len(batch))
+            header = BatchHeader.unpack(batch)
+        else:
+            header = self._checked(entry[ENTRY_HEADER_SIZE:])
+        expected = _NO_OFFSET if expected_offset is None else expected_offset
+        taken = self._take(shard, entry, 0, len(entry), header, ack, expected, InProcess)
+        level = AckLevel.DURABLE if taken.level == _DURABLE else AckLevel.MEMORY
+        results = self._committer.group.results if taken.waits else self._immediate_results
+        results.append((result, Appended(taken.base_offset, level, taken.is_duplicate)))
+
+    def _take(
+        self,
+        shard: Shard,
+        view: memoryview,
+        at: int,
+        end: int,
+        header: BatchHeader,
+        ack_level: int,
+        expected_offset: int,
+        sender: Sender | type[InProcess],
+    ) -> Taken:
+        """Give a checked batch its place: it lies in ``view[at:end]``, behind room for the header of an entry."""
         batch = view[at + ENTRY_HEADER_SIZE : end]
-        self._check(batch)
-        header = BatchHeader.unpack(batch)
         if shard.damage:
             shard.check_usable()
         producer: ProducerState | None = None
         if header.producer_id:
             # A batch that is stored already is acknowledged again, whatever else it requests.
-            producer = self._producer(shard, header, sink)
-            if header.sequence != producer.next_sequence and self._is_answered(
-                shard, producer, header, correlation, sink
-            ):
-                return
+            producer = self._sequences.state(shard, header, sender)
+            if header.sequence != producer.next_sequence:
+                answered = self._sequences.answer(shard, producer, header)
+                if answered is not None:
+                    return answered
         in_memory = shard.in_memory_mode
         refused = self.refuse_memory if in_memory else self.refuse_files
         if refused is not None:
             raise afresh(refused)
-        if expected_offset not in (-1, shard.next_offset):
+        if expected_offset not in (_NO_OFFSET, shard.next_offset):
             raise OffsetConflictError(shard.name, expected_offset, shard.next_offset)
-        if in_memory and ack_level == _DURABLE:
+        if ack_level == _DURABLE and (in_memory or not self._durable):
             raise DurabilityUnavailableError(
                 f"shard {shard.name!r} is in memory mode, which cannot acknowledge as durable; switch it to file mode "
                 f"or ask for level memory"
+                if self._durable
+                else f"shard {shard.name!r} lies in a store without a disk, which cannot acknowledge as durable; ask "
+                f"for level memory"
             )
         words = self._words(shard, batch) if shard.indexed else None
         if words and not self._committer.has_room_for_words(len(words)):
@@ -295,11 +363,11 @@ class Appender:
         if shard.active() is None or shard.segments[-1].end >= shard.segment_limit_bytes:
             self.flush_run()
             self._open_segment(shard)
-        if in_memory:
-            waits = self._append_in_memory(shard, batch, header, correlation, sink)
+        if in_memory or not self._durable:
+            waits = self._append_in_memory(shard, batch, header)
         else:
             waits = True
-            self._append_to_file(shard, view, at, end, batch, header, correlation, sink)
+            self._append_to_file(shard, view, at, end, batch, header)
         base_offset = shard.next_offset - header.record_count
         if producer is not None:
             producer.accept(header.sequence, base_offset, header.record_count, shard.published_offset)
@@ -309,6 +377,9 @@ class Appender:
                 self._committer.group.word_count += len(words)
             else:
                 self._immediate_words.append((shard, base_offset, words))
+        # Level memory may have been asked for in file mode: an acknowledgement before the fsync would name an offset
+        # that a crash gives to another record.
+        return Taken(base_offset, _MEMORY if in_memory else self._file_level, waits)
 
     def _append_to_file(
         self,
@@ -318,8 +389,6 @@ class Appender:
         end: int,
         batch: memoryview,
         header: BatchHeader,
-        correlation: int,
-        sink: AckSink,
     ) -> None:
         committer = self._committer
         # Room is made after a segment was opened, since that may have added a decision to the group.
@@ -329,29 +398,27 @@ class Appender:
         if self._run_end != at or self._run_view is not view:
             self.flush_run()
             self._run_view, self._run_start = view, at
-        lsn, base_offset = committer.next_lsn, shard.next_offset
+        lsn = committer.next_lsn
         self._stamp(shard, batch, header, lsn)
         checked = _CHECKED_PACK(header.body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id)
         _ENTRY.pack_into(view, at, end - at, crc32c(checked, end - at), checked)
         self._run_end = end
         committer.group.touch(shard)
-        _acks_for(committer.group.acks, sink).extend(_ACK_PACK(correlation, _DURABLE, 0, 0, base_offset))
 
-    def _append_in_memory(
-        self, shard: Shard, batch: memoryview, header: BatchHeader, correlation: int, sink: AckSink
-    ) -> bool:
-        """Append a batch in memory mode; True if its acknowledgement nevertheless waits for the group."""
-        base_offset = shard.next_offset
-        next_offset = base_offset + header.record_count
+    def _append_in_memory(self, shard: Shard, batch: memoryview, header: BatchHeader) -> bool:
+        """Append a batch without the journal; True if its acknowledgement nevertheless waits for the group."""
+        next_offset = shard.next_offset + header.record_count
         committer = self._committer
-        if (
+        if self._durable and (
             next_offset > shard.asked_offset - OFFSETS_RESERVED_AT_ONCE // 2
             or committer.next_lsn >= self._lsns_asked - LSNS_RESERVED_AT_ONCE // 2
         ):
             self._reserve(shard, next_offset)
         group, lsn = committer.group, committer.next_lsn
         # A memory-mode batch needs no disk, but must not overtake a file-mode batch of its shard that is not durable.
-        waits = shard.pending_groups > 0 or next_offset > shard.reserved_offset or lsn >= self.lsns_reserved
+        waits = shard.pending_groups > 0 or (
+            self._durable and (next_offset > shard.reserved_offset or lsn >= self.lsns_reserved)
+        )
         if waits:
             if shard.group_number != group.number:
                 self._publish_now()
@@ -360,8 +427,6 @@ class Appender:
             shard.chunk_number = self._chunk_number
             self._published_now.append(shard)
         self._stamp(shard, batch, header, lsn)
-        acks = _acks_for(group.acks if waits else self._immediate, sink)
-        acks += _ACK_PACK(correlation, _MEMORY, 0, 0, base_offset)
         return waits
 
     def _stamp(self, shard: Shard, batch: memoryview, header: BatchHeader, lsn: int) -> None:
@@ -372,20 +437,6 @@ class Appender:
         shard.segments[-1].append(batch, next_offset, lsn, self.append_time_us, header.max_timestamp_us)
         shard.next_offset = next_offset
         shard.last_lsn = lsn
-
-    def append_all(self, view: memoryview, handles: Sequence[Shard | None], sink: AckSink) -> None:
-        """Append a buffer that contains only complete APPEND frames.
-
-        Raises:
-            StorageError: One was refused; those before it were appended, those after it were not.
-        """
-        start, end = 0, len(view)
-        while start < end:
-            taken = self.append_run(view, start, end, handles, sink)
-            if taken == start:
-                taken = start + APPEND_HEAD.unpack_from(view, start)[0]
-                self.append(view, start, taken, handles, sink)
-            start = taken
 
     def flush_run(self) -> None:
         """Add the adjacent entries in the receive buffer to the group, as one buffer."""
@@ -405,6 +456,10 @@ class Appender:
             immediate, self._immediate = self._immediate, {}
             for sink, acks in immediate.items():
                 sink.acknowledge(acks)
+        if self._immediate_results:
+            results, self._immediate_results = self._immediate_results, []
+            for result, appended in results:
+                result.resolve(appended)
         self._committer.chunk_taken_at_s = 0.0
         self._committer.close_if_long()
         self._committer.kick()
@@ -418,6 +473,8 @@ class Appender:
             if not shard.pending_groups:
                 self._publishing(shard)
                 shard.publish(shard.published_now())
+                if not shard.in_memory_mode:
+                    self._tail_grew(shard)
         self._published_now.clear()
         self._chunk_number += 1
 
@@ -436,73 +493,13 @@ class Appender:
                 f"(limits.max_batch_bytes); split it"
             )
 
-    def _check(self, batch: memoryview) -> None:
-        """Refuse a batch that is damaged or too large."""
+    def _checked(self, batch: memoryview) -> BatchHeader:
+        """The header of a batch. One that is damaged or too large is refused."""
         header = verify_body(batch)
         self._check_size(len(batch))
         if header.size_bytes != len(batch):
-            raise BatchError(f"record batch of {header.size_bytes} bytes in a frame that has {len(batch)} for it")
-
-    def _producer(self, shard: Shard, header: BatchHeader, sink: AckSink) -> ProducerState:
-        """The sequence state of a producer that is not fenced; a newer epoch begins a new sequence."""
-        producer_id, epoch = header.producer_id, header.producer_epoch
-        if sink.producers and self._owners.get(producer_id) != sink.number:
-            # Before any other answer: a client without the right gets no information and cannot fence anybody.
-            self._check_producer(producer_id, sink.producers)
-        newest = self._producer_epoch(producer_id)
-        # First, so that a fenced client does not change the state of the present one.
-        if epoch != newest:
-            raise StaleEpochError(
-                f"producer {producer_id} has epoch {newest}, the batch was sent under epoch {epoch}: another client "
-                f"has opened the producer since; open it again to use it here"
-            )
-        self._use.take(producer_id, epoch, sink.number)
-        producers = shard.producers
-        if producers is None:
-            producers = shard.producers = self._load_producers(shard)
-        producer = producers.get(producer_id)
-        if producer is None or producer.epoch != epoch:
-            if producer is None and header.sequence and shard.has_forgotten_producers:
-                raise SequenceLostError(
-                    f"producer {producer_id} sent sequence {header.sequence} to shard {shard.name!r}, which has no "
-                    f"state of it, as it sent nothing for long: the batch may be stored already. Read the shard, and "
-                    f"append the records that it lacks as new ones, from sequence 0",
-                    0,
-                )
-            producer = producers[producer_id] = ProducerState(epoch, header.sequence)
-        return producer
-
-    def _is_answered(
-        self, shard: Shard, producer: ProducerState, header: BatchHeader, correlation: int, sink: AckSink
-    ) -> bool:
-        """Acknowledge or refuse a batch that is not the expected one; False if it is to be stored nevertheless."""
-        producer_id, sequence = header.producer_id, header.sequence
-        answer, offset = answer_to(producer, sequence, header.record_count, shard.places_of)
-        if answer is Answer.STORE:
-            if producer.is_repeat(sequence):
-                producer.store_again_from(sequence)
-            return False
-        if answer is Answer.GAP:
-            raise SequenceGapError(
-                f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which expects "
-                f"{producer.next_sequence}: a batch before it was refused or is missing; send again from that sequence "
-                f"on",
-                producer.next_sequence,
-            )
-        if answer is Answer.LOST:
-            raise SequenceLostError(
-                f"producer {producer_id} sent sequence {sequence} to shard {shard.name!r}, which has later ones up to "
-                f"{producer.next_sequence} but not this one: it was in memory when the server stopped, or is too old "
-                f"to be known. Append its records as new ones if they are still needed",
-                producer.next_sequence,
-            )
-        level = _DURABLE if answer is Answer.DURABLE_DUPLICATE else _MEMORY
-        # Its first copy may still be on its way to the disk: then this acknowledgement waits for it too, also when it
-        # is not known any more which append that was.
-        is_published = offset < shard.published_offset if offset >= 0 else not shard.pending_groups
-        acks = self._immediate if is_published else self._committer.group.acks
-        _acks_for(acks, sink).extend(_ACK_PACK(correlation, level, ACK_DUPLICATE, 0, offset))
-        return True
+            raise BatchError(f"record batch of {header.size_bytes} bytes in an append that has {len(batch)} for it")
+        return header
 
     def _reserve(self, shard: Shard, next_offset: int) -> None:
         """Reserve offsets and lsns ahead of use, so that a crash never assigns again what a reader may have seen."""

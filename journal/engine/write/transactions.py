@@ -19,7 +19,6 @@ from journal.engine.wal.group_commit import MOST_WORDS, Committer
 from journal.engine.wal.pending_ack import PendingAck
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands, check_state_size
-from journal.protocol.frames import APPEND_HEAD, build_append
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError, ShardNotFoundError
 from shards.format.batch import BatchHeader, verify_body
 from shards.model import Appended, StateValue
@@ -66,12 +65,12 @@ class _Prepared:
     """Checked changes that are ready to be decided.
 
     Attributes:
-        appends: Shards, and the frames that append to them.
+        appends: Shards and the batches for them.
         size_bytes: Upper bound of the bytes that all changes take in the journal.
         word_count: Number of words that the batches add to indexes.
     """
 
-    appends: list[tuple[Shard, memoryview]] = attrs.Factory(list)
+    appends: list[tuple[Shard, bytes]] = attrs.Factory(list)
     size_bytes: int = 0
     word_count: int = 0
 
@@ -133,10 +132,10 @@ class Transactions:
         self._begin_chunk()
         self._check(prepared, puts, deletes, cursors)
         waiters = [PendingAck() for _ in prepared.appends]
-        for (shard, frame), waiter in zip(prepared.appends, waiters, strict=True):
+        for (shard, batch), waiter in zip(prepared.appends, waiters, strict=True):
             # Memory-mode batches too become visible with the group, not before it.
             self._committer.group.touch(shard)
-            self._appender.append(frame, 0, len(frame), (shard,), waiter)
+            self._appender.append_batch(shard, batch, waiter, is_sound=True)
         self._appender.flush_run()
         lsns = [self._commands.change_state_nowait(StatePut(one.key, one.value, one.expires_at_us)) for one in puts]
         for one in deletes:
@@ -210,7 +209,7 @@ class Transactions:
         shard.check_usable()
         if shard.indexed:
             prepared.word_count += len(self._words(shard, memoryview(batch)))
-        prepared.appends.append((shard, memoryview(bytearray(build_append(0, 0, batch)))))
+        prepared.appends.append((shard, batch))
         prepared.size_bytes += len(batch) + ENTRY_HEADER_SIZE + _BESIDES_BYTES
 
     def _check_cursor(self, check: CursorCheck) -> None:
@@ -234,8 +233,8 @@ class Transactions:
             self._commands.check_state_version(one.key, one.expected_version)
         for one_check in cursors:
             self._check_cursor(one_check)
-        for shard, frame in prepared.appends:
-            self._appender.check_acceptable(shard, len(frame) - APPEND_HEAD.size)
+        for shard, batch in prepared.appends:
+            self._appender.check_acceptable(shard, len(batch))
         self._committer.close_if_long()
         self._committer.make_room_for_words(prepared.word_count)
         self._committer.make_room(prepared.size_bytes)

@@ -12,7 +12,7 @@ import trio
 from broker_adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StateDelete, StatePut
-from broker_adapter.engines.local import open_store
+from broker_adapter.engines.embedded import open_memory
 from broker_adapter.mqtt.model.message import Message, message_of, record_of
 from broker_adapter.mqtt.session import OpenedSession, Retained, Session, Sessions, SessionSettings, keys
 from broker_adapter.mqtt.session.stored import ProgressRecord
@@ -22,7 +22,6 @@ from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.state_forms import decode
 from shards.errors import ShardNotFoundError
 from shards.format.record import StoredRecord
-from shards.seams.memory_store import MemoryStore
 
 START_US = 1_700_000_000_000_000
 
@@ -160,5 +159,5 @@ async def cluster(
     *, settings: SessionSettings | None = None, wrap: Callable[[StorageAdapter], Any] | None = None
 ) -> AsyncIterator[Cluster]:
     """A cluster on a store in memory, whose time is trio's."""
-    async with open_store(MemoryStore(), durable=False, clock=TrioClock()) as store, background_tasks() as tasks:
+    async with open_memory("memory:", TrioClock()) as store, background_tasks() as tasks:
         yield Cluster(store, tasks, settings or SessionSettings(), wrap or (lambda adapter: adapter))

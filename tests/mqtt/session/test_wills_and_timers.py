@@ -12,8 +12,12 @@ from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.keys import TimerKey
 from broker_adapter.mqtt_codec.properties import Properties
 from shards.format.record import StoredRecord
+from shards.topics.names import MAX_SHARD_NAME_BYTES
 from tests.mqtt.session.brokers import START_US, cluster, will
 from tests.mqtt.session.faults import Path
+
+NO_SHARD = "long/" * (MAX_SHARD_NAME_BYTES // 5 + 1)
+"""A topic that is no name of a shard: whatever is published to it is refused."""
 
 
 async def test_a_will_without_delay_is_published_with_the_end_of_the_connection(autojump_clock: MockClock) -> None:
@@ -165,7 +169,7 @@ async def test_a_retained_will_with_expiry_is_dated_when_it_is_published(autojum
 async def test_a_will_that_the_store_refuses_is_dropped_and_holds_nothing_up(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")
-        session = (await one.open(expiry_s=100, will=will(payload=bytes(9 << 20)))).session
+        session = (await one.open(expiry_s=100, will=will(topic=NO_SHARD))).session
         await one.sessions.close(session, publish_will=True)
         assert one.sessions.statistics.refused_count == 1
         assert (await one.open()).present
@@ -238,9 +242,9 @@ async def test_a_delayed_message_that_is_refused_is_dropped_and_others_come(auto
     async with cluster() as brokers:
         one = await brokers.start("one")
         now_us = brokers.clock.now_us()
-        for payload in (bytes(9 << 20), b"v"):
+        for topic in (NO_SHARD, "late"):
             await brokers.store.commit(
-                Changes(puts=one.sessions.delay(Message("late", payload, 1), DelayedPublish(now_us + 1_000_000)))
+                Changes(puts=one.sessions.delay(Message(topic, b"v", 1), DelayedPublish(now_us + 1_000_000)))
             )
         await trio.sleep(10)
         assert await brokers.published("late") == [b"v"]
@@ -273,15 +277,15 @@ async def test_a_hundred_thousand_timers_far_away_cost_a_look_one_page(autojump_
             puts = [put for _ in range(1000) for put in one.sessions.delay(message, DelayedPublish(due_us + number))]
             await brokers.store.commit(Changes(puts=tuple(puts)))
         read = 0
-        page = brokers.store._state._view.scan  # type: ignore[attr-defined]
+        page = brokers.store._engine.scan_state  # type: ignore[attr-defined]
 
-        def counted(*args: object, **options: object) -> list[object]:
+        async def counted(*args: object) -> tuple[list[object], bool]:
             nonlocal read
-            found: list[object] = page(*args, **options)
-            read += len(found)
+            found: tuple[list[object], bool] = await page(*args)
+            read += len(found[0])
             return found
 
-        brokers.store._state._view.scan = counted  # type: ignore[attr-defined]
+        brokers.store._engine.scan_state = counted  # type: ignore[attr-defined]
         assert await one.sessions._timers.fire_due(brokers.tasks) == 0
         assert read <= 1000
 
