@@ -146,4 +146,4 @@ def test_a_server_that_stands_still_is_named_with_the_way_out(
         finally:
             server.process.send_signal(signal.SIGCONT)
     assert f"the server at 127.0.0.1:{server.ports['tcp']} does not answer: no reply to HELLO within 10 s" in told
-    assert "look at the server and its log, or name another with --server HOST:PORT" in told
+    assert "check the server and its log, or name another with --server HOST:PORT" in told

@@ -177,6 +177,6 @@ def why_no_client_can_connect(config: BrokerConfig, users: Users | None) -> str:
     if users is None:
         return (
             "no client can connect: no users_file is named under [access]; `journal-broker passwd FILE USER` creates "
-            "one, or accept all clients with access.anonymous = true"
+            "one, or accept all clients with access.anonymous = true (--anonymous)"
         )
     return f"no client can connect: {config.access.users_file} has no users; add one with `journal-broker passwd`"
