@@ -70,7 +70,7 @@ def test_without_spark_it_says_what_brings_it(
     assert run(["sql", "/x", "select 1"]) == 1
     told = capsys.readouterr().err
     assert "the Python package 'pyspark' is not installed; `pip install " in told
-    assert told.endswith("` installs what `journal-spark` needs\n")
+    assert told.endswith("` installs the packages that `journal-spark` needs\n")
 
 
 @pytest.mark.slow("runs Spark")

@@ -266,7 +266,7 @@ def test_a_path_that_cannot_be_read_is_named(path: str) -> None:
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(UnreadableError, match=r"no data directory.*notes\.txt"):
+    with pytest.raises(UnreadableError, match=r"neither a data directory.*notes\.txt"):
         planned({"path": tmp_path})
 
 
