@@ -1,4 +1,4 @@
-"""How much is appended at once, and what it takes in the store: the same for rows and for what measures them."""
+"""Sizes of appends, and their stored sizes, for the rows and for the measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LARGE_BATCH_BYTES = 128 << 10
 HEADER_BYTES = 88
 WAITING_TASKS = 1024
 
-# 88 bytes of header; 8 bytes of offsets and 104 of padded value for one record, 4 + 100 a record for many.
+# 88 bytes of header; one record has 8 bytes of offsets and 104 of padded value, each of several 4 + 100.
 BATCH_RECORDS = (SMALL_BATCH_BYTES - HEADER_BYTES - 16) // (VALUE_BYTES + 4)
 LARGE_BATCH_RECORDS = (LARGE_BATCH_BYTES - HEADER_BYTES - 16) // (VALUE_BYTES + 4)
 SINGLE_STORED_MB = (HEADER_BYTES + 8 + 104 + 40) / 1e6

@@ -1,4 +1,4 @@
-"""Every error that an adapter raises, whatever engine is behind it: who uses an adapter imports errors from here.
+"""All errors that an adapter raises, with any engine; users of an adapter import them from this module.
 
 All are `StorageError`; `is_retriable` says whether the same call may succeed later. Those of storage are declared in
 `shards.errors`, those of a connection to a server in `journal.protocol.errors`.

@@ -199,7 +199,7 @@ class _Driving:
         """Drain into an open sink until the lease is asked for."""
         while not self._grant.is_asked_for.is_set():
             if self._reporter.is_paused:
-                self._reporter.tell("paused")
+                self._reporter.set_state("paused")
                 await self._reporter.wait_for_requests()
                 continue
             try:
@@ -207,7 +207,7 @@ class _Driving:
                 await self._drain.require_cursor()
                 await self._find_position(sink)
                 if self._breaker.state is BreakerState.CLOSED:
-                    self._reporter.tell(BreakerState.CLOSED)
+                    self._reporter.set_state(BreakerState.CLOSED)
                 await self._run_once(sink)
             except SinkUnavailableError as error:
                 await self._wait_after_outage(error)
@@ -259,7 +259,7 @@ class _Driving:
 
     def _batch_accepted(self) -> None:
         self._breaker.succeeded()
-        self._reporter.tell(BreakerState.CLOSED)
+        self._reporter.set_state(BreakerState.CLOSED)
 
     async def _wait_after_outage(self, error: SinkUnavailableError) -> None:
         """Wait before the sink is tried again, until the back-off is over or the operator requests a retry."""
@@ -267,14 +267,14 @@ class _Driving:
         wait_s = self._breaker.failed(str(error), error.retry_after_s)
         self._slow_start.restart()
         _log.warning("bridge %s: %s; trying again in %.1f s", self._spec.name, error, wait_s)
-        reporter.tell(self._breaker.state, str(error), self._clock.now_us() + round(wait_s * _MICROSECONDS))
+        reporter.set_state(self._breaker.state, str(error), self._clock.now_us() + round(wait_s * _MICROSECONDS))
         wake_count = reporter.wake_count
         with trio.move_on_after(wait_s):
             while reporter.wake_count == wake_count and not reporter.is_paused:
                 await reporter.wait_for_requests()
         self._breaker.waited()
         if not reporter.is_paused:
-            reporter.tell(self._breaker.state, str(error))
+            reporter.set_state(self._breaker.state, str(error))
 
 
 def _unexpected(error: BaseException) -> str:

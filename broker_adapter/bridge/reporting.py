@@ -63,7 +63,7 @@ class Reporter:
     """The reporter of one driver.
 
     Attributes:
-        activity: What is reported; the driver changes it with `tell`.
+        activity: What is reported; the driver changes it with `set_state`.
         is_paused: Whether the operator has paused the queue.
         depth_count: Records that waited at the last report.
     """
@@ -86,7 +86,7 @@ class Reporter:
         self.wake_count = 0
         self.depth_count = 0
 
-    def tell(self, state: str, reason: str = "", next_attempt_us: int = 0) -> None:
+    def set_state(self, state: str, reason: str = "", next_attempt_us: int = 0) -> None:
         """Set the driver's state, and store it soon."""
         if (state, reason, next_attempt_us) == (
             self.activity.state,

@@ -39,10 +39,10 @@ class BatchRefusedError(SinkError):
 
 
 class UnwritableRowError(ValueError):
-    """A row has a value that the sink's format cannot express; the sink refuses the batch for it.
+    """A row has a value that the sink's format cannot express, so the sink refuses the batch.
 
     Attributes:
-        index: Its place among the rows, from 0.
+        index: Its index among the rows, from 0.
     """
 
     def __init__(self, index: int, reason: str) -> None:

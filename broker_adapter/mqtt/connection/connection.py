@@ -76,7 +76,7 @@ class Connection:
         services: The parts of the broker that a connection uses.
         peer: Address of the client, for the log.
         transport: Name of the transport, for the log.
-        on_admitted: Called with this connection when its client was let in.
+        on_admitted: Called with this connection when its client was accepted.
         on_ready: Called with this connection when its session has messages to send.
     """
 

@@ -18,7 +18,7 @@ from broker_adapter.mqtt.delivery.catchup import Catchup
 from broker_adapter.mqtt.delivery.current_position import CurrentPosition
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits, DeliveryStatistics
-from broker_adapter.mqtt.delivery.live_delivery import LiveDelivery, UnstoredAudience, put_now, tell
+from broker_adapter.mqtt.delivery.live_delivery import LiveDelivery, UnstoredAudience, notify_sessions, put_now
 from broker_adapter.mqtt.delivery.members import GroupMember
 from broker_adapter.mqtt.delivery.opening import EarlyRuns
 from broker_adapter.mqtt.delivery.private_feed import PrivateFeed
@@ -239,7 +239,7 @@ class Distributor:
                 put_now(inbox, arrivals, touched)
             elif inbox.wants_live(run.records[0].lsn) and inbox.put_live(run.shard, arrivals, arrivals_bytes):
                 touched[inbox] = None
-        tell(touched)
+        notify_sessions(touched)
 
     async def restore(self, inbox: Inbox, subscriptions: Mapping[str, SubscriptionOptions]) -> None:
         """Restore the subscriptions of a session: it gets what it missed since its position, then new messages.

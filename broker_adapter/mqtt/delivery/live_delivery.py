@@ -1,6 +1,7 @@
-"""Delivers what the tails bring, and messages of this broker alone, to the inboxes of the sessions that match.
+"""Delivers the records of tails, and messages of this broker only, to the inboxes of the sessions that match.
 
-Nothing here waits or reads the store: an inbox without room is left for `catchup`, or loses a message that is not kept.
+Nothing here waits or reads the store: an inbox without room is filled by `catchup` later, or drops a message that is
+not kept.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ _log = logging.getLogger("broker_adapter.mqtt.delivery.distributor")
 
 
 class LiveDelivery:
-    """The audience of the tails of stored messages; that of the others is `UnstoredAudience`.
+    """Audience of the tails of stored messages; `UnstoredAudience` is that of messages that are not kept.
 
     Args:
-        max_queued_count: Records that are kept for a subscription while it is being opened.
-        clock: For the latencies.
-        wake_waiting: Called when a tail has come further.
+        max_queued_count: Most records that are kept for a subscription while it is being opened.
+        clock: The clock of the latencies.
+        wake_waiting: Called when a tail has advanced.
 
     Attributes:
         subscribers: The subscriptions of sessions that are connected here.
-        replaying: Those of sessions that replay, which get messages that are not kept as well.
+        replaying: Subscriptions of replays, which get messages that are not kept as well.
         opening: Subscriptions that are being opened.
-        delays: How long messages were on their way.
+        delays: Delivery latencies.
         gap_count: Ranges of records that were gone before they could be delivered.
     """
 
@@ -99,7 +100,7 @@ class LiveDelivery:
                 arrivals, arrivals_bytes = run.arrivals(match, start)
                 if arrivals and inbox.put_live(shard, arrivals, arrivals_bytes):
                     touched[inbox] = None
-        self._tell(touched, delivery)
+        self._notify(touched, delivery)
 
     def deliver_unstored(self, delivery: Delivery) -> None:
         """Deliver records that are not kept to the sessions that match and have room now."""
@@ -112,12 +113,12 @@ class LiveDelivery:
             if len(self.replaying):
                 again = Run(run.shard, run.topic, run.records, origin=Origin.REPLAY, is_kept=False)
                 self._hand_out_now(self.replaying, again, touched)
-        self._tell(touched, delivery)
+        self._notify(touched, delivery)
 
-    def _tell(self, touched: dict[Inbox, None], delivery: Delivery) -> None:
+    def _notify(self, touched: dict[Inbox, None], delivery: Delivery) -> None:
         if touched:
             self.delays.note(delivery.records)
-        tell(touched)
+        notify_sessions(touched)
 
     def _hand_out_now(self, subscribers: Subscribers, run: Run, touched: dict[Inbox, None]) -> None:
         for match in subscribers.match(run.topic):
@@ -130,7 +131,7 @@ class LiveDelivery:
             shape = match.shape_for(message, match.since_lsn + 1)
             if shape is not None:
                 put_now(match.inbox, (shape.arrival(message),), touched)
-        tell(touched)
+        notify_sessions(touched)
 
     def note_gap(self, gap: Gap) -> None:
         """Count records that were gone before they could be delivered."""
@@ -164,7 +165,7 @@ def put_now(inbox: Inbox, arrivals: Iterable[Arrival], touched: dict[Inbox, None
             touched[inbox] = None
 
 
-def tell(inboxes: Iterable[Inbox]) -> None:
-    """Tell sessions that their inboxes have something for them."""
+def notify_sessions(inboxes: Iterable[Inbox]) -> None:
+    """Notify sessions that their inboxes have something to take."""
     for inbox in inboxes:
         inbox.ready()

@@ -9,7 +9,7 @@ import attrs
 from shards.back_off import BackOff
 
 STORE_BACK_OFF: Final = BackOff(0.05, 2.0)
-"""Between calls to a store that does not answer."""
+"""Back-off between calls to a store that does not answer."""
 
 
 @attrs.frozen(slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Message:
 
 
 def digest_of(topic: str, payload: bytes) -> int:
-    """What tells a message that comes again from another one under its packet identifier: 32 bits, never 0."""
+    """Digest that distinguishes a repeated message from another one with its packet identifier: 32 bits, never 0."""
     return zlib.crc32(payload, zlib.crc32(topic.encode())) or 1
 
 

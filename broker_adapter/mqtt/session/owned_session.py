@@ -52,7 +52,7 @@ _PAUSE_S: Final = 0.1
 class _MessageIds:
     """Packet identifiers of messages that belong to the session if and only if a write is carried out.
 
-    Those of received messages have their digests with them, as in `Session.inbound`.
+    For received messages the values are their digests, as in `Session.inbound`.
     """
 
     received: Mapping[int, int] = NOTHING_RECEIVED

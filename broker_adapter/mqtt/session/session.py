@@ -62,7 +62,7 @@ class Session:
         memberships: Of shared subscriptions, by (group name, topic filter).
         out: Messages under way to the client.
         inbound: Packet identifiers of QoS 2 messages from the client that are stored and not released, each with the
-            digest of its message (`message.digest_of`; 0 if it is not known).
+            digest of its message (`message.digest_of`; 0 if it is unknown).
             `Sessions.commit` adds to them; the connection removes those that PUBREL names, and saves that before it
             sends PUBCOMP.
         retained: Retained messages that are still to be sent, in the order of the subscriptions.

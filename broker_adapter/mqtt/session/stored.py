@@ -118,7 +118,7 @@ class ProgressRecord(msgspec.Struct, array_like=True, frozen=True):
         seen: Finished at QoS 0 and 1 above the position.
         inbound: Packet identifiers received and not released.
         retained: Retained messages that are still to be sent.
-        inbound_digests: Of the messages behind `inbound`, in its order; a program that knew none has left them out.
+        inbound_digests: Digests of the messages of `inbound`, in its order; empty if an older program wrote the record.
     """
 
     claim: int
