@@ -31,7 +31,7 @@ def _parse_name(value: object) -> str:
     try:
         return check_name(parse_text(value))
     except InvalidNameError as error:
-        raise ValueError("is no name of a bridge") from error
+        raise ValueError("is not a name of a bridge") from error
 
 
 def _parse_filters(value: object) -> tuple[str, ...]:
@@ -41,19 +41,19 @@ def _parse_filters(value: object) -> tuple[str, ...]:
     try:
         return tuple(validate_filter(parse_text(each)) for each in values)
     except InvalidNameError as error:
-        raise ValueError("is no topic filter") from error
+        raise ValueError("is not a topic filter") from error
 
 
 def _parse_fields(value: object) -> Mapping[str, str]:
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-        raise TypeError("is no table of texts")
+        raise TypeError("is not a table of texts")
     Projection(value)
     return value
 
 
 def _parse_sink(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise TypeError("is no table")
+        raise TypeError("is not a table")
     if not isinstance(value.get("type"), str):
         raise TypeError("has no type")
     return value

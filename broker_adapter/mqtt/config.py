@@ -52,7 +52,7 @@ def _parse_store(value: object) -> str:
     url = parse_text(value)
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in ENGINES:
-        raise ValueError("is no store")
+        raise ValueError("is not a store URL")
     return url
 
 
@@ -60,7 +60,7 @@ def _parse_id(value: object) -> str:
     # A number is accepted, too, so that brokers can be numbered without quotation marks.
     name = str(value) if isinstance(value, int) and not isinstance(value, bool) else parse_text(value)
     if name and _NAME.fullmatch(name) is None:
-        raise ValueError("is no id")
+        raise ValueError("is not a broker id")
     return name
 
 
@@ -68,14 +68,14 @@ def _parse_filter(value: object) -> str:
     try:
         return validate_filter(parse_text(value))
     except InvalidNameError as error:
-        raise ValueError("is no topic filter") from error
+        raise ValueError("is not a topic filter") from error
 
 
 def _parse_prefix(value: object) -> str:
     try:
         prefix = validate_shard_name(parse_text(value))
     except InvalidNameError as error:
-        raise ValueError("is no shard name") from error
+        raise ValueError("is not a shard name") from error
     if prefix.startswith(BROKER_PREFIX) or prefix.endswith("/"):
         raise ValueError("cannot be used")
     return prefix
@@ -92,7 +92,7 @@ def _parse_names(value: object) -> tuple[str, ...]:
 def _parse_qos(value: object) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
     if not values or not all(type(each) is int and each in _QOS for each in values):
-        raise ValueError("is no QoS")
+        raise ValueError("is not a list of QoS levels")
     return tuple(sorted(set(values)))
 
 

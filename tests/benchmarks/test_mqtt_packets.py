@@ -41,7 +41,7 @@ def test_acknowledgements_are_counted_in_any_pieces(ids: list[int], piece: int) 
 )
 def test_anything_else_than_an_acknowledgement_fails_the_run(other: bytes) -> None:
     stream = puback(1) + other
-    with pytest.raises(LoadError, match="something else"):
+    with pytest.raises(LoadError, match="other packets than PUBACKs"):
         packets.PubackCounter()(bytearray(stream), len(stream))
 
 

@@ -94,8 +94,8 @@ def test_a_null_that_was_sent_is_brought(source: str) -> None:
     ("source", "words"),
     [
         ("$.value ?? none", "with a default in JSON as"),
-        ("topic[1] ?? none", "whose default is no JSON"),
-        ("header:a ?? b", "whose default is no JSON"),
+        ("topic[1] ?? none", "whose default is not JSON"),
+        ("header:a ?? b", "whose default is not JSON"),
         ("nothing ?? 1", "is none of"),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_packet_identifier_out_of_bounds_is_refused(packet_id: int) -> None:
     [
         ("a", 3, Properties(), "QoS 3"),
         ("a" * 65_536, 0, Properties(), "65536 bytes"),
-        ("a", 0, Properties(receive_maximum=1), "may not be there"),
+        ("a", 0, Properties(receive_maximum=1), "not allowed there"),
         ("a", 0, Properties(message_expiry_interval=1 << 32), "does not fit into 4 bytes"),
     ],
 )

@@ -41,7 +41,7 @@ TOO_LONG = "a" * 65_536
         (Publish("a", properties=Properties(correlation_data=bytes(65_536))), "has 65536 bytes"),
         (Publish("a", properties=Properties(topic_alias=65_536)), "does not fit into 2 bytes"),
         (Publish("a", properties=Properties(payload_format_indicator=256)), "does not fit into 1 bytes"),
-        (Publish("a", properties=Properties(subscription_identifiers=(268_435_456,))), "no variable byte integer"),
+        (Publish("a", properties=Properties(subscription_identifiers=(268_435_456,))), "not a variable byte integer"),
         (Publish("a", properties=Properties(message_expiry_interval=-1)), "does not fit into 4 bytes"),
         (Puback(0), "packet identifier is 0"),
         (Puback(65_536), "packet identifier is 65536"),

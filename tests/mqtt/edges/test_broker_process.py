@@ -238,7 +238,7 @@ def test_what_keeps_a_broker_from_starting_is_one_line_with_the_way_out(tmp_path
             f"cannot listen on {address} (listen.mqtt): Address already in use; choose another with --listen HOST:PORT "
             "or --set listen.mqtt=HOST:PORT, or in the configuration"
         )
-    assert "override broker.store: [broker] store = 'redis:' is no store; allowed:" in fail("--store", "redis:")
+    assert "override broker.store: [broker] store = 'redis:' is not a store URL; allowed:" in fail("--store", "redis:")
     assert "must name a directory and nothing else" in fail("--store", "embedded:", "--listen", "127.0.0.1:0")
     assert "/none cannot be read: No such file" in fail("--config", "/none")
     assert "/none cannot be read: No such file" in fail("--set", "access.users_file=/none", *ALONE)

@@ -216,7 +216,10 @@ def test_a_configuration_that_a_broker_can_start_with(
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (["broker.store=redis:"], "override broker.store: [broker] store = 'redis:' is no store; allowed: a URL"),
+        (
+            ["broker.store=redis:"],
+            "override broker.store: [broker] store = 'redis:' is not a store URL; allowed: a URL",
+        ),
         (["access.users_file=/none"], "/none cannot be read: No such file or directory; `journal passwd /none"),
         (
             ["tls.certificate_file=/none", "tls.key_file=/none"],

@@ -167,9 +167,12 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[broker]\nid = 'a b'", "[broker] id = 'a b' is no id; allowed: up to 64 letters,"),
+        ("[broker]\nid = 'a b'", "[broker] id = 'a b' is not a broker id; allowed: up to 64 letters,"),
         ("[broker]\nid = true", "[broker] id = true is not a text; allowed: up to 64"),
-        ("[broker]\nstore = 'redis://x'", "[broker] store = 'redis://x' is no store; allowed: a URL that begins with"),
+        (
+            "[broker]\nstore = 'redis://x'",
+            "[broker] store = 'redis://x' is not a store URL; allowed: a URL that begins with",
+        ),
         ("[broker]\nstores = 'memory:'", "[broker] stores = 'memory:' is unknown; did you mean store?"),
         ("[listen]\nmqtt = ''", "[listen] names no address, so no client could connect"),
         ("[listen]\nmqtts = ':1'", "[listen] mqtts = ':1' is not an address; allowed"),
@@ -195,11 +198,11 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
         ),
         (
             "[[storage]]\ntopics = 'a'\nstorage = 'file'\n[[storage]]\ntopics = 'a#'\nstorage = 'file'",
-            "[[storage]] number 2: topics = 'a#' is no topic filter; allowed: a topic filter such as",
+            "[[storage]] number 2: topics = 'a#' is not a topic filter; allowed: a topic filter such as",
         ),
         (
             "[[storage]]\ntopics = 'a'\nqos = [3]\nstorage = 'file'",
-            "[[storage]] number 1: qos = [3] is no QoS; allowed: a list of 0, 1 and 2",
+            "[[storage]] number 1: qos = [3] is not a list of QoS levels; allowed: a list of 0, 1 and 2",
         ),
         (
             "[[storage]]\ntopics = 'a'\nstorage = 'disk'",

@@ -246,9 +246,9 @@ async def test_a_file_of_authorities_that_is_none(tmp_path: Path, text: bytes) -
         ({"user": "a:b"}, "colon"),
         ({"ca_file": "a"}, "not https"),
         ({"headers": {"Content-Length": "1"}}, "sets itself"),
-        ({"headers": {"X Y": "1"}}, "no header can have"),
-        ({"headers": {"X": "s3cret\n"}}, "characters that no header"),
-        ({"headers": {"authorization": "x"}, "token": "y"}, "Authorization beside"),
+        ({"headers": {"X Y": "1"}}, "not a valid header name"),
+        ({"headers": {"X": "s3cret\n"}}, "characters that are not allowed"),
+        ({"headers": {"authorization": "x"}, "token": "y"}, "Authorization, and user or token"),
     ],
 )
 def test_settings_that_do_not_go_together(settings: dict[str, Any], told: str) -> None:

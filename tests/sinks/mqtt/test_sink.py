@@ -81,7 +81,7 @@ async def test_a_message_that_is_too_large_is_refused_unsent(broker: ScriptedBro
             await sink.write(messages("a", "x" * 100, "b"))
     ((refusal),) = told.value.refusals
     assert refusal.index == 1
-    assert "the broker takes 100" in refusal.reason
+    assert "the broker accepts 100" in refusal.reason
     assert payloads_of(broker.published) == [b"a", b"b"]
 
 
@@ -196,7 +196,7 @@ async def test_a_message_over_which_the_broker_just_closes_is_found(broker: Scri
         (Connack(reason_code=ReasonCode.BAD_USER_NAME_OR_PASSWORD), "another user and password"),
         (Connack(reason_code=ReasonCode.SERVER_UNAVAILABLE), r"server unavailable \(0x88\)"),
         (Connack(reason_code=ReasonCode.UNSUPPORTED_PROTOCOL_VERSION), "set version"),
-        (Connack(properties=Properties(maximum_qos=0)), "QoS 0 alone"),
+        (Connack(properties=Properties(maximum_qos=0)), "only QoS 0"),
         (Connack(properties=Properties(retain_available=0)), "set retain to false"),
     ],
 )
@@ -206,7 +206,7 @@ async def test_a_broker_that_does_not_let_it_in_is_out(broker: ScriptedBroker, c
         with pytest.raises(SinkUnavailableError, match=told) as error:
             await sink.check()
         assert "s3cret" not in str(error.value)
-        with pytest.raises(SinkUnavailableError, match="check comes first"):
+        with pytest.raises(SinkUnavailableError, match="call check first"):
             await sink.write(messages("a"))
 
 
@@ -264,7 +264,7 @@ async def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
 
 async def test_columns_that_rows_do_not_have(broker: ScriptedBroker) -> None:
     for settings in ({"topic": "{nothing}"}, {"payload": "nothing"}):
-        with pytest.raises(ConfigurationError, match="a column nothing, but rows have topic, payload"):
+        with pytest.raises(ConfigurationError, match="a column nothing, but rows have the columns topic, payload"):
             async with sink_of(broker, **settings):
                 pass
 
