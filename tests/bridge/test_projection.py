@@ -96,7 +96,7 @@ def test_a_null_that_was_sent_is_brought(source: str) -> None:
         ("$.value ?? none", "with a default in JSON as"),
         ("topic[1] ?? none", "whose default is not JSON"),
         ("header:a ?? b", "whose default is not JSON"),
-        ("nothing ?? 1", "is none of"),
+        ("nothing ?? 1", "is not one of"),
     ],
 )
 def test_a_default_that_is_no_json_is_refused(source: str, words: str) -> None:
