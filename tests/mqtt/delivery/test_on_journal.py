@@ -106,3 +106,23 @@ async def test_shares_survive_a_cut_and_nothing_is_left_over(tmp_path: Path) -> 
             taken: set[bytes] = set()
             while len(taken) < 40:
                 taken.update(*await take_shares(sessions, 1))
+
+
+async def test_messages_that_the_store_cannot_read_are_named_and_hold_up_no_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A session that was away passes over what a missing file held: the log names the shard and the file."""
+    async with serving(tmp_path) as served, open_adapter(f"journal://{served.address}") as store:
+        async with delivering(store) as broker:
+            for topic in ("a/1", "a/2"):
+                await broker.publish(topic, topic.encode())
+            lost = (await store.describe_shard("a/1")).shard_id
+    [log] = tmp_path.glob(f"**/log/*/{lost:016x}-*.log")
+    log.unlink()
+    async with serving(tmp_path) as served, open_adapter(f"journal://{served.address}") as store:
+        async with delivering(store) as broker:
+            session = broker.session("c", position_lsn=0)
+            await session.restore({"a/#": 0})
+            assert await session.take(1) == [b"a/2"]
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert any("shard 'a/1' is delivered no more" in error and str(log) in error for error in errors)
