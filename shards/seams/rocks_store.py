@@ -12,6 +12,8 @@ The prefix bytes are part of the stored format and never change their meaning.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -111,6 +113,7 @@ class RocksStore:
             self._db: Rdict | None = Rdict(path, _options(write_buffer_bytes, cache_bytes, open_files))
         except Exception as error:
             raise_opening_error(path, error)
+        self._identity = _identity(path)
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         db = self._open_db()
@@ -363,6 +366,7 @@ class RocksStore:
     def flush(self) -> None:
         with self._flushing:
             db = self._writable_db()
+            self._require_directory()
             self._look_for_space(db)
             self._catch_up(db, self._queue.taken)
             try:
@@ -372,6 +376,20 @@ class RocksStore:
                 if self._may_wait(error):
                     raise self._disk_full() from error
                 self._raise(error)
+
+    def _require_directory(self) -> None:
+        """Flush nothing into a directory that took the place of the one that was opened.
+
+        RocksDB creates tables by their path, and records them in a file that it holds open: in a directory that was
+        unmounted or moved since. Put back, that directory would lack the tables, and a checkpoint would have recycled
+        the journal.
+        """
+        if _identity(self._path) != self._identity:
+            self._failure = (
+                f"{self._path} is missing, or is another directory than the one that was opened: it was unmounted, "
+                f"moved or replaced. Mount it or put it back, and start again; nothing more is written until then"
+            )
+            raise StorageFailedError(self._failure)
 
     def copy_to(self, path: str) -> None:
         with self._flushing:
@@ -397,7 +415,11 @@ class RocksStore:
         # A flush in another thread uses the database; closing it in the meantime would make the flush fail.
         with self._flushing:
             db, self._db = self._db, None
-            if db is not None:
+            if db is not None and _identity(self._path) != self._identity:
+                # See `_require_directory`. RocksDB flushes whenever it is closed or freed. With one more reference it never
+                # is, as after a kill.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+            elif db is not None:
                 # RocksDB flushes once more, and reports a failure. That does not matter: what `flush` did not make
                 # durable was not promised. The lock is released when the object is freed.
                 with contextlib.suppress(Exception):
@@ -421,6 +443,15 @@ class RocksStore:
             raise CorruptionError(self._path, 0, f"RocksDB reports: {text}") from error
         self._failure = f"the store in {self._path} failed: {text}; nothing more is written until it is opened again"
         raise StorageFailedError(self._failure) from error
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which directory there is at a path, by file system and inode; None for none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class _TooManySkippedError(Exception):

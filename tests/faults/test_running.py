@@ -250,3 +250,28 @@ def test_a_stop_under_load_keeps_every_acknowledged_record(data: Path) -> None:
             found = client.read(client.open(load.shard))
             assert found[: len(load.acknowledged)] == load.acknowledged
         assert server.stop() == 0
+
+
+@pytest.mark.slow("starts servers")
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_views_whose_directory_went_away_were_flushed_into_another_and_could_not_be_opened_any_more(
+    data: Path, *, is_replaced: bool
+) -> None:
+    """What an unmount of ``state/`` under a running server does: RocksDB made its table in the directory below.
+
+    The server ended with status 0 and had recycled its journal. Mounted again, ``state/`` lacked the table.
+    """
+    state, aside = data / "state", data.parent / "aside"
+    with running(data) as server:
+        with server.client() as client:
+            client.append(client.open("a", ShardConfig()), b"1", b"2")
+        state.rename(aside)
+        if is_replaced:
+            state.mkdir()
+        assert server.stop() == 74
+        assert f"{state} is missing, or is another directory than the one that was opened" in server.log.read_text()
+    if is_replaced:
+        state.rmdir()
+    aside.rename(state)
+    with running(data) as server, server.client() as client:
+        assert client.read(client.open("a")) == [b"1", b"2"]
