@@ -93,14 +93,30 @@ def fates_against(sabotage: Sabotage, seed: int) -> list[Fate]:
     return [sabotage.aim(rng) for _ in range(5)]
 
 
+class SabotageMisfitError(Exception):
+    """A sabotage that does not fit the engine any more."""
+
+
+def _is_misfit(error: BaseException | None) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_misfit, error.exceptions))
+    return isinstance(error, TypeError | AttributeError | NameError)
+
+
 def find(sabotage: Sabotage, seeds: Sequence[int]) -> SequenceFailedError | None:
-    """Run sequences under a sabotage until one breaks a promise that the sound engine keeps in the same sequence."""
+    """Run sequences under a sabotage until one breaks a promise that the sound engine keeps in the same sequence.
+
+    Raises:
+        SabotageMisfitError: The engine changed, and the sabotage is an error in itself: it proves nothing.
+    """
     for seed in seeds:
         fates = fates_against(sabotage, seed)
         try:
             with in_force(sabotage):
                 run_fates(fates, seed)
         except SequenceFailedError as caught:
+            if _is_misfit(caught.__cause__):
+                raise SabotageMisfitError(f"an engine that {sabotage.name} does not run: {caught}") from caught
             try:
                 run_fates(fates, seed)
             except SequenceFailedError:
@@ -396,7 +412,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("does not check the sequence of a producer")
 def _(patch: Patch) -> None:
-    patch.setattr("journal.engine.write.appender.answer_to", lambda producer, sequence, places: (Answer.STORE, -1))
+    patch.setattr("journal.engine.write.appender.answer_to", lambda *_: (Answer.STORE, -1))
 
 
 @_sabotage("forgets the sequences of producers in replay")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.sabotage import SABOTAGES, Sabotage, find
+from journal.engine.write import appender
+from tests.crash.sabotage import SABOTAGES, Sabotage, SabotageMisfitError, find
 
 QUICK = (
     "acknowledges before the journal is synced",
@@ -22,6 +23,16 @@ SEEDS = 200
 def test_there_are_many_ways_with_names_of_their_own() -> None:
     assert len({sabotage.name for sabotage in SABOTAGES}) == len(SABOTAGES) >= 30
     assert {sabotage.name for sabotage in SABOTAGES} >= set(QUICK)
+
+
+def test_a_sabotage_that_does_not_fit_the_engine_counted_as_caught() -> None:
+    """A parameter was added to what it replaced, so it proved nothing but that a call failed."""
+
+    def without_parameters(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(appender, "answer_to", lambda: None)
+
+    with pytest.raises(SabotageMisfitError, match="an engine that has other parameters does not run"):
+        find(Sabotage("has other parameters", without_parameters), range(20))
 
 
 @pytest.mark.slow("sequences of crashes for each defect")
