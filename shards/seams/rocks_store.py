@@ -416,8 +416,8 @@ class RocksStore:
         with self._flushing:
             db, self._db = self._db, None
             if db is not None and _identity(self._path) != self._identity:
-                # See `_require_directory`. RocksDB flushes whenever it is closed or freed. With one more reference it is
-                # never freed, as after a kill.
+                # See `_require_directory`. RocksDB flushes when it is closed or freed. One more reference keeps it from
+                # being freed, as after a kill.
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
             elif db is not None:
                 # RocksDB flushes once more, and reports a failure. That does not matter: what `flush` did not make
