@@ -269,7 +269,9 @@ def test_views_whose_directory_went_away_were_flushed_into_another_and_could_not
         if is_replaced:
             state.mkdir()
         assert server.stop() == 74
-        assert f"{state} is missing, or is another directory than the one that was opened" in server.log.read_text()
+        # Without a directory the look at free space, once a second, may find out first.
+        told = f"{state} is missing, or is another directory than the one that was opened"
+        assert told in server.log.read_text() or (not is_replaced and f"'{state}'" in server.log.read_text())
     if is_replaced:
         state.rmdir()
     aside.rename(state)
