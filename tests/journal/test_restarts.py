@@ -229,5 +229,5 @@ async def test_an_entry_of_a_newer_program_is_named_by_a_start_and_by_a_dump(tmp
             pass
     copy = tmp_path / "journal.jnl"
     copy.write_bytes(file.pread(file.size(), 0))
-    with pytest.raises(CorruptionError, match=r"the payload is no put_state"):
+    with pytest.raises(CorruptionError, match=r"the payload is not a valid put_state"):
         dump(str(copy))
