@@ -70,7 +70,7 @@ def test_the_web_service_sees_rows_that_come_twice_or_not(offsets: list[int], in
     service = WebService()
     for offset in offsets:
         service.take([{"offset": offset}])
-    assert service.told == {"rows": len(offsets), "in_order": in_order}
+    assert service.state == {"rows": len(offsets), "in_order": in_order}
 
 
 def test_messages_that_are_no_whole_chunks_are_refused(tmp_path: Path) -> None:

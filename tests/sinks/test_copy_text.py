@@ -76,7 +76,7 @@ def test_a_block_has_a_line_for_each_row() -> None:
         ("text", "\ud800", "half a character"),
         ("bytea", "\ud800", "half a character"),
         ("jsonb", {"a": "\ud800"}, "cannot be written as JSON"),
-        ("timestamptz", 10**18, "no year"),
+        ("timestamptz", 10**18, "not in a year"),
     ],
 )
 def test_a_row_that_cannot_be_written_is_named(type_name: str, value: Value, reason: str) -> None:
