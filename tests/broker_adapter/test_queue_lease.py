@@ -92,7 +92,7 @@ async def test_a_driver_stands_aside_for_who_asks_and_comes_back(
         assert await find_request(adapter, QUEUE) is None
         nursery.cancel_scope.cancel()
     assert turns.order == ["bridge", "spark", "bridge"]
-    assert turns.reasons == ["bridge does not drive the cache queue 'plant' any more: spark asked for it"]
+    assert turns.reasons == ["bridge does not drive the cache queue 'plant' any more: spark requested it"]
 
 
 async def test_of_many_drivers_none_takes_it_before_who_asks(
@@ -179,7 +179,7 @@ async def test_who_asks_takes_the_lease_of_a_driver_that_is_gone(
 
 
 async def test_who_asked_and_lost_the_lease_is_told(adapter: StorageAdapter, autojump_clock: MockClock) -> None:
-    with pytest.raises(QueueLostError, match=r"spark does not drive the cache queue 'plant' .*: somebody else took it"):
+    with pytest.raises(QueueLostError, match=r"spark does not drive the cache queue 'plant' .*: another process took it over"):
         async with lease_of(adapter, "spark").hold(ask=True):
             await adapter.put_state(lease_key(QUEUE), encode(Lease("usurper", "claim", 9, 0)))
             await trio.sleep_forever()

@@ -37,7 +37,7 @@ async def test_shards_are_listed_with_rates_and_filtered(served: Served, browser
     await page.says("plant/line2/noise")
     await page.fill("input[name=filter]", "plant/#/bad")
     await page.press("Enter")
-    await page.says("has '#' that is not the whole last level")
+    await page.says("has '#' elsewhere than as the whole last level")
     assert [error for error in page.errors if "status of 400" not in error] == []
 
 

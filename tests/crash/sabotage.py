@@ -412,7 +412,7 @@ def _(patch: Patch) -> None:
 
 @_sabotage("does not check the sequence of a producer")
 def _(patch: Patch) -> None:
-    patch.setattr("journal.engine.write.appender.answer_to", lambda *_: (Answer.STORE, -1))
+    patch.setattr("journal.engine.write.producer_sequences.answer_to", lambda *_: (Answer.STORE, -1))
 
 
 @_sabotage("forgets the sequences of producers in replay")

@@ -251,7 +251,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(name=names)
     def seal(self, name: str) -> None:
         if name in self.shards:
-            self.commands("seal", name)
+            self.commands("roll", name)
 
     @rule(name=names)
     def seal_and_wait(self, name: str) -> None:

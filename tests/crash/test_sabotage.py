@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.engine.write import appender
+from journal.engine.write import producer_sequences
 from tests.crash.sabotage import SABOTAGES, Sabotage, SabotageMisfitError, find
 
 QUICK = (
@@ -29,7 +29,7 @@ def test_a_sabotage_that_does_not_fit_the_engine_counted_as_caught() -> None:
     """A parameter was added to what it replaced, so it proved nothing but that a call failed."""
 
     def without_parameters(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(appender, "answer_to", lambda: None)
+        patch.setattr(producer_sequences, "answer_to", lambda: None)
 
     with pytest.raises(SabotageMisfitError, match="an engine that has other parameters does not run"):
         find(Sabotage("has other parameters", without_parameters), range(20))

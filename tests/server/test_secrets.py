@@ -128,7 +128,7 @@ def test_commands_reach_a_server_with_tls_and_users_and_no_secret_shows(tmp_path
                 "wrong user name",
                 "expired at 2001",
                 "no credentials",
-                "not to be trusted",
+                "is not trusted",
                 "connect with journals://",
                 "wrong user name",
             ],

@@ -125,4 +125,4 @@ async def test_messages_that_the_store_cannot_read_are_named_and_hold_up_no_othe
             await session.restore({"a/#": 0})
             assert await session.take(1) == [b"a/2"]
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert any("shard 'a/1' is delivered no more" in error and str(log) in error for error in errors)
+    assert any("shard 'a/1' is not delivered any more" in error and str(log) in error for error in errors)
