@@ -41,10 +41,13 @@ class _Feed(Feed):
         self.start_lsn = feed.start_lsn
         self._store = store
         self._feed = feed
+        self._has_delivered = False
 
     async def __anext__(self) -> Delivery | Progress:
         item = await self._feed.__anext__()
-        if isinstance(item, Progress):
+        if isinstance(item, Delivery):
+            self._has_delivered = True
+        elif self._has_delivered:
             await self._store.tells.wait()
         return item
 
