@@ -179,7 +179,9 @@ async def test_who_asks_takes_the_lease_of_a_driver_that_is_gone(
 
 
 async def test_who_asked_and_lost_the_lease_is_told(adapter: StorageAdapter, autojump_clock: MockClock) -> None:
-    with pytest.raises(QueueLostError, match=r"spark does not drive the cache queue 'plant' .*: another process took it over"):
+    with pytest.raises(
+        QueueLostError, match=r"spark does not drive the cache queue 'plant' .*: another process took it over"
+    ):
         async with lease_of(adapter, "spark").hold(ask=True):
             await adapter.put_state(lease_key(QUEUE), encode(Lease("usurper", "claim", 9, 0)))
             await trio.sleep_forever()
