@@ -74,7 +74,7 @@ async def opened(
 
 
 class Gate:
-    """A converter that writes when it is let, or fails as it is told."""
+    """A converter that waits until the test lets it write, or fails with the error that the test sets."""
 
     def __init__(self, files: SimulatedFileSystem) -> None:
         self._files = files

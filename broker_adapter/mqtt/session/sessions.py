@@ -248,7 +248,7 @@ class Sessions:
         version: Version,
         may_have_left: Callable[[bool], bool] = lambda _is_owned: False,
     ) -> OpenedSession:
-        """Make this broker the owner of the client's session, whoever owned it before, or create a new session.
+        """Make this broker the owner of the client's session, in place of any earlier owner, or create a new session.
 
         For MQTT 3.1.1: ``clean_start`` is clean session, and ``expiry_interval_s`` is 0 with it, else the longest that
         is configured. Must not return until the ownership is durable.

@@ -53,7 +53,7 @@ def claim_nothing() -> None:
 
 
 def stop_at_foreign() -> None:
-    """A record that fits into no packet ends the connection of whoever has subscribed to it."""
+    """A record that fits into no packet ends the connection of each subscriber."""
 
     def template(self: MessageSender, *arguments: Any) -> PublishTemplate | None:
         try:
