@@ -113,8 +113,11 @@ async def keep_session(
                     is_short = last_seen - began_at <= backoff.longest_delay_s(short_count)
                     attempt = short_count = short_count + 1 if is_short else 0
             except StorageError as error:
-                # A call only reports that the connection has ended; the connection has the reason.
-                reason = (connection.reason if connection is not None else None) or error
+                reason = error
+                if isinstance(error, ConnectionLostError) and connection is not None and connection.reason is not None:
+                    # A call only reports that the connection has ended; the connection has the reason. A refusal is
+                    # its own reason, also if the server has closed the connection before this task went on.
+                    reason = connection.reason
             nursery.cancel_scope.cancel()
         if began:
             owner.session_ended(reason)

@@ -11,8 +11,8 @@ from trio.testing import MockClock
 
 from journal.client.connection import Connection
 from journal.client.session_keeper import SessionTimes, keep_session
-from journal.protocol import Frame, FrameParser, Op, encode, frames, messages
-from journal.protocol.errors import ConnectionLostError
+from journal.protocol import Frame, FrameParser, Op, encode, encode_error, frames, messages
+from journal.protocol.errors import AuthenticationError, ConnectionLostError
 from journal.protocol.messages import HelloReply
 from shards.back_off import BackOff
 from shards.errors import StorageError
@@ -55,11 +55,32 @@ class ScriptedTransport:
         await trio.lowlevel.checkpoint()
 
 
+class RefusingTransport(ScriptedTransport):
+    """Refuses HELLO, and has the end of the stream at hand right behind the refusal."""
+
+    def __init__(self) -> None:
+        super().__init__(1000.0)
+        self._has_ended = False
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        if self._has_ended:
+            return 0
+        size_bytes = await super().receive_into(buffer)
+        self._has_ended = True
+        return size_bytes
+
+    def _take(self, frame: Frame) -> None:
+        if frame.op == Op.HELLO:
+            refusal = AuthenticationError("the token expired")
+            self._answers.send_nowait(encode_error(frame.correlation, frame.op, refusal))
+
+
 @attrs.define
 class Owner:
-    """Notes when sessions end."""
+    """Notes when sessions end, and the error after which none is opened any more."""
 
     ended_s: list[float] = attrs.Factory(list)
+    refusal: StorageError | None = None
 
     async def prepare_session(self, connection: Connection, hello: HelloReply) -> None:
         await trio.lowlevel.checkpoint()
@@ -71,7 +92,7 @@ class Owner:
         self.ended_s.append(trio.current_time())
 
     def session_refused(self, error: StorageError) -> None:
-        raise AssertionError(error)
+        self.refusal = error
 
     def appended(self, acks: Iterator[tuple[int, int, int, int, int]]) -> None:
         raise AssertionError
@@ -116,6 +137,7 @@ async def delays_of(script: Sequence[float]) -> list[float]:
         nursery.start_soon(lambda: keep_session(owner, connect, name="c", backoff=BACK_OFF, times=TIMES))
         await is_over.wait()
         nursery.cancel_scope.cancel()
+    assert owner.refusal is None
     ends = sorted([*failed_s, *owner.ended_s])
     return [tried - end for end, tried in zip(ends, tried_s[1:], strict=True)]
 
@@ -142,3 +164,18 @@ async def test_sessions_that_end_at_once_are_failures(autojump_clock: MockClock,
     delays = (await delays_of([*before, *[0.001] * 10]))[len(before) :]
     assert delays[0] <= 2 * BACK_OFF.first_s
     assert delays[-1] >= BACK_OFF.longest_s / 2
+
+
+async def test_a_refusal_is_the_reason_also_if_the_server_has_closed_the_connection_meanwhile(
+    autojump_clock: MockClock,
+) -> None:
+    """A command with an expired token reported now and then that the server does not answer."""
+
+    async def connect(_nursery: trio.Nursery) -> RefusingTransport:
+        await trio.lowlevel.checkpoint()
+        return RefusingTransport()
+
+    owner = Owner()
+    with trio.fail_after(100.0):
+        await keep_session(owner, connect, name="c", backoff=BACK_OFF, times=TIMES)
+    assert isinstance(owner.refusal, AuthenticationError)
