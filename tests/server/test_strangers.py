@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import attrs
 import pytest
 import trio
 from structlog.testing import capture_logs
 
 from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, RemoteProtocolError, UnknownHandleError
-from shards.errors import StorageError, UnknownProducerError
+from shards.errors import InvalidNameError, StorageError, UnknownProducerError
 from shards.model import Mode
 from tests.server.people import EXPIRED_TOKEN, PASSWORD, TOKEN, guarded, rule
 from tests.server.serving import FILE, RawClient, Served, batch_of
@@ -319,3 +320,29 @@ async def test_who_guesses_is_slowed_down_and_told_so(tmp_path: Path) -> None:
                 pass
         async with served.client(user="bob", password=PASSWORD):
             pass
+
+
+async def test_a_shard_with_the_name_of_a_groups_filter_does_not_lead_into_the_group(tmp_path: Path) -> None:
+    """Both were one key, so a shard called ``filter secret/#`` was the filter ``secret/#``."""
+    rules = (
+        rule("#", principal="admin"),
+        rule("secret/#", allow=False),
+        rule("#", principal="anna"),
+    )
+    async with (
+        guarded(tmp_path, *rules) as served,
+        served.client(user="admin", password=PASSWORD) as admin,
+        served.client(user="anna", password=PASSWORD) as anna,
+    ):
+        on_filter = messages.SubscribeRequest(
+            1, credit_bytes=1000, start="earliest", filter="secret/#", group="billing"
+        )
+        handle = await admin.open("secret/a")
+        await admin.call(Op.SUBSCRIBE, on_filter)
+        with pytest.raises(InvalidNameError, match="shard name"):
+            await anna.call(Op.SUBSCRIBE, attrs.evolve(on_filter, filter=None, shard="filter secret/#"))
+        with pytest.raises(NotAuthorizedError):
+            await anna.call(Op.SUBSCRIBE, on_filter)
+        assert served.engine.parts.subscriptions.count == 1
+        await admin.append_values(handle, b"secret")
+        assert (await admin.push()).first_offset == 0

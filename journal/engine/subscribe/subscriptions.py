@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
+import attrs
 import trio
 
 from journal.engine.read.read_retries import ReadRetries
@@ -30,7 +31,7 @@ from shards.position import Start
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
 from shards.topics.filter_index import FilterIndex
-from shards.topics.names import validate_name
+from shards.topics.names import validate_name, validate_shard_name
 from shards.topics.reserved_names import group_cursor
 from shards.topics.topic_filters import validate_filter
 
@@ -152,6 +153,19 @@ class Subscription:
 AnySubscription: TypeAlias = Subscription | FilterSubscription | Member
 
 
+@attrs.frozen(slots=True)
+class _GroupKey:
+    """Which members share records: those of the same group on the same shard, or on the same filter.
+
+    The two are fields of their own: a text that stands for both would let one who may only subscribe to a shard of some
+    name join the group on a filter.
+    """
+
+    group: str
+    shard: str | None
+    topic_filter: str | None
+
+
 class Subscriptions:
     """All subscriptions of an engine."""
 
@@ -171,9 +185,9 @@ class Subscriptions:
         self._clock = WatermarkTimer(committed_lsn)
         self._retries = ReadRetries()
         self._group_filters: FilterIndex[SharedGroup] = FilterIndex()
-        self._groups: dict[tuple[str, str], SharedGroup] = {}
+        self._groups: dict[_GroupKey, SharedGroup] = {}
         # Groups that collect their shards, or store their last positions.
-        self._busy: dict[tuple[str, str], trio.Event] = {}
+        self._busy: dict[_GroupKey, trio.Event] = {}
         self._left: deque[FilterSubscription] = deque()
         self._left_any = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -229,6 +243,7 @@ class Subscriptions:
         Raises:
             InvalidRequestError: Both or neither of shard and filter, an offset for a filter, or an end for anything but
                 a filter outside a group.
+            InvalidNameError: The shard, filter or group has a name that none can have.
             ShardNotFoundError: The shard does not exist.
             OffsetOutOfRangeError: The shard does not have the start offset.
         """
@@ -236,6 +251,8 @@ class Subscriptions:
             raise InvalidRequestError("a subscription names either a shard or a filter")
         if until_lsn is not None and (topic_filter is None or group is not None):
             raise InvalidRequestError("only a subscription by filter, and outside a group, can end after an lsn")
+        if shard is not None:
+            validate_shard_name(shard)
         if topic_filter is not None:
             validate_filter(topic_filter)
             if start.kind == "offset":
@@ -332,7 +349,7 @@ class Subscriptions:
     ) -> Member:
         if self._nursery is None:
             raise InvalidRequestError("group subscriptions need a running engine")
-        key = (name, shard if shard is not None else f"filter {topic_filter}")
+        key = _GroupKey(name, shard, topic_filter)
         while (busy := self._busy.get(key)) is not None:
             # While its shards are collected: afterwards the group exists, or was refused. While it ends: afterwards its
             # positions are stored, and the new group continues there.
@@ -364,7 +381,7 @@ class Subscriptions:
             self._group_ready(key, gathered)
         return member
 
-    def _group_ready(self, key: tuple[str, str], event: trio.Event) -> None:
+    def _group_ready(self, key: _GroupKey, event: trio.Event) -> None:
         if self._busy.get(key) is event:
             del self._busy[key]
         event.set()
@@ -372,7 +389,7 @@ class Subscriptions:
     def _member_left(self) -> None:
         self.count -= 1
 
-    def _drop_group(self, key: tuple[str, str], ended: trio.Event) -> None:
+    def _drop_group(self, key: _GroupKey, ended: trio.Event) -> None:
         group = self._groups.pop(key, None)
         if not ended.is_set():
             self._busy[key] = ended
