@@ -46,6 +46,11 @@ class Bucket:
         self._fill(now)
         return max(0.0, -self._level / self._per_s)
 
+    def is_full(self, now: float) -> bool:
+        """Whether it has all the tokens that it can have."""
+        self._fill(now)
+        return self._level >= self._per_s * _BURST_S
+
     def _fill(self, now: float) -> None:
         if now > self._at:
             self._level = min(self._per_s * _BURST_S, self._level + (now - self._at) * self._per_s)

@@ -1,27 +1,35 @@
-"""The connections of the HTTP listener: their number, protocol and time limits.
+"""The connections of the HTTP listener: their number, protocol and time limits, and the rate of requests.
 
-Hypercorn implements HTTP/1.1 on each connection. Its own listener would accept any number of connections, and wait
-without end for a peer that reads nothing, even while the server stops. The application is `journal.server.http`.
+Hypercorn implements HTTP/1.1 on each connection. Its own listener would accept any number of connections, wait without
+end for a peer that reads nothing, even while the server stops, and carry out the pipelined requests of a peer that has
+disconnected. The application is `journal.server.http`.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 import attrs
 import h11
 import structlog
 import trio
 from hypercorn.config import Config
+from hypercorn.events import Event, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ASGIFramework, ConnectionState
+from hypercorn.typing import AppWrapper, ASGIFramework, ConnectionState
 from hypercorn.utils import wrap_app
 
+from journal.access.authentication import network_of
+from journal.access.quotas import Bucket
 from journal.net.listening import accept
 from journal.server.statistics import ServerStatistics
 from journal.server.tls import shake_hands, speaks_alike
@@ -29,8 +37,17 @@ from journal.server.tls import shake_hands, speaks_alike
 MOST_CONNECTIONS: Final = 1000
 """Few clients read health and metrics, and each connection takes a file descriptor from the other clients."""
 
+MOST_OF_A_NETWORK: Final = 100
+"""Connections from one address (an IPv6 network of /64), so that one client does not take those of all others."""
+
+REQUESTS_PER_S: Final = 200
+"""Requests that are carried out for one address, with or without credentials. More are delayed."""
+
 PATIENCE_S: Final = 30.0
 """A connection is closed when its peer has read nothing for this time."""
+
+_COSTS: Final = {b"/metrics": 20}
+"""How many other requests cost as much processor time as one with this path."""
 
 _SENT_AT_ONCE_BYTES: Final = 64 * 1024
 
@@ -58,10 +75,18 @@ class _PatientStream(trio.abc.HalfCloseableStream):
     Attributes:
         socket: The socket. Closing it ends every wait for it.
         raw: The same socket, for reading ahead its first bytes.
+        network: The network of the peer.
+        is_broken: The peer has disconnected, so no answer can reach it.
+        is_idle: No request is in progress.
+        idle_since_s: When the last request ended, or the connection was accepted.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, network: str = "") -> None:
         self.raw = sock
+        self.network = network
+        self.is_broken = False
+        self.is_idle = True
+        self.idle_since_s = trio.current_time()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         self.socket = self._stream.socket
 
@@ -73,9 +98,10 @@ class _PatientStream(trio.abc.HalfCloseableStream):
         """
         with memoryview(data) as view:
             for at in range(0, len(view), _SENT_AT_ONCE_BYTES):
-                with trio.move_on_after(PATIENCE_S) as patience:
+                with trio.move_on_after(PATIENCE_S) as patience, self._noticing():
                     await self._stream.send_all(view[at : at + _SENT_AT_ONCE_BYTES])
                 if patience.cancelled_caught:
+                    self.is_broken = True
                     self.socket.close()
                     raise trio.BrokenResourceError("the peer reads nothing any more")
 
@@ -83,7 +109,21 @@ class _PatientStream(trio.abc.HalfCloseableStream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
+        with self._noticing():
+            return await self._stream.receive_some(max_bytes)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.is_broken = True
+            raise
+
+    def mark(self, *, is_idle: bool) -> None:
+        """Note that a request began or ended."""
+        self.is_idle = is_idle
+        self.idle_since_s = trio.current_time()
 
     async def send_eof(self) -> None:
         await self._stream.send_eof()
@@ -93,14 +133,49 @@ class _PatientStream(trio.abc.HalfCloseableStream):
 
 
 class _Http1(H11Protocol):
-    """HTTP/1.1 only: an upgrade to HTTP/2 is not accepted."""
+    """HTTP/1.1 only: an upgrade to HTTP/2 is not accepted. Each request waits until its network may send one.
+
+    Attributes:
+        turn: Waits for it.
+    """
+
+    turn: Callable[[int], Awaitable[None]]
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        pass
+        await self.turn(_COSTS.get(unquote_to_bytes(event.target.partition(b"?")[0]), 1))
 
 
 class _Connection(TCPServer):
-    """One connection."""
+    """One connection. It ends as soon as the peer is known to have disconnected, with the requests that wait in it."""
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: Config,
+        context: WorkerContext,
+        stream: trio.abc.Stream,
+        raw: _PatientStream,
+        turn: Callable[[int], Awaitable[None]],
+    ) -> None:
+        super().__init__(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        self._raw = raw
+        self._turn = turn
+        self._life = trio.CancelScope()
+
+    async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, Updated):
+            self._raw.mark(is_idle=event.idle)
+        await super().protocol_send(event)
+        self._end_if_broken()
+
+    async def run(self) -> None:
+        # Hypercorn's own nursery cannot be cancelled: it does not catch its cancellation.
+        with self._life:
+            await super().run()
+
+    def _end_if_broken(self) -> None:
+        if self._raw.is_broken:
+            self._life.cancel()
 
     async def _read_data(self) -> None:
         # Hypercorn's own protocol object would accept an upgrade to HTTP/2.
@@ -116,7 +191,74 @@ class _Connection(TCPServer):
             made.server,
             made.send,
         )
+        self.protocol.turn = self._turn  # type: ignore[attr-defined]
         await super()._read_data()
+        self._end_if_broken()
+
+
+class Networks:
+    """The connections and the rate of requests of each network.
+
+    Attributes:
+        streams: All open connections.
+    """
+
+    def __init__(self) -> None:
+        self.streams: set[_PatientStream] = set()
+        self._counts: Counter[str] = Counter()
+        self._buckets: dict[str, Bucket] = {}
+
+    def add(self, stream: _PatientStream) -> None:
+        """Count an open connection."""
+        self.streams.add(stream)
+        self._counts[stream.network] += 1
+
+    def discard(self, stream: _PatientStream) -> None:
+        """Count a connection no more; a second call changes nothing."""
+        if stream not in self.streams:
+            return
+        self.streams.discard(stream)
+        self._counts[stream.network] -= 1
+        if not self._counts[stream.network]:
+            del self._counts[stream.network]
+            now = trio.current_time()
+            # A network is forgotten when it has nothing to wait for. The others are looked through at the same time.
+            self._buckets = {
+                name: each for name, each in self._buckets.items() if name in self._counts or not each.is_full(now)
+            }
+
+    def make_room(self, network: str) -> str:
+        """Make room for one more connection: that of the same or the largest network that has been idle for longest.
+
+        Returns:
+            Why there is no room; empty if there is.
+        """
+        if self._counts[network] >= MOST_OF_A_NETWORK:
+            crowd, limit = network, f"{MOST_OF_A_NETWORK} from one address"
+        elif len(self.streams) >= MOST_CONNECTIONS:
+            crowd, limit = max(self._counts, key=self._counts.__getitem__), f"{MOST_CONNECTIONS}"
+        else:
+            return ""
+        idle = [stream for stream in self.streams if stream.network == crowd and stream.is_idle]
+        if not idle:
+            return f"there are {limit} over HTTP already"
+        longest = min(idle, key=lambda stream: stream.idle_since_s)
+        self.discard(longest)
+        longest.socket.close()
+        return ""
+
+    async def turn(self, network: str, cost: int = 1) -> None:
+        """Wait until a network may send one more request, which costs as much as this number of cheap ones."""
+        bucket = self._buckets.get(network)
+        if bucket is None:
+            bucket = self._buckets[network] = Bucket(REQUESTS_PER_S, trio.current_time())
+        bucket.spend(cost, trio.current_time())
+        try:
+            await trio.sleep(bucket.wait_s(trio.current_time()))
+        except trio.Cancelled:
+            # The connection has ended: what comes after it does not wait for it.
+            bucket.spend(-cost, trio.current_time())
+            raise
 
 
 async def serve_connections(
@@ -133,31 +275,32 @@ async def serve_connections(
     """
     context = WorkerContext(None)
     wrapped = wrap_app(app, config.wsgi_max_body_size, "asgi")
-    open_streams: set[_PatientStream] = set()
+    networks = Networks()
     gone = trio.lowlevel.ParkingLot()
 
     async def serve(stream: _PatientStream, peer: str) -> None:
         try:
             carried = await _encrypted(stream, encryption)
             if carried is not None:
-                await _Connection(wrapped, config, context, ConnectionState({}), carried)  # type: ignore[arg-type]
-        except OSError:
-            # The connection broke before the first request.
+                await _Connection(wrapped, config, context, carried, stream, partial(networks.turn, stream.network))
+        except (OSError, trio.ClosedResourceError):
+            # The connection broke, or made room for another one, before the first request.
             pass
         except Exception:
             # It ends this connection only.
             log.exception("unexpected error", peer=peer)
         finally:
-            open_streams.discard(stream)
+            networks.discard(stream)
             stream.socket.close()
             gone.unpark_all()
 
     def admit(client: socket.socket, peer: str) -> bool:
-        if len(open_streams) >= MOST_CONNECTIONS:
-            log.warning("connection refused", peer=peer, reason=f"there are {MOST_CONNECTIONS} over HTTP already")
+        network = network_of(peer.rpartition(":")[0])
+        if no_room := networks.make_room(network):
+            log.warning("connection refused", peer=peer, reason=no_room)
             return False
-        stream = _PatientStream(client)
-        open_streams.add(stream)
+        stream = _PatientStream(client, network)
+        networks.add(stream)
         connections.start_soon(serve, stream, peer)
         return True
 
@@ -166,7 +309,7 @@ async def serve_connections(
         try:
             await trio.sleep_forever()
         finally:
-            for stream in open_streams:
+            for stream in networks.streams:
                 stream.socket.close()
 
     async with trio.open_nursery() as connections:
@@ -177,7 +320,7 @@ async def serve_connections(
             accepting.cancel_scope.cancel()
         await context.terminated.set()
         with trio.move_on_after(config.graceful_timeout):
-            while open_streams:
+            while networks.streams:
                 await gone.park()
         connections.cancel_scope.cancel()
 

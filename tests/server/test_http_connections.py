@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
+import attrs
 import pytest
 import trio
+import trio.testing
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -30,11 +32,11 @@ async def small(request: Request) -> Response:
 
 
 @asynccontextmanager
-async def answering(stop: trio.Event) -> AsyncIterator[int]:
+async def answering(stop: trio.Event, *routes: Route) -> AsyncIterator[int]:
     """An HTTP server for the length of the block, which then must end soon; gives its port."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as sock:
         async with trio.open_nursery() as nursery:
-            app = Starlette(routes=[Route("/large", large), Route("/small", small)])
+            app = Starlette(routes=[Route("/large", large), Route("/small", small), *routes])
             nursery.start_soon(serve_http, app, sock, stop)
             yield sock.getsockname()[1]
             with trio.fail_after(PATIENCE_S):
@@ -88,24 +90,159 @@ async def test_who_reads_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) 
         assert count + len(await received(stream)) > LARGE_BYTES
 
 
-@pytest.mark.slow("opens as many connections as there may be, or waits for their timeout")
-async def test_there_are_no_more_connections_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connections, "MOST_CONNECTIONS", 2)
-    async with answering(trio.Event()) as port:
-        async with await trio.open_tcp_stream("127.0.0.1", port) as first:
-            async with (
-                await trio.open_tcp_stream("127.0.0.1", port),
-                await trio.open_tcp_stream("127.0.0.1", port) as third,
-            ):
-                assert await received(third) == b""
-                await first.send_all(get("/small"))
-                assert (await first.receive_some(4096)).startswith(b"HTTP/1.1 200")
+@attrs.define
+class Counting:
+    """A page that counts how often it was requested."""
+
+    requests: int = 0
+
+    def route(self, path: str = "/counted") -> Route:
+        async def page(request: Request) -> Response:
+            self.requests += 1
+            await trio.lowlevel.checkpoint()
+            return PlainTextResponse("counted")
+
+        return Route(path, page)
+
+
+async def small_answer(stream: trio.SocketStream) -> None:
+    """Request the small page and read the answer. The connection stays open."""
+    await stream.send_all(get("/small"))
+    answer = b""
+    with trio.fail_after(PATIENCE_S):
+        while not answer.endswith(b"\r\n\r\n1.1"):
+            part = await stream.receive_some(4096)
+            assert part, answer
+            answer += part
+
+
+async def answer_from(port: int, source: str = "127.0.0.1") -> bytes:
+    """The answer to one request, from an address of this machine."""
+    async with await trio.open_tcp_stream("127.0.0.1", port, local_address=source) as stream:
+        await stream.send_all(get("/small", "Connection: close"))
+        return await received(stream)
+
+
+async def test_requests_of_a_peer_that_has_disconnected_are_not_carried_out() -> None:
+    page = Counting()
+    async with answering(trio.Event(), page.route()) as port:
+        for _ in range(3):
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            await stream.send_all(get("/counted") * 500)
+            await stream.aclose()
         with trio.fail_after(PATIENCE_S):
-            while True:
-                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-                    await stream.send_all(get("/small", "Connection: close"))
-                    if (await received(stream)).startswith(b"HTTP/1.1 200"):
-                        break
+            while not page.requests:
+                await trio.sleep(0.01)
+        # The requests of another connection are carried out in turn with those that are left.
+        for _ in range(20):
+            await answer_from(port)
+    assert page.requests < 30
+
+
+async def test_a_peer_that_reads_gets_all_answers_to_what_it_sent_ahead() -> None:
+    page = Counting()
+    async with answering(trio.Event(), page.route()) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(get("/counted") * 50)
+        await stream.send_eof()
+        assert (await received(stream)).count(b"HTTP/1.1 200") == 50
+    assert page.requests == 50
+
+
+async def test_requests_of_one_address_are_delayed_and_those_of_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connections, "REQUESTS_PER_S", 20)
+    page = Counting()
+    async with answering(trio.Event(), page.route()) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(get("/counted") * 500)
+        with trio.fail_after(PATIENCE_S):
+            while page.requests < 20:
+                await trio.sleep(0.01)
+        begun_s, before = trio.current_time(), page.requests
+        for _ in range(20):
+            assert (await answer_from(port, "127.0.0.2")).startswith(b"HTTP/1.1 200")
+        assert page.requests - before <= 20 * (trio.current_time() - begun_s) + 2
+        await stream.aclose()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/%6Detrics?name=x"])
+async def test_a_page_of_metrics_costs_as_much_as_twenty_other_requests(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(http_connections, "REQUESTS_PER_S", 40)
+    page = Counting()
+    async with answering(trio.Event(), page.route("/metrics")) as port:
+        begun_s = trio.current_time()
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(get(path) * 3)
+            await stream.send_eof()
+            assert (await received(stream)).count(b"HTTP/1.1 200") == page.requests == 3
+        assert trio.current_time() - begun_s > 0.4
+
+
+async def test_connections_that_end_while_they_wait_do_not_delay_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connections, "REQUESTS_PER_S", 10)
+    networks = http_connections.Networks()
+    async with trio.open_nursery() as connections:
+        for _ in range(1000):
+            connections.start_soon(networks.turn, "192.0.2.1")
+        await trio.testing.wait_all_tasks_blocked()
+        connections.cancel_scope.cancel()
+    with trio.fail_after(1.0):
+        await networks.turn("192.0.2.1")
+
+
+async def test_a_new_connection_takes_the_place_of_the_one_that_has_been_idle_for_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connections, "MOST_OF_A_NETWORK", 2)
+    async with (
+        answering(trio.Event()) as port,
+        await trio.open_tcp_stream("127.0.0.1", port) as first,
+        await trio.open_tcp_stream("127.0.0.1", port) as second,
+    ):
+        for stream in (second, first):
+            await small_answer(stream)
+        assert (await answer_from(port)).startswith(b"HTTP/1.1 200")
+        assert await received(second) == b""
+        await small_answer(first)
+
+
+async def test_busy_connections_of_one_address_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connections, "MOST_OF_A_NETWORK", 2)
+    async with (
+        answering(trio.Event()) as port,
+        await trio.open_tcp_stream("127.0.0.1", port) as first,
+        await trio.open_tcp_stream("127.0.0.1", port) as second,
+    ):
+        for stream in (first, second):
+            await stream.send_all(get("/large"))
+            assert await stream.receive_some(100)
+        assert await answer_from(port) == b""
+        assert (await answer_from(port, "127.0.0.2")).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_there_are_no_more_connections_than_there_may_be(
+    monkeypatch: pytest.MonkeyPatch, *, is_busy: bool
+) -> None:
+    """Among idle ones, that of the address with most connections makes room."""
+    monkeypatch.setattr(http_connections, "MOST_CONNECTIONS", 3)
+    async with answering(trio.Event()) as port, AsyncExitStack() as held:
+        streams = [
+            await held.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port, local_address=source))
+            for source in ("127.0.0.2", "127.0.0.3", "127.0.0.3")
+        ]
+        for stream in streams:
+            if is_busy:
+                await stream.send_all(get("/large"))
+                assert await stream.receive_some(100)
+            else:
+                await small_answer(stream)
+        answer = await answer_from(port, "127.0.0.4")
+        if is_busy:
+            assert answer == b""
+        else:
+            assert answer.startswith(b"HTTP/1.1 200")
+            await small_answer(streams[0])
 
 
 @pytest.mark.slow("opens as many connections as there may be, or waits for their timeout")
