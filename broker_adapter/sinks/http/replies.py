@@ -53,13 +53,20 @@ class Reply:
         status: 100 to 599.
         retry_after: The header, empty without one.
         location: The header, empty without one.
-        body: At most `MAX_BODY_BYTES` of it.
+        body: At most `MAX_BODY_BYTES` of it, not decoded.
+        encoding: The header Content-Encoding, empty without one.
     """
 
     status: int
     retry_after: str = ""
     location: str = ""
     body: bytes = b""
+    encoding: str = ""
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the body is compressed, which the sink does not accept: its decoded size has no limit."""
+        return self.encoding.strip().lower() not in ("", "identity")
 
 
 class _RefusedRow(msgspec.Struct):
@@ -87,7 +94,7 @@ def error_of(reply: Reply, address: str, sent: Sequence[int], now: datetime) -> 
     if 200 <= reply.status < 300:
         return None
     if reply.status in _BLAMES_WHAT_WAS_SENT:
-        return BatchRefusedError(f"{address} refused the batch with status {reply.status}{_excerpt(reply.body)}")
+        return BatchRefusedError(f"{address} refused the batch with status {reply.status}{_excerpt(reply)}")
     return _outage(reply, address, now)
 
 
@@ -119,6 +126,11 @@ def retry_after_s(text: str, now: datetime) -> float | None:
 
 
 def _partly_taken(reply: Reply, address: str, sent: Sequence[int]) -> SinkError | None:
+    if reply.is_encoded:
+        return SinkUnavailableError(
+            f"{address} answered 207 with a body in Content-Encoding {_shown(reply.encoding)}; let it answer requests "
+            f"with 'Accept-Encoding: identity' without compression"
+        )
     try:
         found = _read_partly_taken(reply.body).refused
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -138,7 +150,7 @@ def _partly_taken(reply: Reply, address: str, sent: Sequence[int]) -> SinkError 
 
 
 def _outage(reply: Reply, address: str, now: datetime) -> SinkUnavailableError:
-    detail = _excerpt(reply.body)
+    detail = _excerpt(reply)
     if 300 <= reply.status < 400:
         # Without what may be a secret in it.
         elsewhere = reply.location.partition("?")[0] or "elsewhere"
@@ -150,8 +162,10 @@ def _outage(reply: Reply, address: str, now: datetime) -> SinkUnavailableError:
     )
 
 
-def _excerpt(body: bytes) -> str:
-    shown = _shown(body[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "replace"))
+def _excerpt(reply: Reply) -> str:
+    if reply.is_encoded:
+        return f" and a body in Content-Encoding {_shown(reply.encoding)}, which is not read"
+    shown = _shown(reply.body[: 4 * _SHOWN_CHARACTERS].decode("utf-8", "replace"))
     return f": {shown}" if shown else ""
 
 

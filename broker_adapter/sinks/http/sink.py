@@ -54,6 +54,8 @@ async def open_http_sink(settings: HttpSettings, context: SinkContext) -> AsyncI
         timeout=None,  # noqa: S113 - each call has one deadline for all of it
         trust_env=False,
         follow_redirects=False,
+        # httpx would decode a compressed response without a limit, and 16 KB of zstd become 1 GiB.
+        headers={"Accept-Encoding": "identity"},
         limits=httpx.Limits(
             max_connections=settings.max_in_flight,
             max_keepalive_connections=settings.max_in_flight,
@@ -145,6 +147,7 @@ class HttpSink(Sink):
                         response.headers.get("Retry-After", ""),
                         response.headers.get("Location", ""),
                         await _beginning(response),
+                        response.headers.get("Content-Encoding", ""),
                     )
                 # A response and its stream refer to each other, and the request to its body: whole batches would stay
                 # in memory until the next garbage collection.
@@ -163,9 +166,12 @@ def shown_address(url: str) -> str:
 
 
 async def _beginning(response: httpx.Response) -> bytes:
-    """The body; if it is too long, only its beginning. It is read to the end, so that its connection can be reused."""
+    """The body as it was sent, not decoded; if it is too long, only its beginning.
+
+    It is read to the end, so that its connection can be reused.
+    """
     body = b""
-    async for chunk in response.aiter_bytes():
+    async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
             return body[:MAX_BODY_BYTES]

@@ -7,6 +7,7 @@ import gzip
 import json
 import ssl
 import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,7 +21,7 @@ import trio
 import trustme
 import zstandard
 
-from broker_adapter.sinks import Batch, RowsRefusedError, Sink, SinkContext, SinkUnavailableError
+from broker_adapter.sinks import Batch, BatchRefusedError, RowsRefusedError, Sink, SinkContext, SinkUnavailableError
 from broker_adapter.sinks.http.settings import Compression, Format, HttpSettings, Method, check
 from broker_adapter.sinks.kinds import find_kind
 from journal.settings.file import Schema
@@ -35,6 +36,7 @@ class Service:
     port: int = 0
     status: int = 204
     body: bytes = b""
+    encoding: str = ""
     requests: list[tuple[bytes, bytes, dict[str, str], bytes]] = attrs.Factory(list)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
@@ -55,6 +57,8 @@ class Service:
                     headers = {name.decode(): value.decode() for name, value in request.headers}
                     self.requests.append((request.method, request.target, headers, body))
                     answer = [("content-length", str(len(self.body)))] if self.status != 204 else []
+                    if self.encoding:
+                        answer.append(("content-encoding", self.encoding))
                     await stream.send_all(
                         conversation.send(h11.Response(status_code=self.status, headers=answer))  # type: ignore[operator]
                         + conversation.send(h11.Data(data=self.body if answer else b""))
@@ -161,6 +165,32 @@ async def test_lines_and_compression(service: Service, compression: str, size: i
     assert headers["content-type"] == "application/x-ndjson"
     assert headers.get("content-encoding", "none") == compression
     assert [json.loads(line) for line in open_body(body).splitlines()] == [{"n": 1}, {"n": "x" * size}]
+
+
+@pytest.mark.parametrize("status", [200, 207, 400, 503])
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "deflate"])
+async def test_a_compressed_response_is_not_decompressed(service: Service, status: int, encoding: str) -> None:
+    size = 64 << 20
+    body = b"0" * size
+    service.body = {"gzip": gzip.compress, "zstd": zstandard.compress, "deflate": zlib.compress}[encoding](body)
+    del body
+    service.status, service.encoding = status, encoding
+    async with sink_of(url=url_of(service)) as sink:
+        tracemalloc.start()
+        try:
+            error: Exception | None = None
+            try:
+                await sink.write(batch_of([{"n": 1}]))
+            except (BatchRefusedError, SinkUnavailableError) as raised:
+                error = raised
+            assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        finally:
+            tracemalloc.stop()
+    assert service.requests[0][2]["accept-encoding"] == "identity"
+    assert (error is None) == (status == 200)
+    assert isinstance(error, BatchRefusedError) == (status == 400)
+    if error is not None:
+        assert f"body in Content-Encoding {encoding}" in str(error)
 
 
 async def test_a_row_that_json_cannot_have_does_not_keep_the_others_back(service: Service) -> None:
