@@ -89,6 +89,14 @@ def _parse_names(value: object) -> tuple[str, ...]:
     return names
 
 
+def _parse_client_ids(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    patterns = tuple(parse_text(each) for each in values)
+    if not all(patterns):
+        raise ValueError("has an empty pattern")
+    return patterns
+
+
 def _parse_qos(value: object) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
     if not values or not all(type(each) is int and each in _QOS for each in values):
@@ -112,6 +120,13 @@ Filters = Annotated[
 Prefix = Annotated[str, Kind(_parse_prefix, f'a topic name that does not begin with "{BROKER_PREFIX}" or end with "/"')]
 QosList = Annotated[tuple[int, ...], Kind(_parse_qos, "a list of 0, 1 and 2")]
 Names = Annotated[tuple[str, ...], Kind(_parse_names, "a list of user names, or [] for none")]
+ClientIdPatterns = Annotated[
+    tuple[str, ...],
+    Kind(
+        _parse_client_ids,
+        'a list of patterns, in which "%u" stands for the user name and "*" for any characters, or [] for any',
+    ),
+]
 Hashed = Annotated[Literal["topic", "publisher"], Kind(_parse_hashed, '"topic" or "publisher"')]
 
 
@@ -178,6 +193,7 @@ class AccessSection:
     users_file: File = ""
     anonymous: bool = False
     administrators: Names = ()
+    client_ids: ClientIdPatterns = ()
     default: Permission = Permission.ALLOW
     rules: tuple[AccessRuleTable, ...] = ()
 

@@ -39,6 +39,12 @@ class Doorkeeper:
         await trio.lowlevel.checkpoint()
         return Principal(client_id, username or "") if password == b"sesame" else None
 
+    def may_use_client_id(self, principal: Principal) -> bool:
+        return not principal.client_id.startswith("reserved-")
+
+    def may_open_session(self, principal: Principal, user: str) -> bool:
+        return True
+
     def may_publish(self, principal: Principal, topic: str) -> bool:
         return not topic.startswith("secret/")
 

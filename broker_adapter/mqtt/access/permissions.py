@@ -6,6 +6,8 @@ from typing import Protocol
 
 import attrs
 
+from broker_adapter.mqtt_codec.text import shown
+
 
 @attrs.frozen(slots=True)
 class Principal:
@@ -17,6 +19,11 @@ class Principal:
 
     client_id: str
     username: str = ""
+
+
+def user_shown(name: str) -> str:
+    """A user for a message; an empty name is an anonymous client."""
+    return f"user {shown(name)}" if name else "an anonymous client"
 
 
 class Access(Protocol):
@@ -41,6 +48,12 @@ class Access(Protocol):
             peer: Address of the client, ``HOST:PORT``: repeated wrong passwords from it are slowed down.
         """
 
+    def may_use_client_id(self, principal: Principal) -> bool:
+        """Whether the client may connect with the identifier that it chose."""
+
+    def may_open_session(self, principal: Principal, user: str) -> bool:
+        """Whether the client may open a session that a client of this user began; an empty name: an anonymous one."""
+
     def may_publish(self, principal: Principal, topic: str) -> bool:
         """Whether the client may publish to a topic. For a delayed message it is the topic inside ``$delayed/...``."""
 
@@ -57,6 +70,12 @@ class AllowAll:
         self, client_id: str, username: str | None, password: bytes | None, peer: str
     ) -> Principal | None:
         return Principal(client_id, username or "")
+
+    def may_use_client_id(self, principal: Principal) -> bool:
+        return True
+
+    def may_open_session(self, principal: Principal, user: str) -> bool:
+        return True
 
     def may_publish(self, principal: Principal, topic: str) -> bool:
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from broker_adapter.mqtt.access.client_ids import ClientIds
 from broker_adapter.mqtt.access.permissions import Principal
 from journal.access.authentication import Authentication
 from journal.access.authorization import Action
@@ -19,9 +20,11 @@ class AccessControl:
         anonymous: Whether clients without a user name are accepted. Without any users, a user name cannot be checked,
             so a client that sends one counts as anonymous, too.
         administrators: Names of users who may change the configuration that all brokers share.
+        client_ids: Client identifiers that users may connect with.
 
     Attributes:
         administrators: May be replaced at any time.
+        client_ids: May be replaced at any time.
         rules: May be replaced at any time; the next publish or subscription is decided by the new ones.
         changes: Counter of replacements of the rules.
     """
@@ -33,9 +36,11 @@ class AccessControl:
         *,
         anonymous: bool,
         administrators: Collection[str] = (),
+        client_ids: ClientIds | None = None,
     ) -> None:
         self.authentication = authentication
         self.administrators = administrators
+        self.client_ids = client_ids or ClientIds()
         self.changes = 0
         self._rules = rules
         self._anonymous = anonymous
@@ -60,6 +65,18 @@ class AccessControl:
             return None
         host = peer.rpartition(":")[0]
         return Principal(client_id, username) if await self.authentication.check(username, password, host) else None
+
+    def may_use_client_id(self, principal: Principal) -> bool:
+        """Whether the client may connect with the identifier that it chose."""
+        return self.client_ids.allow(principal)
+
+    def may_open_session(self, principal: Principal, user: str) -> bool:
+        """Whether the client may open a session that a client of this user began: only its own.
+
+        A session of an anonymous client goes to the user to whom the identifier is bound by name, so that clients keep
+        their sessions when they get users.
+        """
+        return user == principal.username or (not user and self.client_ids.bind(principal))
 
     def may_publish(self, principal: Principal, topic: str) -> bool:
         """Whether the client may publish to a topic."""

@@ -12,6 +12,7 @@ import structlog
 
 from broker_adapter.bridge.config import BridgeTable, bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.mqtt.access.client_ids import ClientIds
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection
 from broker_adapter.mqtt.model.limits import Limits
@@ -167,6 +168,7 @@ def access_control_of(config: BrokerConfig) -> AccessControl:
         access_rules_of(config),
         anonymous=config.access.anonymous,
         administrators=config.access.administrators,
+        client_ids=ClientIds(config.access.client_ids),
     )
 
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.access.permissions import Access, Principal
+from broker_adapter.mqtt.access.permissions import Access, Principal, user_shown
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
-from broker_adapter.mqtt.session import ClientGoneError, Session, Sessions, StoreUnavailableError
+from broker_adapter.mqtt.session import (
+    ClientGoneError,
+    Session,
+    SessionOfAnotherUserError,
+    Sessions,
+    StoreUnavailableError,
+)
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect
+from broker_adapter.mqtt_codec.text import shown
 from shards.topics.topic_filters import is_filter
 
 _MAX_PACKET_ID: Final = 65_535
@@ -100,8 +108,16 @@ class Handshake:
         principal = await self._access.authenticate(client_id, connect.username, connect.password, peer)
         if principal is None:
             raise ConnectRefusedError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
+        if connect.client_id and not self._access.may_use_client_id(principal):
+            raise ConnectRefusedError(
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                f"access.client_ids does not allow {user_shown(principal.username)} to use the client "
+                f"identifier {shown(client_id)}",
+            )
         if topic is not None and not self._access.may_publish(principal, topic):
-            raise ConnectRefusedError(ReasonCode.NOT_AUTHORIZED, f"the client may not publish its will to {topic!a}")
+            raise ConnectRefusedError(
+                ReasonCode.NOT_AUTHORIZED, f"the client may not publish its will to {shown(topic)}"
+            )
         expiry_interval_s = self._expiry_interval_s(connect)
         terms = Terms(
             connect.version,
@@ -125,8 +141,12 @@ class Handshake:
                 expiry_interval_s=expiry_interval_s,
                 will=connect.will,
                 version=connect.version,
+                user=principal.username,
+                may_open=partial(self._access.may_open_session, principal),
                 may_have_left=may_have_left,
             )
+        except SessionOfAnotherUserError as error:
+            raise ConnectRefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
         except (StoreUnavailableError, ClientGoneError) as error:
             raise ConnectRefusedError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from error
         connack.session_present = opened.present

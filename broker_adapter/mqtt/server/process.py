@@ -20,6 +20,7 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.queue_routing import QueueRouting
 from broker_adapter.cache_queue import LeaseSettings
 from broker_adapter.errors import StorageFailedError, afresh
+from broker_adapter.mqtt.access.client_ids import ClientIds
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.admin.rules_pages import RulesAccess, rules_pages
 from broker_adapter.mqtt.broker.broker import Broker
@@ -275,6 +276,7 @@ class _Process:
         self._access.authentication.users = readable.users
         self._access.rules = readable.rules
         self._access.administrators = config.access.administrators
+        self._access.client_ids = ClientIds(config.access.client_ids)
         self._tls = readable.tls
         if self._listeners is not None:
             self._listeners.tls = readable.tls
@@ -296,8 +298,10 @@ def _read(config: BrokerConfig) -> _Readable:
 
 def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:
     """Names of the sections that changed and are not read again, except for rules."""
-    unread = attrs.evolve(old.access, users_file="", administrators=(), rules=(), default=new.access.default)
-    same = attrs.evolve(new.access, users_file="", administrators=(), rules=())
+    unread = attrs.evolve(
+        old.access, users_file="", administrators=(), client_ids=(), rules=(), default=new.access.default
+    )
+    same = attrs.evolve(new.access, users_file="", administrators=(), client_ids=(), rules=())
     rules = ("storage", "mapping", "bridge")
     names = [field.name for field in attrs.fields(BrokerConfig) if field.name not in ("access", "tls", *rules)]
     changed = [name for name in names if getattr(old, name) != getattr(new, name)]

@@ -4,6 +4,7 @@ from broker_adapter.mqtt.session.errors import (
     BrokerReplacedError,
     ClientGoneError,
     SessionError,
+    SessionOfAnotherUserError,
     SessionTakenOverError,
     StoreUnavailableError,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "Retained",
     "Session",
     "SessionError",
+    "SessionOfAnotherUserError",
     "SessionSettings",
     "SessionStatistics",
     "SessionTakenOverError",

@@ -19,5 +19,9 @@ class ClientGoneError(SessionError):
     """The client may have closed this connection and be connected elsewhere: its session was not opened."""
 
 
+class SessionOfAnotherUserError(SessionError):
+    """The session of this client identifier belongs to another user; it is unchanged."""
+
+
 class BrokerReplacedError(SessionError):
     """Another process runs under the same broker id; this one must stop."""

@@ -125,6 +125,11 @@ class OwnedSession:
             self._lock = trio.Lock()
         return self._lock
 
+    @property
+    def record(self) -> SessionRecord:
+        """The record that was written last."""
+        return self._record
+
     async def save(self, *, with_record: bool = False) -> None:
         """Return when a state at least as new as now is durable; retries as long as the store does not answer.
 

@@ -34,7 +34,7 @@ from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_message import stored_will
-from broker_adapter.mqtt.session.takeover import TakenSession, Takeover, require_present
+from broker_adapter.mqtt.session.takeover import TakenSession, Takeover, require_present, require_user
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.verification import Verification
@@ -246,6 +246,8 @@ class Sessions:
         expiry_interval_s: int,
         will: Will | None,
         version: Version,
+        user: str = "",
+        may_open: Callable[[str], bool] = lambda _user: True,
         may_have_left: Callable[[bool], bool] = lambda _is_owned: False,
     ) -> OpenedSession:
         """Make this broker the owner of the client's session, in place of any earlier owner, or create a new session.
@@ -254,12 +256,16 @@ class Sessions:
         is configured. Must not return until the ownership is durable.
 
         Args:
+            user: Name of the user whose client opens it, empty for an anonymous one: the session belongs to it then.
+            may_open: Called with the user that the session belongs to; returns whether this client may open it. If not,
+                nothing changes: its owner keeps its connection, its subscriptions and its will.
             may_have_left: Called with whether the session has an owner; returns whether the client may have closed this
                 connection and be connected elsewhere.
                 It is called again before each step that would take the session from another connection.
 
         Raises:
             ClientGoneError: ``may_have_left`` returned true.
+            SessionOfAnotherUserError: ``may_open`` returned false.
             StoreUnavailableError: The store did not answer in time.
             StorageError: The store refuses the session.
         """
@@ -270,6 +276,7 @@ class Sessions:
             expiry_interval_s,
             stored_will(will, client_id) if will is not None else None,
             version,
+            user=user,
         )
         opened: OpenedSession | None = None
         try:
@@ -278,9 +285,10 @@ class Sessions:
                     local = self._open.get(client_id)
                     require_present(client_id, may_have_left, is_owned=local is not None)
                     if local is not None:
+                        require_user(local.record, user, may_open)
                         await local.hand_over()
                     await self._pending_publishes.wait_answered(client_id)
-                    opened = self._register(await self._takeover.take(client_id, wanted, may_have_left))
+                    opened = self._register(await self._takeover.take(client_id, wanted, may_have_left, may_open))
         finally:
             if opened is None:
                 self._schedule_check(client_id)

@@ -61,6 +61,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
         expires_due_us: When the timer of its expiry is due, 0 if there is none.
         unfenced: Brokers from which the session was taken by force, and whose connections to the store may not have
             been ended yet.
+        user: Name of the user whose client began the session, empty for an anonymous client. No other user may open it.
+            None if an older program wrote the record.
     """
 
     client_id: str
@@ -76,6 +78,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     subscriptions: tuple[StoredSubscription, ...] = ()
     memberships: tuple[StoredMembership, ...] = ()
     unfenced: tuple[str, ...] = ()
+    user: str | None = None
 
 
 class StoredInFlight(msgspec.Struct, array_like=True, frozen=True):

@@ -9,15 +9,18 @@ from typing import Final
 import attrs
 
 from broker_adapter.errors import StorageError, VersionConflictError
+from broker_adapter.mqtt.access.permissions import user_shown
 from broker_adapter.mqtt.session import transitions
 from broker_adapter.mqtt.session.commits import Commits
-from broker_adapter.mqtt.session.errors import ClientGoneError
+from broker_adapter.mqtt.session.errors import ClientGoneError, SessionOfAnotherUserError
 from broker_adapter.mqtt.session.fencing import Fencing
 from broker_adapter.mqtt.session.orphan_cleanup import read
 from broker_adapter.mqtt.session.peer_channel import PeerChannel
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry
+from broker_adapter.mqtt.session.stored import SessionRecord
 from broker_adapter.mqtt.session.transitions import Opening, Transition
+from broker_adapter.mqtt_codec.text import shown
 from shards.seams.clock import Clock
 
 _CONFLICTS_IN_ONE_STEP: Final = 2
@@ -49,6 +52,24 @@ def require_present(client_id: str, may_have_left: Callable[[bool], bool], *, is
         raise ClientGoneError(
             f"client {client_id!r} has closed its connection, or sent its CONNECT while this broker was paused, and "
             f"may be connected elsewhere: its session was not opened"
+        )
+
+
+def require_user(record: SessionRecord, user: str, may_open: Callable[[str], bool]) -> None:
+    """Raise if a session belongs to another user. One without a user belongs to the first who opens it.
+
+    Args:
+        record: The session.
+        user: Name of the user who opens it, for the message.
+        may_open: Returns whether that user may open a session that the named user began.
+
+    Raises:
+        SessionOfAnotherUserError: ``may_open`` returned false.
+    """
+    if record.user is not None and not may_open(record.user):
+        raise SessionOfAnotherUserError(
+            f"the session of client {shown(record.client_id)} belongs to {user_shown(record.user)}: "
+            f"{user_shown(user)} may not open it"
         )
 
 
@@ -91,7 +112,13 @@ class Takeover:
         # are kept for the next action on the session at this broker.
         self._unfenced: dict[str, set[str]] = {}
 
-    async def take(self, client_id: str, wanted: Opening, may_have_left: Callable[[bool], bool]) -> TakenSession:
+    async def take(
+        self,
+        client_id: str,
+        wanted: Opening,
+        may_have_left: Callable[[bool], bool],
+        may_open: Callable[[str], bool],
+    ) -> TakenSession:
         """Read, decide and commit, until a commit is carried out. Of competing brokers exactly one commits, each time.
 
         When this returns, an owner that did not give the session up can store nothing for it any more. After a
@@ -99,6 +126,7 @@ class Takeover:
 
         Raises:
             ClientGoneError: The client may be connected elsewhere.
+            SessionOfAnotherUserError: ``may_open`` returned false for the user of the session.
             StorageError: The store refuses the session.
         """
         attempts: dict[int, tuple[Opening, Transition]] = {}
@@ -116,6 +144,8 @@ class Takeover:
                     return taken
                 continue
             if record is not None:
+                if not transitions.is_over(record, self._clock.now_us()):
+                    require_user(record, wanted.user, may_open)
                 self._note_unfenced(client_id, record.unfenced)
             is_elsewhere = record is not None and record.owner not in (transitions.NO_OWNER, self._broker_id)
             # If the client connects elsewhere after this, the commit below fails, because the record has changed.

@@ -70,6 +70,7 @@ class Opening:
         unfenced: Brokers that may still store publishes of the session from before it was taken from them. The record
             names them until that is over, so that the next broker knows them if this one dies meanwhile.
         restored_lsn: Everything up to this lsn comes from a backup; 0 if there was no restore.
+        user: Name of the user whose client opens it; empty for an anonymous client.
     """
 
     broker_id: str
@@ -80,6 +81,7 @@ class Opening:
     protocol: int
     unfenced: tuple[str, ...] = ()
     restored_lsn: int = 0
+    user: str = ""
 
 
 def merged(parts: Iterable[Changes]) -> Changes:
@@ -119,6 +121,7 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
         subscriptions=old.subscriptions if old and goes_on else (),
         memberships=old.memberships if old and goes_on else (),
         unfenced=opening.unfenced,
+        user=opening.user,
     )
     progress = ProgressRecord(opening.claim)
     progress_version = None
@@ -177,8 +180,12 @@ def progress_taken(found: Found, record: SessionRecord, opening: Opening) -> Tra
 
 def will_go_on(record: SessionRecord, opening: Opening, now_us: int) -> bool:
     """Whether opening a session continues it; only then its progress matters."""
-    is_over = record.owner == NO_OWNER and 0 < record.expires_due_us <= now_us
-    return not opening.clean_start and record.expiry_interval_s > 0 and not is_over
+    return not opening.clean_start and record.expiry_interval_s > 0 and not is_over(record, now_us)
+
+
+def is_over(record: SessionRecord, now_us: int) -> bool:
+    """Whether a session has expired, and was not ended yet."""
+    return record.owner == NO_OWNER and 0 < record.expires_due_us <= now_us
 
 
 def closed(

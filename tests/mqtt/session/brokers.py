@@ -59,9 +59,16 @@ class Broker:
         expiry_s: int = 3600,
         will: Will | None = None,
         version: Version = Version.V5,
+        user: str = "",
     ) -> OpenedSession:
         return await self.sessions.open(
-            client_id, clean_start=clean_start, expiry_interval_s=expiry_s, will=will, version=version
+            client_id,
+            clean_start=clean_start,
+            expiry_interval_s=expiry_s,
+            will=will,
+            version=version,
+            user=user,
+            may_open=lambda owner: owner == user,
         )
 
     def crash(self) -> None:

@@ -34,6 +34,7 @@ from shards.errors import CorruptionError, FormatVersionError
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "mqtt_state"
 LATER_GOLDEN = Path(__file__).parents[2] / "golden" / "v2" / "mqtt_state"
 NEWEST_GOLDEN = Path(__file__).parents[2] / "golden" / "v3" / "mqtt_state"
+OWNED_GOLDEN = Path(__file__).parents[2] / "golden" / "v4" / "mqtt_state"
 
 PROPERTIES = Properties(
     payload_format_indicator=1,
@@ -68,9 +69,10 @@ SAMPLES: dict[str, msgspec.Struct] = {
             StoredSubscription("$share/g/b/#", 1, False, False, 0, 0, 100),
         ),
         memberships=(StoredMembership("g", "b/#", "mqtt/0123456789abcdef/g", 98),),
+        user="anna",
     ),
-    "session_owned": SessionRecord("c", 1, 5, "broker-1", 4, 0xFFFF_FFFF),
-    "session_taken": SessionRecord("c", 2, 6, "broker-2", 5, 60, unfenced=("broker-0", "broker-1")),
+    "session_owned": SessionRecord("c", 1, 5, "broker-1", 4, 0xFFFF_FFFF, user=""),
+    "session_taken": SessionRecord("c", 2, 6, "broker-2", 5, 60, unfenced=("broker-0", "broker-1"), user="bob"),
     "progress": ProgressRecord(
         claim=2**62 + 1,
         write_number=12,
@@ -105,9 +107,6 @@ SAMPLES: dict[str, msgspec.Struct] = {
 
 
 LATER = {
-    "session",
-    "session_owned",
-    "session_taken",
     "claim",
     "lease",
     "lease_replacing",
@@ -117,13 +116,22 @@ LATER = {
 NEWEST = {"progress", "progress_owing"}
 """Written in another form since."""
 
+OWNED = {"session", "session_owned", "session_taken"}
+"""Written with the user that they belong to since."""
+
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
-    directory = NEWEST_GOLDEN if name in NEWEST else LATER_GOLDEN if name in LATER else GOLDEN
+    directory = OWNED_GOLDEN if name in OWNED else NEWEST_GOLDEN if name in NEWEST else LATER_GOLDEN if name in LATER else GOLDEN
     golden = (directory / f"{name}.bin").read_bytes()
     assert encode(SAMPLES[name]) == golden
     assert decode(type(SAMPLES[name]), b"key", golden) == SAMPLES[name]
+
+
+@pytest.mark.parametrize("name", sorted(OWNED))
+def test_sessions_of_earlier_versions_belong_to_no_user_yet(name: str) -> None:
+    found = decode(SessionRecord, b"key", (LATER_GOLDEN / f"{name}.bin").read_bytes())
+    assert found == msgspec.structs.replace(SAMPLES[name], user=None)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +149,7 @@ def test_progress_of_earlier_versions_knows_no_digests(directory: Path, name: st
 @pytest.mark.parametrize("name", ["session", "session_owned"])
 def test_a_session_of_the_first_version_was_taken_from_nobody_by_force(name: str) -> None:
     golden = (GOLDEN / f"{name}.bin").read_bytes()
-    assert decode(SessionRecord, b"key", golden) == SAMPLES[name]
+    assert decode(SessionRecord, b"key", golden) == msgspec.structs.replace(SAMPLES[name], user=None)
 
 
 def test_a_lease_of_the_first_version_replaced_nobody() -> None:
