@@ -2,14 +2,15 @@
 
 By default a topic has a shard of the same name. A rule maps all topics that match its filter to a fixed number of
 shards, by a hash that is the same on every broker. The first rule that matches a topic decides. A record in such a
-shared shard carries its topic in its own column; elsewhere the column is empty and the topic is the shard's name. Rules
-do not move data: after a change older records stay where the old rules put them, and a subscriber reads only the shards
-that the new rules name.
+shared shard carries its topic in its own column; elsewhere the column is empty and the topic is the shard's name. A topic
+that the rules do not map to the record's shard is not believed: the right to append to one shard is no right to publish
+to other topics. Rules do not move data: after a change older records stay where the old rules put them, and a subscriber
+reads only the shards that the new rules name.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 
@@ -29,6 +30,9 @@ from shards.topics.names import validate_shard_name
 from shards.topics.topic_filters import is_filter, matches, validate_filter
 
 MAX_FOLDED_SHARDS = 65_536
+
+TopicOf = Callable[[str, str], str]
+"""Returns the topic of a record, from its shard and the topic that it names; see `TopicMapping.topic_of`."""
 
 
 def _check_count(_rule: MappingRule, _field: attrs.Attribute[int], count: int) -> None:
@@ -65,6 +69,13 @@ class MappingRule:
         hashed = topic if self.by == "topic" else publisher
         return f"{self.prefix}/{crc32c(hashed.encode()) % self.shards}"
 
+    def holds(self, shard: str, topic: str) -> bool:
+        """Whether a record of this topic, by some publisher, goes to the shard."""
+        if self.by == "topic":
+            return shard == self.shard_for(topic, "")
+        prefix, _, number = shard.rpartition("/")
+        return prefix == self.prefix and number.isdecimal() and number == str(int(number)) and int(number) < self.shards
+
 
 class TopicMapping:
     """An ordered list of rules.
@@ -85,6 +96,18 @@ class TopicMapping:
         rule = self.rule_for(topic)
         return topic if rule is None else rule.shard_for(topic, publisher)
 
+    def topic_of(self, shard: str, named: str) -> str:
+        """The topic of a record.
+
+        Args:
+            shard: Its shard.
+            named: The topic that the record names; empty for none. If it does not map to the shard, it does not count.
+        """
+        if not named or named == shard:
+            return shard
+        rule = self.rule_for(named)
+        return named if rule is not None and rule.holds(shard, named) else shard
+
     def route(self, topic: str, record: Record, publisher: str = "") -> tuple[str, Record]:
         """The shard of a record, and the record as it is stored there: with its topic only in a shared shard."""
         shard = self.shard_for(topic, publisher)
@@ -94,7 +117,7 @@ class TopicMapping:
     def shards_for(self, topic_filter: str) -> tuple[str, ...]:
         """Subscription targets (shard names and filters) that together reach every record matching a filter.
 
-        They also reach records that do not match; `select` removes them. Where two targets overlap, a shard is reached
+        They also reach records that do not match; a subscriber has to look at the topic of each (`topic_of`). Where two targets overlap, a shard is reached
         twice.
 
         Args:
@@ -118,16 +141,6 @@ class TopicMapping:
             if not any(covers(wider, target) for wider in kept):
                 kept.append(target)
         return tuple(kept)
-
-
-def topic_of(shard: str, record: StoredRecord | Record) -> str:
-    """The topic of a record in a shard."""
-    return record.topic or shard
-
-
-def select(shard: str, records: Sequence[StoredRecord | Gap], topic_filter: str) -> list[StoredRecord | Gap]:
-    """The records of a shard whose topic matches a filter. Gaps are kept: lost records may have matched."""
-    return [record for record in records if isinstance(record, Gap) or matches(topic_filter, topic_of(shard, record))]
 
 
 class MappedStorage:
@@ -174,7 +187,7 @@ class MappedStorage:
         validate_filter(topic_filter)
         targets = self._mapping.shards_for(topic_filter)
         async with AsyncExitStack() as stack:
-            merged = _Merged(topic_filter, targets, shares=group is not None)
+            merged = _Merged(self._mapping, topic_filter, targets, shares=group is not None)
             subscriptions = []
             for target in targets:
                 if self._create is not None and not is_filter(target):
@@ -191,7 +204,8 @@ class MappedStorage:
 class _Merged(Subscription):
     """Several subscriptions as one. Each waits until its delivery is received, so nothing is buffered between them."""
 
-    def __init__(self, topic_filter: str, targets: Sequence[str], *, shares: bool) -> None:
+    def __init__(self, mapping: TopicMapping, topic_filter: str, targets: Sequence[str], *, shares: bool) -> None:
+        self._mapping = mapping
         self._topic_filter = topic_filter
         self._targets = targets
         self._shares = shares
@@ -213,7 +227,7 @@ class _Merged(Subscription):
             async for delivery in subscription:
                 if not self._is_first(target, delivery.shard):
                     continue
-                records = select(delivery.shard, delivery.records, self._topic_filter)
+                records = self._select(delivery.shard, delivery.records)
                 if records:
                     await self._send.send(attrs.evolve(delivery, records=records))
                 else:
@@ -223,6 +237,18 @@ class _Merged(Subscription):
         self._open_count -= 1
         if not self._open_count:
             self._send.close()
+
+    def _select(self, shard: str, records: Sequence[StoredRecord | Gap]) -> list[StoredRecord | Gap]:
+        """The records whose topic matches. Gaps are kept: lost records may have matched."""
+        found: list[StoredRecord | Gap] = []
+        for record in records:
+            if isinstance(record, Gap):
+                found.append(record)
+                continue
+            topic = self._mapping.topic_of(shard, record.topic)
+            if matches(self._topic_filter, topic):
+                found.append(record if (record.topic or shard) == topic else attrs.evolve(record, topic=""))
+        return found
 
     def _is_first(self, target: str, shard: str) -> bool:
         """Whether this target delivers the shard: two may match it. In a group each range is delivered once anyway."""

@@ -10,6 +10,7 @@ from broker_adapter.mqtt.delivery.redelivery import fetch_messages
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt_codec import Properties, ReasonCode
 from broker_adapter.mqtt_codec.packets import Publish
+from broker_adapter.topic_mapping import TopicMapping
 from shards.format.record import Record
 from shards.seams.clock import SystemClock
 from tests.mqtt.serving import serving
@@ -30,7 +31,9 @@ async def test_messages_are_found_by_place_across_shards() -> None:
                 await adapter.append(shard, [b"%d" % number])
         places = [(shard, at, lsn) for shard in "ab" for _, at, lsn in await places_in(adapter, shard) if not at % 7]
         places += [("missing", 0, 1), ("a", 10_000, 1)]
-        found = await fetch_messages(adapter, Retained(adapter, clock=SystemClock()), reversed(places))
+        found = await fetch_messages(
+            adapter, Retained(adapter, clock=SystemClock()), reversed(places), TopicMapping().topic_of
+        )
         assert sorted(found) == places[:-2]
         assert all(message.payload == b"%d" % offset for (_, offset, _), message in found.items())
 
@@ -44,10 +47,12 @@ async def test_the_successor_of_a_deleted_shard_gives_no_message_of_the_one_befo
         await adapter.create_shard("a")
         await adapter.append("a", [Record(b"other")])
         retained = Retained(adapter, clock=SystemClock())
-        assert await fetch_messages(adapter, retained, before) == {}
+        topic_of = TopicMapping().topic_of
+        assert await fetch_messages(adapter, retained, before, topic_of) == {}
         after = await places_in(adapter, "a")
         assert after[0][1] == before[0][1], "the offset alone tells nothing"
-        assert [message.payload for message in (await fetch_messages(adapter, retained, after)).values()] == [b"other"]
+        found = await fetch_messages(adapter, retained, after, topic_of)
+        assert [message.payload for message in found.values()] == [b"other"]
 
 
 @pytest.mark.parametrize("qos", [1, 2])

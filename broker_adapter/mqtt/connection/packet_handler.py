@@ -109,6 +109,7 @@ class PacketHandler:
             wait_reached=partial(services.distributor.wait_reached, self._inbox),
             adapter=services.adapter,
             retained=services.retained,
+            topic_of=services.distributor.topic_of,
             clock=services.clock,
             start=start,
             statistics=services.statistics,

@@ -28,6 +28,7 @@ from broker_adapter.mqtt.delivery.targets import covering
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.subscription import Delivery
+from broker_adapter.topic_mapping import TopicOf
 from shards.format.record import Gap
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Catchup:
         subscribed: Returns an inbox's subscriptions.
         tasks: Nursery of the reading tasks.
         keeps_offline: Whether a topic's messages are kept for sessions that are away.
+        topic_of: Tells the topics of records.
         limits: Limits of delivery.
         on_gap: Called for records that are gone.
         ask_position: Asks the store for its position.
@@ -68,6 +70,7 @@ class Catchup:
         tasks: trio.Nursery,
         *,
         keeps_offline: Callable[[str], bool],
+        topic_of: TopicOf,
         limits: DeliveryLimits,
         on_gap: Callable[[Gap], None],
         ask_position: Callable[[], Awaitable[Position]],
@@ -78,6 +81,7 @@ class Catchup:
         self._subscribed = subscribed
         self._tasks = tasks
         self._keeps_offline = keeps_offline
+        self._topic_of = topic_of
         self._limits = limits
         self._on_gap = on_gap
         self._ask_position = ask_position
@@ -108,7 +112,9 @@ class Catchup:
 
     async def _catch_up(self, inbox: Inbox) -> None:
         """Read for one inbox until it is live, closed or full for too long."""
-        reading = _Reading(inbox, self._subscribed(inbox), self._keeps_offline, self._limits, self._on_gap)
+        reading = _Reading(
+            inbox, self._subscribed(inbox), self._keeps_offline, self._topic_of, self._limits, self._on_gap
+        )
         width = _FIRST_WINDOW * self._limits.window_records
         attempt = 0
         while inbox.is_behind:
@@ -185,6 +191,7 @@ class _Reading:
         inbox: Inbox,
         subscribed: Subscribed,
         keeps_offline: Callable[[str], bool],
+        topic_of: TopicOf,
         limits: DeliveryLimits,
         on_gap: Callable[[Gap], None],
     ) -> None:
@@ -192,6 +199,7 @@ class _Reading:
         self.records_count = 0
         self.subscribed = subscribed
         self._keeps_offline = keeps_offline
+        self._topic_of = topic_of
         self._patience_s = limits.patience_s
         self._on_gap = on_gap
         self._subscribers = Subscribers()
@@ -218,7 +226,7 @@ class _Reading:
             _SlowClientError: There was no room for too long.
         """
         self.records_count += len(delivery.records)
-        for run in runs_of(delivery.shard, delivery.records, on_gap=self._on_gap):
+        for run in runs_of(delivery.shard, delivery.records, topic_of=self._topic_of, on_gap=self._on_gap):
             if not self.inbox.is_behind:
                 return
             for match in self._look_up_subscribers().match(run.topic):

@@ -60,7 +60,9 @@ class Distributor:
         self._keeps_offline = keeps_offline
         self._limits = limits or DeliveryLimits()
         self._clock = clock or SystemClock()
-        self._delivery = LiveDelivery(self._limits.max_queued_count, self._clock, self._wake_waiting)
+        self._delivery = LiveDelivery(
+            self._limits.max_queued_count, self._clock, self._wake_waiting, mapping.topic_of
+        )
         self._subscribers, self._replaying = self._delivery.subscribers, self._delivery.replaying
         self._subscribed: dict[Inbox, Subscribed] = {}
         self._members: dict[tuple[Inbox, str, str], GroupMember] = {}
@@ -83,6 +85,7 @@ class Distributor:
                 self._subscribed.__getitem__,
                 tasks,
                 keeps_offline=self._keeps_offline,
+                topic_of=self._mapping.topic_of,
                 limits=limits,
                 on_gap=self._delivery.note_gap,
                 ask_position=self.current_position,
@@ -106,6 +109,10 @@ class Distributor:
     def _running(self) -> _Parts:
         assert self._parts is not None, "the distributor must run first"
         return self._parts
+
+    def topic_of(self, shard: str, named: str) -> str:
+        """The topic of a stored record; see `TopicMapping.topic_of`."""
+        return self._mapping.topic_of(shard, named)
 
     @property
     def position(self) -> Position:
@@ -357,7 +364,7 @@ class Distributor:
         await self.leave_group(inbox, group, topic_filter)
         if inbox.state is State.CLOSED:
             return
-        member = GroupMember(inbox, topic_filter, options, max_unacknowledged=self._limits.max_unacknowledged)
+        member = GroupMember(inbox, topic_filter, options, topic_of=self._mapping.topic_of, max_unacknowledged=self._limits.max_unacknowledged)
         self._members[inbox, group, topic_filter] = member
         try:
             starts = [(target, Start.lsn(after.lsn + 1)) for target in self._mapping.shards_for(topic_filter)]
@@ -402,7 +409,15 @@ class Distributor:
             for at, target in enumerate(targets):
                 if self._replays.get(key) is not parts:
                     return
-                feed = Replay(inbox, topic_filter, options, target, earlier=targets[:at], start=start)
+                feed = Replay(
+                    inbox,
+                    topic_filter,
+                    options,
+                    target,
+                    topic_of=self._mapping.topic_of,
+                    earlier=targets[:at],
+                    start=start,
+                )
                 feeds.append(feed)
                 await self._start(feed)
         except BaseException:

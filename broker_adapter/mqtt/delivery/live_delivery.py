@@ -18,8 +18,10 @@ from broker_adapter.mqtt.delivery.subscribers import Subscribers
 from broker_adapter.mqtt.delivery.tail import Tail
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.storage_rules import live_topic_of
 from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.subscription import Delivery
+from broker_adapter.topic_mapping import TopicOf
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 from shards.format.record import Gap, StoredRecord
 from shards.seams.clock import Clock
@@ -59,6 +61,7 @@ class LiveDelivery:
         max_queued_count: Most records that are kept for a subscription while it is being opened.
         clock: The clock of the latencies.
         wake_waiting: Called when a tail has advanced.
+        topic_of: Tells the topics of stored records.
 
     Attributes:
         subscribers: The subscriptions of sessions that are connected here.
@@ -68,8 +71,11 @@ class LiveDelivery:
         gap_count: Ranges of records that were gone before they could be delivered.
     """
 
-    def __init__(self, max_queued_count: int, clock: Clock, wake_waiting: Callable[[], None]) -> None:
+    def __init__(
+        self, max_queued_count: int, clock: Clock, wake_waiting: Callable[[], None], topic_of: TopicOf
+    ) -> None:
         self._wake_waiting = wake_waiting
+        self._topic_of = topic_of
         self.subscribers = Subscribers()
         self.replaying = Subscribers()
         self.opening = Opening(max_queued_count)
@@ -88,7 +94,7 @@ class LiveDelivery:
         """Deliver stored records to the sessions whose subscriptions match."""
         touched: dict[Inbox, None] = {}
         is_opening = bool(self.opening)
-        for run in runs_of(delivery.shard, delivery.records, on_gap=self.note_gap):
+        for run in runs_of(delivery.shard, delivery.records, topic_of=self._topic_of, on_gap=self.note_gap):
             shard, records = run.shard, run.records
             if is_opening:
                 self.opening.note(run)
@@ -106,7 +112,9 @@ class LiveDelivery:
         """Deliver records that are not kept to the sessions that match and have room now."""
         touched: dict[Inbox, None] = {}
         is_opening = bool(self.opening)
-        for run in runs_of(delivery.shard, delivery.records, on_gap=self.note_gap, is_kept=False):
+        for run in runs_of(
+            delivery.shard, delivery.records, topic_of=live_topic_of, on_gap=self.note_gap, is_kept=False
+        ):
             if is_opening:
                 self.opening.note(run)
             self._hand_out_now(self.subscribers, run, touched)

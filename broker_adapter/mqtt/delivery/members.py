@@ -20,6 +20,7 @@ from broker_adapter.mqtt.delivery.record_group import Match, runs_of
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from broker_adapter.subscription import Delivery
+from broker_adapter.topic_mapping import TopicOf
 from shards.position import Start
 from shards.topics.topic_filters import matches
 
@@ -36,6 +37,7 @@ class GroupMember:
         inbox: Inbox of the session.
         topic_filter: Filter of the shared subscription.
         options: Options of the member.
+        topic_of: Tells the topics of records.
         max_unacknowledged: Most arrivals that may be unacknowledged.
 
     Attributes:
@@ -44,11 +46,18 @@ class GroupMember:
     """
 
     def __init__(
-        self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions, *, max_unacknowledged: int
+        self,
+        inbox: Inbox,
+        topic_filter: str,
+        options: SubscriptionOptions,
+        *,
+        topic_of: TopicOf,
+        max_unacknowledged: int,
     ) -> None:
         self.inbox = inbox
         self.topic_filter = topic_filter
         self.options = options
+        self.topic_of = topic_of
         self.feeds: list[_Share] = []
         self.has_ended = False
         self._max_unacknowledged = max_unacknowledged
@@ -175,7 +184,13 @@ class _Share(PrivateFeed):
         match = Match(self._inbox, (self.member.options,))
         return [
             arrival
-            for run in runs_of(delivery.shard, delivery.records, on_gap=lambda _gap: None, origin=Origin.GROUP)
+            for run in runs_of(
+                delivery.shard,
+                delivery.records,
+                topic_of=self.member.topic_of,
+                on_gap=lambda _gap: None,
+                origin=Origin.GROUP,
+            )
             if matches(self.member.topic_filter, run.topic)
             for arrival in run.arrivals(match)[0]
         ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from broker_adapter.mqtt.delivery.outgoing_message import ARRIVAL_BYTES, Arrival, Shape, shape_of
 from broker_adapter.mqtt.model.message import Message, message_of
 from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
+from broker_adapter.topic_mapping import TopicOf
 from shards.format.record import Gap, StoredRecord
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Run:
     def messages(self) -> list[Message]:
         """The records, decoded."""
         if self._messages is None:
-            self._messages = [message_of(self.shard, record) for record in self.records]
+            self._messages = [message_of(self.shard, record, self.topic) for record in self.records]
             if not self.is_kept:
                 for message in self._messages:
                     message.lsn = 0
@@ -121,6 +122,7 @@ def runs_of(
     shard: str,
     records: Iterable[StoredRecord | Gap],
     *,
+    topic_of: TopicOf,
     on_gap: Callable[[Gap], None],
     origin: Origin = Origin.SUBSCRIPTION,
     is_kept: bool = True,
@@ -128,18 +130,23 @@ def runs_of(
     """The runs of a delivery, in order.
 
     Args:
+        shard: Their shard.
+        records: The delivery.
+        topic_of: Tells whether the topic that a record names counts.
         on_gap: Called for gaps between them.
+        origin: Why they are delivered.
+        is_kept: Whether they can be read again.
     """
     run: list[StoredRecord] = []
-    topic = ""
+    named = ""
     for record in records:
         if isinstance(record, Gap):
             on_gap(record)
             continue
-        if run and record.topic != topic:
-            yield Run(shard, topic or shard, run, origin=origin, is_kept=is_kept)
+        if run and record.topic != named:
+            yield Run(shard, topic_of(shard, named), run, origin=origin, is_kept=is_kept)
             run = []
-        topic = record.topic
+        named = record.topic
         run.append(record)
     if run:
-        yield Run(shard, topic or shard, run, origin=origin, is_kept=is_kept)
+        yield Run(shard, topic_of(shard, named), run, origin=origin, is_kept=is_kept)

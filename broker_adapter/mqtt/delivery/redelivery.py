@@ -12,6 +12,7 @@ from broker_adapter.mqtt.model.message import Message, message_of
 from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.session import Retained
 from broker_adapter.mqtt.session.retained import RETAINED_SHARD_PREFIX
+from broker_adapter.topic_mapping import TopicOf
 from shards.format.record import Gap
 
 Place = tuple[str, int, int]
@@ -20,10 +21,18 @@ Place = tuple[str, int, int]
 _SPAN: Final = 512
 
 
-async def fetch_messages(adapter: StorageAdapter, retained: Retained, places: Iterable[Place]) -> dict[Place, Message]:
+async def fetch_messages(
+    adapter: StorageAdapter, retained: Retained, places: Iterable[Place], topic_of: TopicOf
+) -> dict[Place, Message]:
     """Read messages; those that are not in the store any more, or have expired, are left out.
 
     While the store cannot be reached it waits.
+
+    Args:
+        adapter: The store.
+        retained: Store of retained messages.
+        places: Where the messages are.
+        topic_of: Tells the topics of records.
     """
     wanted = set(places)
     by_shard: dict[str, list[int]] = {}
@@ -37,12 +46,17 @@ async def fetch_messages(adapter: StorageAdapter, retained: Retained, places: It
             if message is not None and (place := (shard, message.offset, message.lsn)) in wanted:
                 found[place] = message
         else:
-            await _fetch_from(adapter, shard, sorted(offsets), wanted, found)
+            await _fetch_from(adapter, shard, sorted(offsets), wanted, topic_of, found)
     return found
 
 
 async def _fetch_from(
-    adapter: StorageAdapter, shard: str, offsets: list[int], wanted: Container[Place], found: dict[Place, Message]
+    adapter: StorageAdapter,
+    shard: str,
+    offsets: list[int],
+    wanted: Container[Place],
+    topic_of: TopicOf,
+    found: dict[Place, Message],
 ) -> None:
     at = 0
     while at < len(offsets):
@@ -57,7 +71,7 @@ async def _fetch_from(
         else:
             for record in result.records:
                 if not isinstance(record, Gap) and (place := (shard, record.offset, record.lsn)) in wanted:
-                    found[place] = message_of(shard, record)
+                    found[place] = message_of(shard, record, topic_of(shard, record.topic))
             next_offset = max(result.next_offset, first + 1)
         while at < len(offsets) and offsets[at] < next_offset:
             at += 1

@@ -17,6 +17,7 @@ from broker_adapter.mqtt.delivery.record_group import Match, runs_of
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from broker_adapter.subscription import Delivery, Subscription
+from broker_adapter.topic_mapping import TopicOf
 from shards.position import Start
 from shards.topics.topic_filters import matches
 
@@ -34,6 +35,7 @@ class Replay(PrivateFeed):
         topic_filter: Filter of the replay.
         options: Options of the subscription.
         target: Shard, or filter over shards, where the records are stored.
+        topic_of: Tells the topics of records.
         earlier: Other targets of the same replay: shards that match one of them are skipped here.
         start: Where it begins.
     """
@@ -47,12 +49,14 @@ class Replay(PrivateFeed):
         options: SubscriptionOptions,
         target: str,
         *,
+        topic_of: TopicOf,
         earlier: tuple[str, ...],
         start: Start,
     ) -> None:
         super().__init__(inbox, target, BEGINNING)
         self._topic_filter = topic_filter
         self._match = Match(inbox, (options,))
+        self._topic_of = topic_of
         self._earlier = earlier
         self._start = start
         self._watermark = DedupWatermark(ReachedLsn(max(0, start.value - 1) if start.kind == "lsn" else 0))
@@ -81,7 +85,13 @@ class Replay(PrivateFeed):
     async def _take(self, delivery: Delivery) -> None:
         if any(matches(target, delivery.shard) for target in self._earlier):
             return
-        for run in runs_of(delivery.shard, delivery.records, on_gap=lambda _gap: None, origin=Origin.REPLAY):
+        for run in runs_of(
+            delivery.shard,
+            delivery.records,
+            topic_of=self._topic_of,
+            on_gap=lambda _gap: None,
+            origin=Origin.REPLAY,
+        ):
             start = self._watermark.first_new(run.shard, run.records)
             if start < len(run.records) and matches(self._topic_filter, run.topic):
                 await self._put(list(run.arrivals(self._match, start)[0]))

@@ -33,6 +33,7 @@ from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.transport.output import Output, SavedFirst
 from broker_adapter.mqtt_codec import PublishTemplate, ReasonCode, encode
 from broker_adapter.mqtt_codec.packets import Pubrel
+from broker_adapter.topic_mapping import TopicOf
 from shards.seams.clock import Clock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
@@ -73,6 +74,7 @@ class MessageSender:
         wait_reached: Waits until everything up to a position was put into the inbox.
         adapter: Store in which messages of an earlier connection are read again.
         retained: Store of retained messages.
+        topic_of: Tells the topics of records.
         clock: Tells what has expired.
         start: Starts a task that ends with the connection.
         statistics: Where sent and dropped messages are counted.
@@ -94,6 +96,7 @@ class MessageSender:
         wait_reached: Callable[[Position], Awaitable[None]],
         adapter: StorageAdapter,
         retained: Retained,
+        topic_of: TopicOf,
         clock: Clock,
         start: Callable[[Callable[[], Awaitable[None]]], None],
         statistics: BrokerStatistics,
@@ -109,6 +112,7 @@ class MessageSender:
         self._wait_reached = wait_reached
         self._adapter = adapter
         self._retained = retained
+        self._topic_of = topic_of
         self._clock = clock
         self._start = start
         self._statistics = statistics
@@ -368,7 +372,7 @@ class MessageSender:
                 self._is_resending = False
                 return
             wanted = [(entry.shard, entry.offset, entry.lsn) for entry in entries if not entry.released]
-            found = await fetch_messages(self._adapter, self._retained, wanted)
+            found = await fetch_messages(self._adapter, self._retained, wanted, self._topic_of)
             now_us = self._clock.now_us()
             for entry in entries:
                 self._send_again(entry, found.get((entry.shard, entry.offset, entry.lsn)), now_us)

@@ -100,8 +100,15 @@ def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:
     return headers
 
 
-def message_of(shard: str, stored: StoredRecord) -> Message:
-    """The message in a record. A record that no broker wrote is a message of QoS 1 without a publisher."""
+def message_of(shard: str, stored: StoredRecord, topic: str = "") -> Message:
+    """The message in a record. A record that no broker wrote is a message of QoS 1 without a publisher.
+
+    Args:
+        shard: Its shard.
+        stored: The record.
+        topic: Its topic (`TopicMapping.topic_of`): that which the record names counts only where it maps to the shard.
+            Empty for a record that a broker wrote itself.
+    """
     publisher, qos, retain, properties = "", 1, False, EMPTY
     others: list[tuple[str, bytes]] = []
     for name, value in stored.headers:
@@ -116,7 +123,7 @@ def message_of(shard: str, stored: StoredRecord) -> Message:
     if others:
         properties = _properties_of(others)
     return Message(
-        stored.topic or shard,
+        topic or stored.topic or shard,
         stored.value,
         qos,
         retain,

@@ -206,14 +206,20 @@ class Placements:
         shard = topic if rule is None else rule.shard_for(topic, publisher)
         of_topic = self._rules.of_topic(topic)
         kept = Placement(shard, "" if shard == topic else topic, self._configs[of_topic.mode], is_kept=True)
-        live = Placement(_live_shard(topic), topic, LIVE_CONFIG, is_kept=False)
+        live = Placement(live_shard_of(topic), topic, LIVE_CONFIG, is_kept=False)
         none = Storage.NONE
         at_0, at_1, at_2 = (live if storage is none else kept for storage in of_topic.by_qos)
         return (at_0, at_1, at_2), rule is None or rule.by == "topic"
 
 
-def _live_shard(topic: str) -> str:
+def live_shard_of(topic: str) -> str:
+    """The shard of a topic's messages that are not kept."""
     return f"{LIVE_PREFIX}/{crc32c(topic.encode()) % FOLDED_SHARDS}"
+
+
+def live_topic_of(shard: str, named: str) -> str:
+    """The topic of a record that is not kept; see `TopicMapping.topic_of`."""
+    return named if named and live_shard_of(named) == shard else shard
 
 
 def _can_name_shard(topic: str) -> bool:

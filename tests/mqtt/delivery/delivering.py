@@ -13,6 +13,7 @@ from broker_adapter import Delivery, Feed, Progress, StorageAdapter, Subscriptio
 from broker_adapter.mqtt.delivery import Arrival, DeliveryLimits, Distributor, Inbox
 from broker_adapter.mqtt.model.message import Message, record_of
 from broker_adapter.mqtt.model.position import Position
+from broker_adapter.mqtt.model.storage_rules import live_shard_of
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from shards.errors import OverloadedError
 from shards.format.record import StoredRecord
@@ -22,7 +23,6 @@ from tests.patience import PATIENCE_S
 
 """What has not happened after so long never will."""
 
-LIVE_SHARD = "$mqtt/live/0"
 
 SMALL = DeliveryLimits(max_queued_count=8, window_records=10, patience_s=0.02, linger_s=0.0)
 
@@ -49,9 +49,10 @@ class Delivering:
 
     async def publish_live(self, topic: str, *payloads: bytes, **fields: Any) -> None:
         """Hand messages to those who are subscribed now."""
-        await self.store.create_shard(LIVE_SHARD, ShardConfig(mode=Mode.MEMORY), exist_ok=True)
+        shard = live_shard_of(topic)
+        await self.store.create_shard(shard, ShardConfig(mode=Mode.MEMORY), exist_ok=True)
         messages = [Message(topic, payload, 0, **fields) for payload in payloads]
-        await self.store.append(LIVE_SHARD, [record_of(message) for message in messages])
+        await self.store.append(shard, [record_of(message) for message in messages])
 
     def session(self, client_id: str = "c", position_lsn: int | None = None) -> Session:
         """A session that connects."""
