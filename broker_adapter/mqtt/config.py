@@ -137,6 +137,16 @@ class OnDifference(enum.StrEnum):
     FOLLOW = "follow"
 
 
+class DefaultPermission(enum.StrEnum):
+    """What happens to a publish or a subscription that no rule decides about."""
+
+    AUTO = "auto"
+    """It is denied once users or rules are configured."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
 class Action(enum.StrEnum):
     """The actions that an access rule applies to."""
 
@@ -194,7 +204,7 @@ class AccessSection:
     anonymous: bool = False
     administrators: Names = ()
     client_ids: ClientIdPatterns = ()
-    default: Permission = Permission.ALLOW
+    default: DefaultPermission = DefaultPermission.AUTO
     rules: tuple[AccessRuleTable, ...] = ()
 
 

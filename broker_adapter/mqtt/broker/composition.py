@@ -14,6 +14,7 @@ from broker_adapter.bridge.config import BridgeTable, bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.access.client_ids import ClientIds
 from broker_adapter.mqtt.access.users import AccessControl
+from broker_adapter.mqtt.broker.exposure import allows_by_default
 from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, StorageRule, StorageRules
@@ -153,7 +154,7 @@ def access_rules_of(config: BrokerConfig) -> AccessRules:
             )
             for rule in access.rules
         ],
-        default=access.default is Permission.ALLOW,
+        default=allows_by_default(config),
     )
 
 

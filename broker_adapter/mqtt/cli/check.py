@@ -9,9 +9,12 @@ from command_line.output import write_text
 def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
     """Read a configuration and all files that it names, and say what is wrong with them.
 
+    It also says who can connect, what they may do, and what goes in clear text.
+
     Exit status 1 if a broker would not start with it, or if no client could connect.
     """
     from broker_adapter.mqtt.broker.composition import access_control_of, tls_of, why_no_client_can_connect
+    from broker_adapter.mqtt.broker.exposure import exposure_of
 
     wanted = load(config, settings)
     tls_of(wanted)
@@ -19,13 +22,15 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
     if missing := why_no_client_can_connect(wanted, users):
         write_text(missing)
         return 1
+    user_count = 0 if users is None else len(users)
     counts = (
         (len(wanted.access.rules), "access rules"),
         (len(wanted.storage), "storage rules"),
         (len(wanted.mapping), "mapping rules"),
         (len(wanted.bridge), "bridges"),
-        (0 if users is None else len(users), "users"),
+        (user_count, "users"),
     )
     parts = ", ".join(f"{count} {what}" for count, what in counts)
     write_text(f"{'the defaults' if config is None else config}: a broker can start with it; {parts}")
+    write_text(exposure_of(wanted, user_count).text)
     return 0

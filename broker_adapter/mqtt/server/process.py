@@ -36,6 +36,7 @@ from broker_adapter.mqtt.broker.composition import (
     users_of,
     why_no_client_can_connect,
 )
+from broker_adapter.mqtt.broker.exposure import exposure_of
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.rules.errors import MappingChangedError
 from broker_adapter.mqtt.rules.rule_set import RuleSet
@@ -91,6 +92,8 @@ async def run_broker(
     process = _Process(config, read_again, lease)
     if missing := process.why_no_client_can_connect:
         log.warning(missing)
+    else:
+        process.tell_exposure()
     _allow_descriptors(config.limits.max_connections)
     async with background_tasks() as telling:
         telling.start_soon(log_limit.keep_telling)
@@ -131,6 +134,15 @@ class _Process:
     @property
     def why_no_client_can_connect(self) -> str:
         return why_no_client_can_connect(self._config, self._access.authentication.users)
+
+    def tell_exposure(self) -> None:
+        """Log what is open to whom, where other machines can connect or the settings are probably a mistake."""
+        users = self._access.authentication.users
+        exposure = exposure_of(self._config, 0 if users is None else len(users))
+        if exposure.is_questionable:
+            log.warning(exposure.text)
+        elif exposure.is_remote:
+            log.info(exposure.text)
 
     async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
         async with trio.open_nursery() as nursery:

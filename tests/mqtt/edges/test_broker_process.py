@@ -103,7 +103,7 @@ async def test_users_and_rules_are_read_again_when_they_are_told_to(
 ) -> None:
     users, config = tmp_path / "users", tmp_path / "broker.toml"
     passwd(monkeypatch, users, "anna", "one")
-    config.write_text(f'[access]\nusers_file = "{users}"\n')
+    config.write_text(f'[access]\nusers_file = "{users}"\ndefault = "allow"\n')
     async with broker_process(tmp_path, "--config", str(config), *ALONE) as broker:
         async with broker.client() as anna:
             assert (await anna.connect("a", username="anna", password=b"one")).reason_code == ReasonCode.SUCCESS

@@ -1,0 +1,100 @@
+"""Who can reach a broker with some settings, what they may do there, and what goes in clear text: one paragraph. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from broker_adapter.mqtt.config import BrokerConfig, DefaultPermission
+from journal.settings.access import is_loopback
+
+_CLEAR: Final = ("mqtt", "websocket")
+_ENCRYPTED: Final = ("mqtts", "websockets")
+
+
+def allows_by_default(config: BrokerConfig) -> bool:
+    """Whether a publish or a subscription is allowed if no rule decides about it.
+
+    Unless it is configured, that is so only without users and without rules.
+    """
+    access = config.access
+    if access.default is DefaultPermission.AUTO:
+        return not (access.users_file or access.rules)
+    return access.default is DefaultPermission.ALLOW
+
+
+@attrs.frozen(slots=True)
+class Exposure:
+    """What is open to whom.
+
+    Attributes:
+        text: A paragraph.
+        is_remote: Whether other machines can reach a listener.
+        is_questionable: Whether passwords may go in clear text, everyone may do everything, or no client can do anything.
+    """
+
+    text: str
+    is_remote: bool
+    is_questionable: bool
+
+
+def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
+    """What is open to whom with these settings.
+
+    Args:
+        config: The settings.
+        user_count: Number of users in the password file.
+    """
+    listen, access = config.listen, config.access
+    addresses = {name: getattr(listen, name) for name in (*_CLEAR, *_ENCRYPTED) if getattr(listen, name)}
+    remote = {name: address for name, address in addresses.items() if not is_loopback(address)}
+    in_clear = [name for name in _CLEAR if name in remote]
+    allows = allows_by_default(config)
+    can_do_nothing = not allows and not access.rules
+    sentences = [_reachable(addresses, remote), _admitted(config, user_count)]
+    if can_do_nothing:
+        sentences.append(
+            "They may neither publish nor subscribe, because users are configured and no rule allows anything: add "
+            '[[access.rules]], or set access.default = "allow".'
+        )
+    elif access.rules:
+        count = len(access.rules)
+        other = "allowed" if allows else "denied"
+        rules = "1 rule does" if count == 1 else f"{count} rules do"
+        sentences.append(f"What they may publish and subscribe to is {other} where {rules} not decide.")
+    else:
+        sentences.append("They may publish and subscribe to everything.")
+    if in_clear:
+        what = "Passwords and messages" if user_count else "Messages"
+        sentences.append(
+            f"{what} go in clear text at {' and '.join(in_clear)}: listen with mqtts or websockets instead, or on 127.0.0.1."
+        )
+    if listen.http and not is_loopback(listen.http) and (access.anonymous or not config.tls.certificate_file):
+        of_all = "Metrics at http are open to everyone." if access.anonymous else "Passwords go in clear text at http."
+        sentences.append(of_all)
+    is_open = bool(remote) and access.anonymous and allows and not access.rules
+    return Exposure(
+        " ".join(sentences),
+        is_remote=bool(remote),
+        is_questionable=(bool(in_clear) and bool(user_count)) or is_open or can_do_nothing,
+    )
+
+
+def _reachable(addresses: dict[str, str], remote: dict[str, str]) -> str:
+    if not remote:
+        return f"Only clients on this machine can connect, to {_listed(addresses)}."
+    return f"Clients on other machines can connect, to {_listed(remote)}."
+
+
+def _listed(addresses: dict[str, str]) -> str:
+    return " and ".join(f"{name} = {address}" for name, address in addresses.items())
+
+
+def _admitted(config: BrokerConfig, user_count: int) -> str:
+    access = config.access
+    users = f"{user_count} user{'' if user_count == 1 else 's'} of {access.users_file}"
+    if access.anonymous:
+        return f"Anonymous clients and {users} are accepted." if access.users_file else "Clients need no password."
+    certificate = ", and need a certificate at TLS listeners" if config.tls.client_ca_file else ""
+    return f"Accepted are {users}{certificate}." if access.users_file else "No client is accepted."

@@ -1,0 +1,115 @@
+"""Where nothing is said: without users and rules all is allowed, with one of them nothing; and what is open is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_adapter.mqtt.access.permissions import Principal
+from broker_adapter.mqtt.broker.composition import access_control_of
+from broker_adapter.mqtt.broker.exposure import exposure_of
+from broker_adapter.mqtt.config import BrokerConfig, load_broker_config
+
+RULE = '\n[[access.rules]]\npermission = "allow"\ntopics = ["open/#"]\n'
+
+
+def load(tmp_path: Path, text: str) -> BrokerConfig:
+    (tmp_path / "users").touch()
+    (tmp_path / "broker.toml").write_text(text.replace("USERS", str(tmp_path / "users")))
+    return load_broker_config(tmp_path / "broker.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "may_open", "may_else"),
+    [
+        ("[access]\nanonymous = true", True, True),
+        ("[access]\nanonymous = true" + RULE, True, False),
+        ('[access]\nusers_file = "USERS"', False, False),
+        ('[access]\nusers_file = "USERS"' + RULE, True, False),
+        ('[access]\nusers_file = "USERS"\ndefault = "allow"', True, True),
+        ('[access]\nanonymous = true\ndefault = "allow"' + RULE, True, True),
+        ('[access]\nanonymous = true\ndefault = "deny"', False, False),
+    ],
+)
+def test_what_no_rule_decides_is_denied_once_users_or_rules_are_configured(
+    tmp_path: Path, text: str, may_open: bool, may_else: bool
+) -> None:
+    access = access_control_of(load(tmp_path, text))
+    client = Principal("c", "anna")
+    for topic, allowed in (("open/x", may_open), ("else", may_else)):
+        assert access.may_publish(client, topic) is allowed
+        assert access.may_subscribe(client, topic) is allowed
+
+
+REMOTE = '[listen]\nmqtt = "0.0.0.0:1883"\n'
+SECURE = (
+    '[listen]\nmqtt = ""\nmqtts = "0.0.0.0:8883"\n[tls]\ncertificate_file = "c"\nkey_file = "k"\n'
+    'client_ca_file = "a"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "users", "told", "is_remote", "is_questionable"),
+    [
+        (
+            "[access]\nanonymous = true",
+            0,
+            "Only clients on this machine can connect, to mqtt = 127.0.0.1:1883. Clients need no password. They may "
+            "publish and subscribe to everything.",
+            False,
+            False,
+        ),
+        (
+            REMOTE + "[access]\nanonymous = true",
+            0,
+            "Clients on other machines can connect, to mqtt = 0.0.0.0:1883. Clients need no password. They may publish "
+            "and subscribe to everything. Messages go in clear text at mqtt: listen with mqtts or websockets instead, "
+            "or on 127.0.0.1.",
+            True,
+            True,
+        ),
+        (
+            REMOTE + '[access]\nusers_file = "USERS"' + RULE,
+            2,
+            "Clients on other machines can connect, to mqtt = 0.0.0.0:1883. Accepted are 2 users of USERS. What they "
+            "may publish and subscribe to is denied where 1 rule does not decide. Passwords and messages go in clear "
+            "text at mqtt: listen with mqtts or websockets instead, or on 127.0.0.1.",
+            True,
+            True,
+        ),
+        (
+            SECURE + '[access]\nusers_file = "USERS"' + RULE,
+            1,
+            "Clients on other machines can connect, to mqtts = 0.0.0.0:8883. Accepted are 1 user of USERS, and need a "
+            "certificate at TLS listeners. What they may publish and subscribe to is denied where 1 rule does not "
+            "decide.",
+            True,
+            False,
+        ),
+        (
+            '[access]\nusers_file = "USERS"',
+            1,
+            "Only clients on this machine can connect, to mqtt = 127.0.0.1:1883. Accepted are 1 user of USERS. They may "
+            "neither publish nor subscribe, because users are configured and no rule allows anything: add "
+            '[[access.rules]], or set access.default = "allow".',
+            False,
+            True,
+        ),
+        (
+            '[listen]\nhttp = "0.0.0.0:7424"\n[access]\nusers_file = "USERS"\nanonymous = true\ndefault = "allow"' + RULE,
+            1,
+            "Only clients on this machine can connect, to mqtt = 127.0.0.1:1883. Anonymous clients and 1 user of USERS "
+            "are accepted. What they may publish and subscribe to is allowed where 1 rule does not decide. Metrics at "
+            "http are open to everyone.",
+            False,
+            False,
+        ),
+    ],
+)
+def test_a_paragraph_says_what_is_open_to_whom(
+    tmp_path: Path, text: str, users: int, told: str, is_remote: bool, is_questionable: bool
+) -> None:
+    exposure = exposure_of(load(tmp_path, text), users)
+    assert exposure.text == told.replace("USERS", str(tmp_path / "users"))
+    assert (exposure.is_remote, exposure.is_questionable) == (is_remote, is_questionable)
