@@ -2,10 +2,10 @@
 
 By default a topic has a shard of the same name. A rule maps all topics that match its filter to a fixed number of
 shards, by a hash that is the same on every broker. The first rule that matches a topic decides. A record in such a
-shared shard carries its topic in its own column; elsewhere the column is empty and the topic is the shard's name. A topic
-that the rules do not map to the record's shard is not believed: the right to append to one shard is no right to publish
-to other topics. Rules do not move data: after a change older records stay where the old rules put them, and a subscriber
-reads only the shards that the new rules name.
+shared shard carries its topic in its own column; elsewhere the column is empty and the topic is the shard's name. A
+topic that the rules do not map to the record's shard is not believed: the right to append to one shard is no right to
+publish to other topics. Rules do not move data: after a change older records stay where the old rules put them, and a
+subscriber reads only the shards that the new rules name.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class TopicMapping:
     def shards_for(self, topic_filter: str) -> tuple[str, ...]:
         """Subscription targets (shard names and filters) that together reach every record matching a filter.
 
-        They also reach records that do not match; a subscriber has to look at the topic of each (`topic_of`). Where two targets overlap, a shard is reached
-        twice.
+        They also reach records that do not match; a subscriber has to look at the topic of each (`topic_of`).
+        Where two targets overlap, a shard is reached twice.
 
         Args:
             topic_filter: A filter or a plain topic.

@@ -30,6 +30,7 @@ from journal.settings.values import (
     File,
     Kind,
     LogConfig,
+    OriginList,
     Permission,
     Size,
     Text,
@@ -174,6 +175,17 @@ class ListenSection:
     websocket: Address = ""
     websockets: Address = ""
     http: Address = ""
+    websocket_origins: OriginList = ()
+
+    def addresses(self) -> dict[str, str]:
+        """The addresses by name of their setting."""
+        return {
+            "mqtt": self.mqtt,
+            "mqtts": self.mqtts,
+            "websocket": self.websocket,
+            "websockets": self.websockets,
+            "http": self.http,
+        }
 
 
 @attrs.frozen

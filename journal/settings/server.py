@@ -8,12 +8,10 @@ of a setting is implemented by the code that reads it.
 from __future__ import annotations
 
 import enum
-from typing import Annotated
 
 import attrs
 from attrs import field
 
-from journal.net.origins import ANY_ORIGIN, parse_origin
 from journal.settings.access import AccessSection, QuotaTable, TlsSection
 from journal.settings.values import (
     GIB,
@@ -21,28 +19,13 @@ from journal.settings.values import (
     MIB,
     TIB,
     Address,
-    Kind,
     LogConfig,
+    OriginList,
     Size,
     bytes_within,
-    parse_text,
     within,
 )
 from shards.model import Mode
-
-
-def _parse_origins(value: object) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [value]
-    try:
-        return tuple(each if each == ANY_ORIGIN else parse_origin(parse_text(each)) for each in values)
-    except ValueError as error:
-        raise ValueError("names something that is not an origin") from error
-
-
-OriginList = Annotated[
-    tuple[str, ...],
-    Kind(_parse_origins, 'a list of origins such as "https://console.example.com", or "*" for all'),
-]
 
 
 class OnFailure(enum.StrEnum):

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args
 import attrs
 
 from journal.net.address import parse_address
+from journal.net.origins import ANY_ORIGIN, parse_origin
 from shards.errors import InvalidNameError, StorageError
 from shards.topics.topic_filters import validate_filter
 
@@ -117,8 +118,22 @@ Text = Annotated[str, Kind(parse_text, "any text")]
 
 File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
 
+
+def _parse_origins(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    try:
+        return tuple(each if each == ANY_ORIGIN else parse_origin(parse_text(each)) for each in values)
+    except ValueError as error:
+        raise ValueError("names something that is not an origin") from error
+
+
 Address = Annotated[str, Kind(_parse_address, '"host:port", or "" for off')]
 """``host:port``, ``[ipv6]:port``, or empty for "do not listen"; port 0 takes any free one."""
+
+OriginList = Annotated[
+    tuple[str, ...],
+    Kind(_parse_origins, 'a list of origins such as "https://console.example.com", or "*" for all'),
+]
 
 
 class Permission(enum.StrEnum):

@@ -1,4 +1,4 @@
-"""Records that name a topic which does not map to their shard: the right to append to a shard is no right to publish."""
+"""Records that name a topic which does not map to their shard: they are messages to the topic of their shard."""
 
 from __future__ import annotations
 

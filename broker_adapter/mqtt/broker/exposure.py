@@ -1,4 +1,4 @@
-"""Who can reach a broker with some settings, what they may do there, and what goes in clear text: one paragraph. Pure."""
+"""Who can reach a broker with some settings, what they may do, and what goes in clear text: one paragraph. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Exposure:
     Attributes:
         text: A paragraph.
         is_remote: Whether other machines can reach a listener.
-        is_questionable: Whether passwords may go in clear text, everyone may do everything, or no client can do anything.
+        is_questionable: Whether passwords may go in clear text, all may do everything, or no client can do anything.
     """
 
     text: str
@@ -68,7 +68,8 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
     if in_clear:
         what = "Passwords and messages" if user_count else "Messages"
         sentences.append(
-            f"{what} go in clear text at {' and '.join(in_clear)}: listen with mqtts or websockets instead, or on 127.0.0.1."
+            f"{what} go in clear text at {' and '.join(in_clear)}: listen with mqtts or websockets instead, or on "
+            "127.0.0.1."
         )
     if listen.http and not is_loopback(listen.http) and (access.anonymous or not config.tls.certificate_file):
         of_all = "Metrics at http are open to everyone." if access.anonymous else "Passwords go in clear text at http."

@@ -60,9 +60,7 @@ class Distributor:
         self._keeps_offline = keeps_offline
         self._limits = limits or DeliveryLimits()
         self._clock = clock or SystemClock()
-        self._delivery = LiveDelivery(
-            self._limits.max_queued_count, self._clock, self._wake_waiting, mapping.topic_of
-        )
+        self._delivery = LiveDelivery(self._limits.max_queued_count, self._clock, self._wake_waiting, mapping.topic_of)
         self._subscribers, self._replaying = self._delivery.subscribers, self._delivery.replaying
         self._subscribed: dict[Inbox, Subscribed] = {}
         self._members: dict[tuple[Inbox, str, str], GroupMember] = {}
@@ -364,7 +362,13 @@ class Distributor:
         await self.leave_group(inbox, group, topic_filter)
         if inbox.state is State.CLOSED:
             return
-        member = GroupMember(inbox, topic_filter, options, topic_of=self._mapping.topic_of, max_unacknowledged=self._limits.max_unacknowledged)
+        member = GroupMember(
+            inbox,
+            topic_filter,
+            options,
+            topic_of=self._mapping.topic_of,
+            max_unacknowledged=self._limits.max_unacknowledged,
+        )
         self._members[inbox, group, topic_filter] = member
         try:
             starts = [(target, Start.lsn(after.lsn + 1)) for target in self._mapping.shards_for(topic_filter)]

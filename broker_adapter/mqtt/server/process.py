@@ -50,6 +50,7 @@ from broker_adapter.opening import is_shared, open_adapter
 from journal.access.rules import AccessRules
 from journal.access.users import Users
 from journal.net.listening import bind, listens_at
+from journal.net.origins import Origins
 from journal.settings.access import is_loopback
 from journal.settings.values import ConfigurationError
 from journal.telemetry.http_pages import HttpPages
@@ -158,7 +159,7 @@ class _Process:
             raise afresh(self._store_failure)
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
-        sockets = bind(attrs.asdict(self._config.listen), main="mqtt")
+        sockets = bind(self._config.listen.addresses(), main="mqtt")
         for_clients = {name: sock for name, sock in sockets.items() if name != _HTTP}
         health = self._health
         try:
@@ -245,7 +246,8 @@ class _Process:
         async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
             await broker.serve_stream(stream, peer=peer.address, transport=peer.transport)
 
-        self._listeners = Listeners(serve, listener_limits_of(self._config.limits), self._tls)
+        origins = Origins(self._config.listen.websocket_origins)
+        self._listeners = Listeners(serve, listener_limits_of(self._config.limits), self._tls, origins)
         return self._listeners
 
     def _pages(self) -> HttpPages:

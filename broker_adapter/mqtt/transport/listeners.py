@@ -18,6 +18,7 @@ import trio
 
 from broker_adapter.mqtt.transport.streams import KnowsPeer, TcpStream, TlsStream, WebSocketStream
 from journal.net.listening import accept, prepare
+from journal.net.origins import Origins
 from journal.net.websocket_handshake import open_websocket
 
 SUBPROTOCOL: Final = "mqtt"
@@ -69,6 +70,7 @@ class Listeners:
         handle: Serves one client.
         limits: Limits of what peers can occupy.
         tls: See the attribute.
+        origins: Web pages whose scripts may connect over WebSocket; by default those of this machine.
 
     Attributes:
         tls: Used for new connections; it may be replaced. Needed where `mqtts` or `websockets` listens.
@@ -80,8 +82,15 @@ class Listeners:
         is_accepting: Whether new connections are accepted.
     """
 
-    def __init__(self, handle: Handler, limits: ListenerLimits, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        handle: Handler,
+        limits: ListenerLimits,
+        tls: ssl.SSLContext | None = None,
+        origins: Origins | None = None,
+    ) -> None:
         self.tls = tls
+        self._origins = origins or Origins()
         self.connection_count = 0
         self.by_listener: dict[str, int] = {}
         self.accepted_count: dict[str, int] = {}
@@ -202,6 +211,7 @@ class Listeners:
                 max_message_bytes=self._limits.max_message_bytes,
                 handshake_timeout_s=self._limits.handshake_timeout_s,
                 subprotocol=SUBPROTOCOL,
+                allows_origin=self._origins.allows,
             ) as websocket:
                 is_open = True
                 await self._handle(WebSocketStream(websocket, below), peer)

@@ -18,6 +18,7 @@ from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from broker_adapter.mqtt.transport.listeners import Handler, ListenerLimits, Listeners, Peer
 from journal.access.certificates import server_context
+from journal.net.origins import Origins
 
 AUTHORITY = trustme.CA()
 
@@ -122,12 +123,13 @@ async def serving(
     names: Iterable[str] = ("mqtt",),
     limits: ListenerLimits | None = None,
     tls: ssl.SSLContext | None = None,
+    origins: Origins | None = None,
 ) -> AsyncIterator[Served]:
     """Serve for the length of the block."""
     sockets = {}
     for name in names:
         sockets[name] = socket.create_server(("127.0.0.1", 0))
-    listeners = Listeners(handler, limits or ListenerLimits(), tls)
+    listeners = Listeners(handler, limits or ListenerLimits(), tls, origins)
     try:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Where nothing is said: without users and rules all is allowed, with one of them nothing; and what is open is named."""
+"""Where nothing is said all is allowed without users and rules, and nothing with them; and what is open is named."""
 
 from __future__ import annotations
 
@@ -44,9 +44,19 @@ def test_what_no_rule_decides_is_denied_once_users_or_rules_are_configured(
 
 REMOTE = '[listen]\nmqtt = "0.0.0.0:1883"\n'
 SECURE = (
-    '[listen]\nmqtt = ""\nmqtts = "0.0.0.0:8883"\n[tls]\ncertificate_file = "c"\nkey_file = "k"\n'
-    'client_ca_file = "a"\n'
+    '[listen]\nmqtt = ""\nmqtts = "0.0.0.0:8883"\n[tls]\ncertificate_file = "c"\nkey_file = "k"\nclient_ca_file = "a"\n'
 )
+
+
+HERE = "Only clients on this machine can connect, to mqtt = 127.0.0.1:1883."
+THERE = "Clients on other machines can connect, to mqtt = 0.0.0.0:1883."
+IN_CLEAR = "go in clear text at mqtt: listen with mqtts or websockets instead, or on 127.0.0.1."
+NOTHING = (
+    "They may neither publish nor subscribe, because users are configured and no rule allows anything: add "
+    '[[access.rules]], or set access.default = "allow".'
+)
+BY_RULE = "What they may publish and subscribe to is denied where 1 rule does not decide."
+USERS = '[access]\nusers_file = "USERS"\n'
 
 
 @pytest.mark.parametrize(
@@ -55,53 +65,42 @@ SECURE = (
         (
             "[access]\nanonymous = true",
             0,
-            "Only clients on this machine can connect, to mqtt = 127.0.0.1:1883. Clients need no password. They may "
-            "publish and subscribe to everything.",
+            f"{HERE} Clients need no password. They may publish and subscribe to everything.",
             False,
             False,
         ),
         (
             REMOTE + "[access]\nanonymous = true",
             0,
-            "Clients on other machines can connect, to mqtt = 0.0.0.0:1883. Clients need no password. They may publish "
-            "and subscribe to everything. Messages go in clear text at mqtt: listen with mqtts or websockets instead, "
-            "or on 127.0.0.1.",
+            f"{THERE} Clients need no password. They may publish and subscribe to everything. Messages {IN_CLEAR}",
             True,
             True,
         ),
         (
-            REMOTE + '[access]\nusers_file = "USERS"' + RULE,
+            REMOTE + USERS + RULE,
             2,
-            "Clients on other machines can connect, to mqtt = 0.0.0.0:1883. Accepted are 2 users of USERS. What they "
-            "may publish and subscribe to is denied where 1 rule does not decide. Passwords and messages go in clear "
-            "text at mqtt: listen with mqtts or websockets instead, or on 127.0.0.1.",
+            f"{THERE} Accepted are 2 users of USERS. {BY_RULE} Passwords and messages {IN_CLEAR}",
             True,
             True,
         ),
         (
-            SECURE + '[access]\nusers_file = "USERS"' + RULE,
+            SECURE + USERS + RULE,
             1,
-            "Clients on other machines can connect, to mqtts = 0.0.0.0:8883. Accepted are 1 user of USERS, and need a "
-            "certificate at TLS listeners. What they may publish and subscribe to is denied where 1 rule does not "
-            "decide.",
+            (
+                "Clients on other machines can connect, to mqtts = 0.0.0.0:8883. Accepted are 1 user of USERS, and "
+                f"need a certificate at TLS listeners. {BY_RULE}"
+            ),
             True,
             False,
         ),
+        (USERS, 1, f"{HERE} Accepted are 1 user of USERS. {NOTHING}", False, True),
         (
-            '[access]\nusers_file = "USERS"',
+            '[listen]\nhttp = "0.0.0.0:7424"\n' + USERS + 'anonymous = true\ndefault = "allow"' + RULE,
             1,
-            "Only clients on this machine can connect, to mqtt = 127.0.0.1:1883. Accepted are 1 user of USERS. They may "
-            "neither publish nor subscribe, because users are configured and no rule allows anything: add "
-            '[[access.rules]], or set access.default = "allow".',
-            False,
-            True,
-        ),
-        (
-            '[listen]\nhttp = "0.0.0.0:7424"\n[access]\nusers_file = "USERS"\nanonymous = true\ndefault = "allow"' + RULE,
-            1,
-            "Only clients on this machine can connect, to mqtt = 127.0.0.1:1883. Anonymous clients and 1 user of USERS "
-            "are accepted. What they may publish and subscribe to is allowed where 1 rule does not decide. Metrics at "
-            "http are open to everyone.",
+            (
+                f"{HERE} Anonymous clients and 1 user of USERS are accepted. {BY_RULE.replace('denied', 'allowed')} "
+                "Metrics at http are open to everyone."
+            ),
             False,
             False,
         ),

@@ -14,6 +14,7 @@ from trio_websocket import ConnectionClosed
 from broker_adapter.mqtt.transport.listeners import ListenerLimits, Peer
 from broker_adapter.mqtt.transport.streams import TcpStream, TlsStream, WebSocketStream
 from journal.access.certificates import server_context
+from journal.net.origins import Origins
 from journal.settings.values import ConfigurationError
 from tests.mqtt.edges.listening import AUTHORITY, client_context, echo, logged, serving, tls_of, write_certificate
 from tests.patience import PATIENCE_S
@@ -221,6 +222,35 @@ async def test_a_websocket_of_another_protocol_is_refused_with_the_reason(offer:
             answer += data
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.endswith(b"offer the sub-protocol mqtt\n")
+
+
+@pytest.mark.parametrize(
+    ("origin", "listed", "status"),
+    [
+        ("http://127.0.0.1:8000", (), 101),
+        ("http://localhost", (), 101),
+        ("https://evil.example", (), 403),
+        ("null", (), 403),
+        ("https://app.example", ("https://app.example",), 101),
+        ("https://app.example.evil.example", ("https://app.example",), 403),
+        ("https://evil.example", ("*",), 101),
+    ],
+)
+async def test_only_pages_of_this_machine_and_listed_ones_open_a_websocket(
+    origin: str, listed: tuple[str, ...], status: int
+) -> None:
+    """A page of any site could have the browsers of its visitors connect to a broker in their network."""
+    async with (
+        serving(names=("websocket",), origins=Origins(listed)) as served,
+        await served.connect("websocket") as client,
+    ):
+        await client.send_all(
+            b"GET /mqtt HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: " + origin.encode() + b"\r\n\r\n"
+        )
+        answer = await client.receive_some()
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
 async def test_a_message_over_the_limit_ends_the_connection() -> None:

@@ -122,7 +122,15 @@ OWNED = {"session", "session_owned", "session_taken"}
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
-    directory = OWNED_GOLDEN if name in OWNED else NEWEST_GOLDEN if name in NEWEST else LATER_GOLDEN if name in LATER else GOLDEN
+    directory = (
+        OWNED_GOLDEN
+        if name in OWNED
+        else NEWEST_GOLDEN
+        if name in NEWEST
+        else LATER_GOLDEN
+        if name in LATER
+        else GOLDEN
+    )
     golden = (directory / f"{name}.bin").read_bytes()
     assert encode(SAMPLES[name]) == golden
     assert decode(type(SAMPLES[name]), b"key", golden) == SAMPLES[name]
