@@ -15,10 +15,12 @@ class Principal:
 
     Attributes:
         username: Empty for an anonymous client.
+        credential: What its password was checked against; it differs after the password was changed.
     """
 
     client_id: str
     username: str = ""
+    credential: object = attrs.field(default=None, eq=False, repr=False)
 
 
 def user_shown(name: str) -> str:
@@ -54,6 +56,12 @@ class Access(Protocol):
     def may_open_session(self, principal: Principal, user: str) -> bool:
         """Whether the client may open a session that a client of this user began; an empty name: an anonymous one."""
 
+    def is_admitted(self, principal: Principal) -> bool:
+        """Whether a client that was authenticated would still be: its user exists, with the same password."""
+
+    def may_publish_will(self, principal: Principal, topic: str) -> bool:
+        """Whether a will that the client left may be published now: its user exists and may publish to the topic."""
+
     def may_publish(self, principal: Principal, topic: str) -> bool:
         """Whether the client may publish to a topic. For a delayed message it is the topic inside ``$delayed/...``."""
 
@@ -75,6 +83,12 @@ class AllowAll:
         return True
 
     def may_open_session(self, principal: Principal, user: str) -> bool:
+        return True
+
+    def is_admitted(self, principal: Principal) -> bool:
+        return True
+
+    def may_publish_will(self, principal: Principal, topic: str) -> bool:
         return True
 
     def may_publish(self, principal: Principal, topic: str) -> bool:

@@ -63,8 +63,10 @@ class AccessControl:
             return Principal(client_id)
         if not username or password is None:
             return None
-        host = peer.rpartition(":")[0]
-        return Principal(client_id, username) if await self.authentication.check(username, password, host) else None
+        users, host = self.authentication.users, peer.rpartition(":")[0]
+        if not await self.authentication.check(username, password, host):
+            return None
+        return Principal(client_id, username, None if users is None else users.hash_of(username))
 
     def may_use_client_id(self, principal: Principal) -> bool:
         """Whether the client may connect with the identifier that it chose."""
@@ -77,6 +79,19 @@ class AccessControl:
         their sessions when they get users.
         """
         return user == principal.username or (not user and self.client_ids.bind(principal))
+
+    def is_admitted(self, principal: Principal) -> bool:
+        """Whether the client would still be authenticated: its user exists, with the same password."""
+        if not principal.username:
+            return True
+        users = self.authentication.users
+        return users is not None and users.hash_of(principal.username) == principal.credential
+
+    def may_publish_will(self, principal: Principal, topic: str) -> bool:
+        """Whether a will that the client left may be published: its user exists and may publish to the topic."""
+        users = self.authentication.users
+        exists = not principal.username or users is None or users.hash_of(principal.username) is not None
+        return exists and self.may_publish(principal, topic)
 
     def may_publish(self, principal: Principal, topic: str) -> bool:
         """Whether the client may publish to a topic."""

@@ -15,7 +15,7 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.changes import Changes
 from broker_adapter.errors import StorageError
-from broker_adapter.mqtt.access.permissions import Access
+from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.connection.connection import Connection
 from broker_adapter.mqtt.connection.handshake import Handshake
 from broker_adapter.mqtt.connection.pause_detector import PauseDetector
@@ -97,6 +97,7 @@ class Broker:
             on_unanswered=self._unanswered,
             clock=self._clock,
             mapping=topic_mapping,
+            may_publish_will=self._may_publish_will,
             settings=session_settings,
         )
         self._placements = Placements(self._rules, topic_mapping, create)
@@ -163,6 +164,13 @@ class Broker:
         self._rules = rules
         self._placements.replace_rules(rules)
 
+    async def follow_rights(self) -> None:
+        """Users or rules were replaced: end the connections and subscriptions that they do not allow any more."""
+        for at, connection in enumerate(list(self._connections)):
+            if at % _LOOKED_AT_BETWEEN_CHECKPOINTS == 0:
+                await trio.lowlevel.checkpoint()
+            connection.follow_rights()
+
     async def stop(self) -> None:
         """End all connections (MQTT 5 clients get reason code 0x8B, server shutting down) and wait for their end.
 
@@ -222,6 +230,10 @@ class Broker:
     def _connection_of(self, session: Session) -> Connection | None:
         connection = self._by_client.get(session.client_id)
         return connection if connection is not None and connection.session is session else None
+
+    def _may_publish_will(self, client_id: str, user: str | None, topic: str) -> bool:
+        # Of a session that an older program stored nothing but the rights at its CONNECT is known.
+        return user is None or self._access.may_publish_will(Principal(client_id, user), topic)
 
     async def _changes_for(self, message: Message) -> Changes:
         return await self._publisher.changes_for(message)

@@ -177,6 +177,17 @@ class Connection:
         """The session was taken over by another connection, at this or another broker."""
         self.end(ReasonCode.SESSION_TAKEN_OVER, _TAKEN_OVER, why="taken_over")
 
+    def follow_rights(self) -> None:
+        """Users or rules have changed: end the connection, or the subscriptions that are not allowed any more."""
+        handler = self._handler
+        if handler is None or self._ending is not None:
+            return
+        if self._services.access.is_admitted(handler.principal):
+            handler.follow_rights()
+            return
+        self._log("the user was removed or has another password", user=handler.principal.username)
+        self.end(ReasonCode.NOT_AUTHORIZED, why="revoked")
+
     def unanswered(self) -> None:
         """Some publishes of the client will never be answered: it has to send them again."""
         self.end(ReasonCode.SERVER_BUSY, _UNSETTLED, why="unanswered")
@@ -379,6 +390,9 @@ class Connection:
         self._on_admitted(self)
         if not handler.session.is_open:
             self.fenced()
+        if not services.access.is_admitted(admission.principal):
+            # The users were read again while the session was opened.
+            self.follow_rights()
         if self._ending is None:
             handler.begin()
         return handler

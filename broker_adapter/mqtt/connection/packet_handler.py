@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 import attrs
 import trio
 
+from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.connection.acknowledgement_times import AcknowledgementTimes
 from broker_adapter.mqtt.connection.handshake import Admission
 from broker_adapter.mqtt.connection.services import Services
@@ -152,6 +153,15 @@ class PacketHandler:
         # A client that publishes at QoS 2 gets its PUBREC before it gets messages that its publish caused.
         if self._pipeline is None or not self._pipeline.storing:
             self._sender.pump()
+
+    @property
+    def principal(self) -> Principal:
+        """The client."""
+        return self._admission.principal
+
+    def follow_rights(self) -> None:
+        """End the subscriptions that the rules do not allow any more."""
+        self._subscriptions.follow_rights()
 
     def save_position(self) -> None:
         """Have the session's position stored soon, if it has moved."""

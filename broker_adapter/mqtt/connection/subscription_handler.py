@@ -130,6 +130,13 @@ class SubscriptionHandler:
         """Queue an UNSUBSCRIBE."""
         self._do(lambda: self._unsubscribe(packet))
 
+    def follow_rights(self) -> None:
+        """Queue the end of the subscriptions and replays that the rules do not allow any more."""
+        if self._session.subscriptions or self._replays or self._requests:
+            # Messages that are not allowed any more may be on their way to the inbox, or wait there.
+            self._sender.checks_topics = True
+            self._do(self._narrow)
+
     def _do(self, request: Callable[[], Awaitable[None]]) -> None:
         self._requests.append(request)
         if not self._is_working:
@@ -173,6 +180,15 @@ class SubscriptionHandler:
             self._sender.forget_retained(text)
             if request.group:
                 await self._sessions.leave_share(self._session, request.group, request.topic_filter)
+        if denied:
+            await self._sessions.save_subscriptions(self._session)
+
+    async def _narrow(self) -> None:
+        filters = {text: parse_filter(text).topic_filter for text in self._session.subscriptions}
+        filters.update(self._replays)
+        denied = [text for text, one in filters.items() if not self._access.may_subscribe(self._principal, one)]
+        for text in denied:
+            await self._end(text)
         if denied:
             await self._sessions.save_subscriptions(self._session)
 

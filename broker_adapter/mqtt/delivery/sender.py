@@ -70,7 +70,7 @@ class MessageSender:
         encoder: Encodes the packets.
         claim: Claims messages of shared subscriptions for the session.
         may_have: Whether the client may get messages of a topic; checked before a message of an earlier connection is
-            sent again: that connection may have been another user's, or under other rules.
+            sent again: that connection may have been under other rules.
         wait_reached: Waits until everything up to a position was put into the inbox.
         adapter: Store in which messages of an earlier connection are read again.
         retained: Store of retained messages.
@@ -81,6 +81,7 @@ class MessageSender:
 
     Attributes:
         took: Messages were taken since this was last set to false, so the session's position has moved.
+        checks_topics: Whether `may_have` is asked for every message, since the rules may deny some that arrive.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class MessageSender:
         self._holds = 0
         self._is_resending = False
         self.took = False
+        self.checks_topics = False
 
     def hold(self) -> None:
         """Send no messages until `release`: retained messages that go first are being looked up."""
@@ -246,6 +248,10 @@ class MessageSender:
             origin = arrival.origin
             if origin is Origin.SUBSCRIPTION and window.is_known(message):
                 return
+        if self.checks_topics and not self._may_have(message.topic):
+            # It counts as delivered, but a message of a group is left to other members.
+            self._statistics.dropped["not_allowed"] += 1
+            return
         if message.expires_at_us and message.expires_at_us <= now_us:
             self._acknowledge_to_group(arrival)
             return

@@ -22,11 +22,12 @@ RefusalReason = Literal["no_connect", "protocol", "credentials", "not_authorized
 invalid client identifier, a client that accepts no packet as large as CONNACK, a store that cannot be reached."""
 
 EndReason = Literal[
-    "protocol", "keep_alive", "stalled", "taken_over", "stopping", "refused_publish", "unanswered", "fault"
+    "protocol", "keep_alive", "stalled", "taken_over", "revoked", "stopping", "refused_publish", "unanswered", "fault"
 ]
 """Why the broker ends a client's connection: protocol error, keep-alive timeout, the client reads nothing, session
-taken over, the broker stops, a publish of an MQTT 3.1.1 client was refused (no packet can say so), a publish will never
-be answered after the connection to the store was lost, an error in the broker itself."""
+taken over, its user was removed or has another password, the broker stops, a publish of an MQTT 3.1.1 client was
+refused (no packet can say so), a publish will never be answered after the connection to the store was lost, an error in
+the broker itself."""
 
 
 @attrs.define(slots=True)

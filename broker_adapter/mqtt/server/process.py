@@ -131,6 +131,7 @@ class _Process:
         self._store_failure: StorageFailedError | None = None
         self._health = Health(config.broker.store, self._stopping.is_set)
         self._rules_access: RulesAccess | None = None
+        self._broker_running: Broker | None = None
 
     @property
     def why_no_client_can_connect(self) -> str:
@@ -176,7 +177,7 @@ class _Process:
                     rules = SharedRules(adapter, self._config, broker_id)
                     agreed = await rules.agree()
                     bridges = Bridges(adapter, rules.bridge_specs, broker_id, lease=self._lease)
-                    broker = self._broker(adapter, broker_id, agreed, bridges.queue_routing)
+                    broker = self._broker_running = self._broker(adapter, broker_id, agreed, bridges.queue_routing)
                     # Inside the adapter's context: the broker's last writes go to the store.
                     async with trio.open_nursery() as serving:
                         serving.start_soon(health.watch_store, adapter)
@@ -294,6 +295,8 @@ class _Process:
         self._tls = readable.tls
         if self._listeners is not None:
             self._listeners.tls = readable.tls
+        if self._broker_running is not None:
+            await self._broker_running.follow_rights()
         log.info(
             "reloaded",
             users=0 if readable.users is None else len(readable.users),

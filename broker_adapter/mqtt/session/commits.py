@@ -12,18 +12,24 @@ from typing import Protocol
 
 from broker_adapter.changes import Changes, Committed
 from broker_adapter.errors import ShardNotFoundError, StorageError, VersionConflictError
+from broker_adapter.mqtt.access.permissions import user_shown
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import StoredMembership
 from broker_adapter.mqtt.session.stored_message import will_message
 from broker_adapter.mqtt.session.transitions import Transition, merged
+from broker_adapter.mqtt_codec.text import shown
 from shards.seams.clock import Clock
 
 _log = logging.getLogger(__name__)
 
 ChangesFor = Callable[[Message], Awaitable[Changes]]
 """Returns what storing a message takes: its append, and its retained value if it is retained."""
+
+
+MayPublishWill = Callable[[str, str | None, str], bool]
+"""Returns whether a will may be published: of this client, of a session of this user, to this topic."""
 
 
 class Memberships(Protocol):
@@ -40,6 +46,7 @@ class Commits:
         store_retry: The store.
         changes_for: Returns the changes of publishing a message.
         memberships: Returns the changes of ending memberships.
+        may_publish_will: Returns whether a will may be published.
         clock: Gives published wills their time.
     """
 
@@ -48,12 +55,14 @@ class Commits:
         store_retry: StoreRetry,
         changes_for: ChangesFor,
         memberships: Memberships,
+        may_publish_will: MayPublishWill,
         clock: Clock,
         statistics: SessionStatistics,
     ) -> None:
         self._store_retry = store_retry
         self._changes_for = changes_for
         self._memberships = memberships
+        self._may_publish_will = may_publish_will
         self._clock = clock
         self._statistics = statistics
 
@@ -71,11 +80,19 @@ class Commits:
         changes = merged((transition.changes, left))
         if transition.will is None:
             return await self._store_retry.commit(changes)
+        if not self._may_publish_will(client_id, transition.will_user, transition.will.message.topic):
+            _log.warning(
+                "the will of client %s to %s is not published: %s may not publish there any more",
+                shown(client_id),
+                shown(transition.will.message.topic),
+                user_shown(transition.will_user or ""),
+            )
+            return await self._store_retry.commit(changes)
         committed = await self.publish(will_message(transition.will, self._clock.now_us()), changes)
         if committed is not None:
             self._statistics.will_count += 1
             return committed
-        _log.warning("the will of client %r to %r is dropped", client_id, transition.will.message.topic)
+        _log.warning("the will of client %s to %s is dropped", shown(client_id), shown(transition.will.message.topic))
         return await self._store_retry.commit(changes)
 
     async def publish(self, message: Message, changes: Changes) -> Committed | None:

@@ -17,7 +17,7 @@ from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.session import transitions
 from broker_adapter.mqtt.session.claims import Claim, Claims, changes_of
-from broker_adapter.mqtt.session.commits import ChangesFor, Commits
+from broker_adapter.mqtt.session.commits import ChangesFor, Commits, MayPublishWill
 from broker_adapter.mqtt.session.errors import SessionTakenOverError, StoreUnavailableError
 from broker_adapter.mqtt.session.fencing import Fencing
 from broker_adapter.mqtt.session.keyed_lock import KeyedLock
@@ -73,6 +73,8 @@ class Sessions:
             that the client sends them again; the call must not block.
         clock: Tells when timers are due.
         mapping: The shards of topics.
+        may_publish_will: Asked before a will is published, as rights may have changed since its client connected.
+        settings: Timeouts towards other brokers and the store.
 
     Attributes:
         statistics: Counters.
@@ -88,6 +90,7 @@ class Sessions:
         on_unanswered: Callable[[Session], None],
         clock: Clock,
         mapping: TopicMapping | None = None,
+        may_publish_will: MayPublishWill = lambda _client_id, _user, _topic: True,
         settings: SessionSettings | None = None,
     ) -> None:
         if not broker_id or "/" in broker_id:
@@ -100,7 +103,7 @@ class Sessions:
         self._store_retry = store_retry = StoreRetry(adapter, settings, statistics)
         self._claims = Claims(store_retry, settings.claims_interval_s, settings.audit_interval_s)
         self._shares = Shares(store_retry, self._claims, mapping or TopicMapping(), clock)
-        self._commits = Commits(store_retry, changes_for, self._shares, clock, statistics)
+        self._commits = Commits(store_retry, changes_for, self._shares, may_publish_will, clock, statistics)
         self._leases = Leases(store_retry, broker_id, settings)
         self._peer_channel = PeerChannel(store_retry, broker_id, give_up=self._give_up, on_missed=self._request_audit)
         self._fencing = Fencing(store_retry)
