@@ -110,7 +110,6 @@ async def test_users_and_rules_are_read_again_when_they_are_told_to(
             assert await anna.subscribe("secret/x") == (ReasonCode.SUCCESS,)
 
             passwd(monkeypatch, users, "bob", "two")
-            passwd(monkeypatch, users, "anna", "three")
             config.write_text(
                 config.read_text() + '[[access.rules]]\npermission = "deny"\ntopics = "secret/#"\nuser = "anna"\n'
             )
@@ -118,6 +117,11 @@ async def test_users_and_rules_are_read_again_when_they_are_told_to(
             await broker.said("reloaded")
             assert await anna.subscribe("secret/y") == (ReasonCode.NOT_AUTHORIZED,)
             assert await anna.publish("secret/y", qos=1) == ReasonCode.NOT_AUTHORIZED
+            assert await anna.unsubscribe("secret/x") == (ReasonCode.NO_SUBSCRIPTION_EXISTED,)
+
+            passwd(monkeypatch, users, "anna", "three")
+            broker.process.send_signal(signal.SIGHUP)
+            await anna.refused(ReasonCode.NOT_AUTHORIZED)
 
         async with broker.client() as old:
             answer = await old.connect("a", username="anna", password=b"one")

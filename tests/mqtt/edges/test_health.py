@@ -274,7 +274,8 @@ connect_timeout_s = 1
 
 async def test_metrics_tell_what_is_dropped(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
-    config.write_text('[[access.rules]]\npermission = "deny"\ntopics = "secret"\naction = "publish"\n')
+    rule = '[[access.rules]]\npermission = "deny"\ntopics = "secret"\naction = "publish"\n'
+    config.write_text(f'[access]\ndefault = "allow"\n{rule}')
     async with broker_process(tmp_path, "--config", str(config), *ALONE) as broker:
         async with broker.client(version=Version.V311) as client:
             await client.connect("a")

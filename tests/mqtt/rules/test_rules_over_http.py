@@ -73,6 +73,7 @@ async def asked(there: Site, name: str = "a", text: str = "") -> AsyncIterator[t
         [access]
         users_file = "{there.directory / "users"}"
         administrators = ["anna"]
+        default = "allow"
         {text}
         """
     async with there.broker(name, config) as broker:
