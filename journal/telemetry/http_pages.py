@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server for programs that are installed without a web framework: health, metrics, a few pages.
 
-Peers are not trusted: their number, the time of each request and its size are limited. The callers provide the pages,
-and decide which clients may see them.
+Peers are not trusted: their number, the time of each request and its size are limited. When there are too many, the one
+that has waited longest without a request is closed for the new one, so that idle connections keep no one out. The
+callers provide the pages, and decide which clients may see them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import base64
 import binascii
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -27,6 +29,8 @@ _MAX_HEAD_BYTES: Final = 16 * 1024
 _RECEIVED_AT_ONCE: Final = 16 * 1024
 REQUEST_S: Final = 10.0
 _IDLE_S: Final = 60.0
+_BUSY_AT_ONCE: Final = 4 * MAX_CONNECTIONS
+"""Connections at most, with those that are being closed for others."""
 _GONE: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -130,6 +134,8 @@ class HttpPages:
         }
         self._tls = tls
         self._connection_count = 0
+        self._waiting: dict[trio.CancelScope, None] = {}
+        self._is_full = False
 
     async def serve(self, sock: socket.socket) -> None:
         """Answer on a listening socket until cancelled."""
@@ -138,8 +144,17 @@ class HttpPages:
 
     def _admit(self, connections: trio.Nursery, sock: socket.socket, address: str) -> bool:
         if self._connection_count >= MAX_CONNECTIONS:
-            log.warning("connections refused", peer=address, allowed=MAX_CONNECTIONS)
-            return False
+            idle = next(iter(self._waiting), None)
+            if idle is None or self._connection_count >= _BUSY_AT_ONCE:
+                if not self._is_full:
+                    # Logged once until there is room again, so that a flood of connections does not flood the log.
+                    log.warning("connections refused", peer=address, allowed=MAX_CONNECTIONS)
+                self._is_full = True
+                return False
+            del self._waiting[idle]
+            idle.cancel()
+        else:
+            self._is_full = False
         self._connection_count += 1
         connections.start_soon(self._contained, sock, address.rpartition(":")[0])
         return True
@@ -164,9 +179,10 @@ class HttpPages:
         patience_s = REQUEST_S
         while True:
             try:
-                with trio.move_on_after(patience_s) as waiting:
+                asked = None
+                with self._wait_for_peer(patience_s):
                     asked = await self._next_request(http, stream)
-                if waiting.cancelled_caught or asked is None:
+                if asked is None:
                     return
                 reply = await self._answer(*asked, host)
                 is_head = asked[0].method == b"HEAD"
@@ -187,9 +203,23 @@ class HttpPages:
         if context is None:
             return stream
         encrypted = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
-        with trio.fail_after(REQUEST_S):
+        is_done = False
+        with self._wait_for_peer(REQUEST_S):
             await encrypted.do_handshake()
+            is_done = True
+        if not is_done:
+            raise trio.BrokenResourceError("the TLS handshake took too long")
         return encrypted
+
+    @contextmanager
+    def _wait_for_peer(self, patience_s: float) -> Iterator[None]:
+        """Leave the block after this time, or when another peer needs the place."""
+        with trio.move_on_after(patience_s) as scope:
+            self._waiting[scope] = None
+            try:
+                yield
+            finally:
+                self._waiting.pop(scope, None)
 
     async def _answer(self, asked: h11.Request, body: bytes, host: str) -> Reply:
         path, query = _target_of(asked)

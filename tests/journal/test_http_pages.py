@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,14 +11,14 @@ from trio.testing import MockClock
 
 from journal.net.listening import bind
 from journal.telemetry import http_pages
-from journal.telemetry.http_pages import HttpPages, Reply, Request, Resource, health_reply
+from journal.telemetry.http_pages import HttpPages, Page, Reply, Request, Resource, health_reply
 from tests.patience import PATIENCE_S
 
 CLOSE = "Connection: close\r\n"
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[int]:
+async def serving(others: Mapping[str, Page] = {}) -> AsyncIterator[int]:
     """Pages, and their port."""
 
     async def hello(request: Request) -> Reply:
@@ -31,7 +31,7 @@ async def serving() -> AsyncIterator[int]:
         kind = request.headers["content-type"]
         return Reply(f"{kind} {request.query} {request.body.decode()}".encode(), 202, headers={"ETag": '"1"'})
 
-    pages = {"/hello": hello, "/broken": broken, "/put": Resource({"GET": hello, "PUT": put}, 20_000)}
+    pages = {"/hello": hello, "/broken": broken, "/put": Resource({"GET": hello, "PUT": put}, 20_000), **others}
     (sock,) = bind({"http": "127.0.0.1:0"}, main="http").values()
     with sock:
         async with trio.open_nursery() as nursery:
@@ -148,15 +148,46 @@ async def test_who_says_nothing_does_not_keep_others_out_for_long(autojump_clock
         assert b"200 OK" in await said(port, asking("/hello"))
 
 
-async def test_more_connections_than_there_may_be_are_closed_at_once() -> None:
+@pytest.mark.parametrize("first", [b"", b"GET /hel", asking("/hello", headers="")], ids=["silent", "slow", "kept"])
+async def test_connections_that_wait_without_a_request_are_closed_for_new_ones(first: bytes) -> None:
+    """As many connections as there may be kept all others out, so that probes and metrics found the broker dead."""
     async with serving() as port:
-        kept = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(http_pages.MAX_CONNECTIONS)]
-        assert await said(port, b"") == b""
-        await kept[0].send_all(asking("/hello"))
+        idle = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(http_pages.MAX_CONNECTIONS)]
+        for stream in idle:
+            await stream.send_all(first)
         with trio.fail_after(PATIENCE_S):
-            assert b"200 OK" in await kept[0].receive_some()
-        for stream in kept:
+            if first.endswith(b"\r\n\r\n"):
+                for stream in idle:
+                    assert b"200 OK" in await stream.receive_some()
+            for _ in range(3):
+                assert b"200 OK" in await said(port, asking("/hello"))
+            assert await idle[0].receive_some() == b""
+            await idle[-1].send_all(asking("/hello")[len(first) if first == b"GET /hel" else 0 :])
+            assert b"200 OK" in await idle[-1].receive_some()
+        for stream in idle:
             await stream.aclose()
+
+
+async def test_connections_that_are_answered_are_closed_for_no_other() -> None:
+    asked, may_answer = trio.Semaphore(0), trio.Event()
+
+    async def wait(_request: Request) -> Reply:
+        asked.release()
+        await may_answer.wait()
+        return Reply(b"answered")
+
+    async with serving({"/wait": wait}) as port:
+        busy = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(http_pages.MAX_CONNECTIONS)]
+        with trio.fail_after(PATIENCE_S):
+            for stream in busy:
+                await stream.send_all(asking("/wait"))
+            for _ in busy:
+                await asked.acquire()
+            assert await said(port, b"") == b""
+            may_answer.set()
+            for stream in busy:
+                assert b"answered" in b"".join([piece async for piece in stream])
+                await stream.aclose()
 
 
 def test_health_tells_every_reason() -> None:
