@@ -3,7 +3,6 @@
 from broker_adapter.mqtt.session.errors import (
     BrokerReplacedError,
     ClientGoneError,
-    SessionError,
     SessionOfAnotherUserError,
     SessionTakenOverError,
     StoreUnavailableError,
@@ -21,7 +20,6 @@ __all__ = [
     "OpenedSession",
     "Retained",
     "Session",
-    "SessionError",
     "SessionOfAnotherUserError",
     "SessionSettings",
     "SessionStatistics",
