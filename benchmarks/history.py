@@ -37,11 +37,11 @@ from shards.segments.segment_paths import log_path
 
 SHARDS = 4
 RECORDS_PER_BATCH = 100
-SEALING_RUNS = 3
+CONVERSION_RUNS = 3
 ALONE_RUNS = 5
 SHORT = Timing(0.05, 0.3)
-SEALING_OFF = {"sealing.enabled": "false"}
-SEALING_BY_HAND = {"sealing.min_bytes": "64 GiB"}
+CONVERSION_OFF = {"conversion.enabled": "false"}
+CONVERSION_BY_HAND = {"conversion.min_bytes": "64 GiB"}
 SPARK_TIMEOUT_S = 600.0
 FIRST_TIME_US = 1_700_000_000_000_000
 RECORD_INTERVAL_US = 200
@@ -49,9 +49,9 @@ RECORD_INTERVAL_US = 200
 Progress = Callable[[int, int], None]
 
 KEYS = (
-    "seal.rate",
-    "seal.ratio",
-    "seal.appends",
+    "convert.rate",
+    "convert.ratio",
+    "convert.appends",
     "sealed.read",
     "spark.sealed",
     "spark.values",
@@ -100,18 +100,18 @@ class Segment:
 
 def _measure(directory: Path, records: int, timing: Timing, progress: Progress) -> Mapping[str, float]:
     data = directory / "data"
-    with _running(data, directory / "log-written", SEALING_OFF) as server:
+    with _running(data, directory / "log-written", CONVERSION_OFF) as server:
         segments = _write(server.address, records, progress)
-    rate, ratio = _sealing_rate(data, segments)
-    with _running(data, directory / "log-sealing", SEALING_BY_HAND) as server:
-        kept = _appends_while_sealing(server.address)
-    with _running(data, directory / "log-sealed", SEALING_BY_HAND) as server:
+    rate, ratio = _conversion_rate(data, segments)
+    with _running(data, directory / "log-conversion", CONVERSION_BY_HAND) as server:
+        kept = _appends_while_converting(server.address)
+    with _running(data, directory / "log-sealed", CONVERSION_BY_HAND) as server:
         read = _read_rate(server.address, timing)
     spark = _spark(data)
     return {
-        "seal.rate": rate,
-        "seal.ratio": ratio,
-        "seal.appends": kept,
+        "convert.rate": rate,
+        "convert.ratio": ratio,
+        "convert.appends": kept,
         "sealed.read": read,
         "spark.sealed": spark["sealed_records_per_s"],
         "spark.values": spark["values_records_per_s"],
@@ -157,16 +157,16 @@ def _write(address: tuple[str, int], records: int, progress: Progress) -> list[S
         progress(records, records)
     with Wire(address) as wire:
         for name in names:
-            info = wire.request(Op.SEAL, {"name": name})
+            info = wire.request(Op.ROLL, {"name": name})
             segments += [
                 Segment(name, info["shard_id"], segment["base_offset"], segment["next_offset"])
                 for segment in info["segments"]
-                if segment["sealed"] and segment["next_offset"] > segment["base_offset"]
+                if segment["closed"] and segment["next_offset"] > segment["base_offset"]
             ]
     return segments
 
 
-def _sealing_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float]:
+def _conversion_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float]:
     """Megabytes of values that one core converts to Parquet per second, and log bytes over Parquet bytes.
 
     The best of a few passes over all segments counts, to exclude other load of the machine.
@@ -175,7 +175,7 @@ def _sealing_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float
     output = data.parent / "sealed-aside.parquet"
     plans = [_plan(files, data, segment, output) for segment in segments]
     rates, ratio = [], 0.0
-    for _ in range(SEALING_RUNS):
+    for _ in range(CONVERSION_RUNS):
         value_bytes = sealed_bytes = 0
         begun_at = time.perf_counter()
         for plan in plans:
@@ -209,7 +209,7 @@ def _plan(files: OsFileSystem, data: Path, segment: Segment, output: Path) -> Co
     )
 
 
-def _appends_while_sealing(address: tuple[str, int]) -> float:
+def _appends_while_converting(address: tuple[str, int]) -> float:
     """Append rate during conversion, over the rate of the same load before and after; medians of short runs."""
     with Wire(address) as wire:
         # The journal's files are zeroed and its memory is mapped, as on any server that has run for a minute.
@@ -219,15 +219,15 @@ def _appends_while_sealing(address: tuple[str, int]) -> float:
     done = threading.Event()
     during: list[float] = []
 
-    def seal() -> None:
+    def convert() -> None:
         try:
             with Wire(address, timeout_s=300.0) as wire:
                 for number in range(SHARDS):
-                    wire.request(Op.SEAL, {"name": _name(number), "wait": True})
+                    wire.request(Op.ROLL, {"name": _name(number), "wait": True})
         finally:
             done.set()
 
-    thread = threading.Thread(target=seal, name="sealing")
+    thread = threading.Thread(target=convert, name="convert")
     thread.start()
     while not done.is_set():
         rate = _append_rate(address, SHORT)

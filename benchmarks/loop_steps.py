@@ -164,7 +164,7 @@ def _make_segments(scene: Scene) -> None:
     for number in range(SEGMENTS):
         scene.wire.socket.sendall(frames.build_append(number, handle, batch))
         scene.wire.receive()
-        scene.wire.request(Op.SEAL, {"name": "loop/segments"})
+        scene.wire.request(Op.ROLL, {"name": "loop/segments"})
 
 
 def _describe(scene: Scene) -> None:

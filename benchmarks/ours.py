@@ -101,7 +101,7 @@ def shard_to_read(stage: Stage) -> ReadShard:
         name = fresh_name("read")
         with Wire(journal(stage).address) as wire:
             fill(wire, name, READ_BYTES)
-            info = wire.request(Op.SEAL, {"name": name})
+            info = wire.request(Op.ROLL, {"name": name})
         return ReadShard(name, int(info["next_offset"]))
 
     return stage.once("shard to read", make)

@@ -102,18 +102,18 @@ class StorageAdapter(abc.ABC):
         """Change settings of a shard; None leaves one as it is. Must not return until they would survive a crash."""
 
     @abc.abstractmethod
-    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        """Roll: close the active segment, so that the next append opens a new one. Engines without segments do nothing.
+    async def roll(self, name: str) -> ShardInfo:
+        """Close the active segment, so that the next append opens a new one. Must not return until that is durable."""
 
-        Args:
-            name: The shard.
-            wait: Return when all file segments that are closed by then are converted to Parquet files. Engines that do
-                not convert (``memory``, ``rocksdb``, and ``embedded`` unless its configuration switches it on) return
-                at once.
+    @abc.abstractmethod
+    async def convert(self, name: str) -> ShardInfo:
+        """Roll, and return when all closed file segments of the shard are Parquet files, which may take minutes.
+
+        Engines that do not convert (``memory``, and ``embedded`` unless its configuration switches it on) only roll.
 
         Raises:
-            SealFailedError: A segment could not be converted this time. It stays as it was, and nothing is lost.
-            InvalidRequestError: ``wait`` was given, and the journal service is configured not to convert segments.
+            ConversionFailedError: A segment could not be converted this time. It stays as it was, and nothing is lost.
+            InvalidRequestError: The journal service is configured not to convert segments.
         """
 
     @abc.abstractmethod

@@ -74,7 +74,7 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
             finally:
                 await trio.to_thread.run_sync(crowd.leave)
             infos = {name: await adapter.describe_shard(name) for name in infos}
-            sealing_s = await _seal_all(adapter, infos)
+            conversion_s = await _seal_all(adapter, infos)
             for broker in brokers:
                 await broker.stop()
         await server.stop()
@@ -96,7 +96,7 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
         ),
         sealed_files=len(files),
         sealed_bytes=sum(file.stat().st_size for file in files),
-        sealing_s=sealing_s,
+        conversion_s=conversion_s,
         session_s=session_s,
         query_s=query_s,
     )
@@ -318,7 +318,7 @@ async def _seal_all(adapter: StorageAdapter, infos: dict[str, ShardInfo]) -> flo
     begun_at = trio.current_time()
     for name in infos:
         with _deadline(f"{name} was not sealed"):
-            await adapter.seal(name, wait=True)
+            await adapter.convert(name)
     return trio.current_time() - begun_at
 
 

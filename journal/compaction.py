@@ -76,7 +76,7 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
         )
     before = await trio.to_thread.run_sync(_segment_files, files, directory)
     views_before = await trio.to_thread.run_sync(_tables_bytes, files, f"{directory}/state")
-    resting = attrs.evolve(config, sealing=attrs.evolve(config.sealing, enabled=False))
+    resting = attrs.evolve(config, conversion=attrs.evolve(config.conversion, enabled=False))
     async with open_engine(directory, resting) as engine:
         # After a checkpoint a recovery reads nothing that refers to the files that are removed now.
         await engine.checkpoint()

@@ -242,10 +242,10 @@ class StorageFailedError(StorageError):
     code = "storage_failed"
 
 
-class SealFailedError(StorageError):
+class ConversionFailedError(StorageError):
     """A closed segment could not be converted to Parquet. It stays a log file, no record is lost, and it is retried."""
 
-    code = "seal_failed"
+    code = "conversion_failed"
     retriable = True
 
 

@@ -81,7 +81,7 @@ class SegmentInfo:
     next_offset: int
     size_bytes: int
     created_us: int
-    sealed: bool
+    closed: bool
 
 
 @attrs.frozen(slots=True)

@@ -28,7 +28,7 @@ from broker_adapter.subscription import Subscription
 from journal.engine import Engine, open_engine, open_memory_engine
 from journal.engine.time_slice import TimeSlice
 from journal.engine.write.transactions import CursorCheck, Delete, Put
-from journal.settings.server import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.settings.values import MIB, TIB
 from shards.errors import InvalidRequestError, OverloadedError, StorageError, StorageFailedError
 from shards.format.record import Record, StoredRecord
@@ -62,10 +62,10 @@ BROKER_CONFIG: Final = ServerConfig(
         disk_reserve_bytes=64 * MIB,
     ),
     shards=ShardsConfig(memory_max_bytes=16 * MIB),
-    sealing=SealingConfig(enabled=False),
+    conversion=ConversionConfig(enabled=False),
 )
 """Settings for an engine that shares a machine and a process with a broker: about a quarter of a server's memory and
-disk, and shorter restarts. No process that writes Parquet files: whoever wants them switches ``sealing`` on. Sections
+disk, and shorter restarts. No process that writes Parquet files, unless ``conversion`` is switched on. Sections
 ``listen`` and ``log`` and the limits of connections mean nothing here."""
 
 
@@ -101,7 +101,7 @@ MEMORY_CONFIG: Final = ServerConfig(
         retention_interval_s=1,
     ),
     shards=ShardsConfig(memory_max_bytes=16 * TIB),
-    sealing=SealingConfig(enabled=False),
+    conversion=ConversionConfig(enabled=False),
 )
 """Settings for an engine in memory. Shards keep what their own retention keeps, in either mode; small segments let it
 drop records in small steps."""
@@ -178,8 +178,11 @@ class EmbeddedAdapter(StorageAdapter):
             self._engine.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
         )
 
-    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        return await self._calls.run(self._engine.seal(name, wait=wait and self._engine.converts))
+    async def roll(self, name: str) -> ShardInfo:
+        return await self._calls.run(self._engine.roll(name))
+
+    async def convert(self, name: str) -> ShardInfo:
+        return await self._calls.run(self._engine.convert(name) if self._engine.converts else self._engine.roll(name))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
         return await self._calls.run(self._engine.trim(name, before_offset))

@@ -119,8 +119,11 @@ class JournalAdapter(StorageAdapter):
             self._client.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
         )
 
-    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        return await self._calls.run(self._client.seal(name, wait=wait))
+    async def roll(self, name: str) -> ShardInfo:
+        return await self._calls.run(self._client.roll(name))
+
+    async def convert(self, name: str) -> ShardInfo:
+        return await self._calls.run(self._client.convert(name))
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:
         return await self._calls.run(self._client.trim(name, before_offset))

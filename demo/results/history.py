@@ -1,6 +1,6 @@
 """Figures of Spark about the sealed segments, and the expected ones: count, mean and p95 of one metric per topic.
 
-The expected ones are from records read back from the server before sealing: all that were written in file mode.
+The expected ones are from records read back from the server before conversion: all that were written in file mode.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class History:
         expected: Figures of the records that were read back.
         sealed_files: Number of Parquet files that were read.
         sealed_bytes: Their size.
-        sealing_s: From the request to the last file.
+        conversion_s: From the request to the last file.
         session_s: The start of Java and Spark.
         query_s: The query without the start.
     """
@@ -61,7 +61,7 @@ class History:
     expected: Sequence[Figures]
     sealed_files: int
     sealed_bytes: int
-    sealing_s: float
+    conversion_s: float
     session_s: float
     query_s: float
 

@@ -120,7 +120,7 @@ def summary(outcome: Outcome) -> list[str]:
         "read back": f"{records:,} records, {size_bytes / 1e6:.1f} MB in {read_s:.2f} s",
         "sealed": (
             f"{outcome.history.sealed_files} Parquet files, {outcome.history.sealed_bytes / 1e3:,.0f} kB, in "
-            f"{outcome.history.sealing_s:.2f} s; Spark started in {outcome.history.session_s:.1f} s, "
+            f"{outcome.history.conversion_s:.2f} s; Spark started in {outcome.history.session_s:.1f} s, "
             f"its query took {outcome.history.query_s:.1f} s"
         ),
     }

@@ -115,9 +115,9 @@ def back_up(
                 f"the directory was changed. Run the backup again"
             ) from error
         freed = backup.prune(keep)
-        seal = manifest.seal
+        last = manifest.last_line
         return BackupResult(
-            target, number, lsn, seal.files, seal.size_bytes, making.copied_files, making.copied_bytes, freed
+            target, number, lsn, last.files, last.size_bytes, making.copied_files, making.copied_bytes, freed
         )
 
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 import attrs
 
-from journal.backup.manifest import FileEntry, Header, ManifestDecoder, ManifestEncoder, Seal, lines_of
+from journal.backup.manifest import FileEntry, Header, LastLine, ManifestDecoder, ManifestEncoder, lines_of
 from journal.backup.objects import Objects, chunks_of, object_path, size_of
 from journal.engine.directory.json_files import read_marker, write_marker
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
@@ -45,7 +45,7 @@ class Manifest:
 
     path: str
     header: Header
-    seal: Seal
+    last_line: LastLine
 
 
 class BackupDirectory:
@@ -105,8 +105,8 @@ class BackupDirectory:
             raise CorruptionError(
                 path, 0, f"expected backup {number} of node {self.node_id}, found {header.number} of {header.node_id}"
             )
-        assert decoder.seal is not None  # all entries were read
-        return Manifest(path, header, decoder.seal)
+        assert decoder.last_line is not None  # all entries were read
+        return Manifest(path, header, decoder.last_line)
 
     def _decoder(self, number: int) -> ManifestDecoder:
         return self._decoder_of(self.manifest_path(number))
@@ -173,8 +173,8 @@ class BackupDirectory:
                 position += len(line)
                 if objects.unsynced_bytes >= part_bytes:
                     objects.sync()
-                    self._write_part(header.number, file, position, encoder.seal())
-            last = encoder.seal()
+                    self._write_part(header.number, file, position, encoder.last_line())
+            last = encoder.last_line()
             file.pwritev([last], position)
             file.fsync()
         finally:
@@ -184,7 +184,7 @@ class BackupDirectory:
         self._files.sync_directory(f"{self.path}/manifests")
         return self.read(header.number)
 
-    def _write_part(self, number: int, lines: File, size_bytes: int, seal: bytes) -> None:
+    def _write_part(self, number: int, lines: File, size_bytes: int, last_line: bytes) -> None:
         """Store the written part of a manifest as a valid one of its own. REQUIRES: its objects are durable."""
         path = f"{self.manifest_path(number)}{_PART}"
         part = self._files.open(f"{path}{_NEW}", create=True)
@@ -194,7 +194,7 @@ class BackupDirectory:
             for chunk in chunks_of(lines, size_bytes):
                 part.pwritev([chunk], position)
                 position += len(chunk)
-            part.pwritev([seal], position)
+            part.pwritev([last_line], position)
             part.fsync()
         finally:
             part.close()

@@ -57,18 +57,18 @@ class FileEntry:
 
 
 @attrs.frozen(slots=True)
-class Seal:
+class LastLine:
     """The last line.
 
     Attributes:
         files: Number of files.
         size_bytes: Size of all of them together.
-        sealed_sha256: Digest of all lines before this one.
+        lines_sha256: Digest of all lines before this one.
     """
 
     files: int
     size_bytes: int
-    sealed_sha256: str
+    lines_sha256: str
 
 
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -78,7 +78,7 @@ _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder(order="deterministic")
 _headers = msgspec.json.Decoder(Header)
 _entries = msgspec.json.Decoder(FileEntry)
-_seals = msgspec.json.Decoder(Seal)
+_last_lines = msgspec.json.Decoder(LastLine)
 
 
 class ManifestEncoder:
@@ -104,9 +104,9 @@ class ManifestEncoder:
         self.size_bytes += entry.size_bytes
         return self._line(entry)
 
-    def seal(self) -> bytes:
+    def last_line(self) -> bytes:
         """The last line."""
-        return _encoder.encode(Seal(self.files, self.size_bytes, self._digest.hexdigest())) + b"\n"
+        return _encoder.encode(LastLine(self.files, self.size_bytes, self._digest.hexdigest())) + b"\n"
 
     def _line(self, value: Header | FileEntry) -> bytes:
         line = _encoder.encode(value) + b"\n"
@@ -115,7 +115,7 @@ class ManifestEncoder:
 
 
 class ManifestDecoder:
-    """Decodes the lines of one manifest; `header` at once, `entries` once, and then `seal`.
+    """Decodes the lines of one manifest; `header` at once, `entries` once, and then `last_line`.
 
     The entries are valid only after the iteration has ended without an error: then the digest was compared.
 
@@ -125,7 +125,7 @@ class ManifestDecoder:
 
     Attributes:
         header: The first line.
-        seal: The last line, after `entries` has ended.
+        last_line: The last line, after `entries` has ended.
 
     Raises:
         CorruptionError: It is damaged; `entries` raises this, too.
@@ -137,7 +137,7 @@ class ManifestDecoder:
         self._lines = iter(lines)
         self._digest = hashlib.sha256()
         self._position = 0
-        self.seal: Seal | None = None
+        self.last_line: LastLine | None = None
         first = self._take(next(self._lines, b""))
         try:
             self.header = _headers.decode(first)
@@ -175,13 +175,13 @@ class ManifestDecoder:
 
     def _compare(self, line: bytes, files: int, size_bytes: int) -> None:
         try:
-            stored = _seals.decode(line)
+            stored = _last_lines.decode(line)
         except _UNREADABLE as error:
             raise CorruptionError(self._path, self._position, f"not the last line of a manifest: {error}") from error
-        found = Seal(files, size_bytes, self._digest.hexdigest())
+        found = LastLine(files, size_bytes, self._digest.hexdigest())
         if stored != found:
             raise CorruptionError(self._path, self._position, f"expected {stored}, found {found}")
-        self.seal = stored
+        self.last_line = stored
 
 
 def _is_plain(entry: FileEntry) -> bool:

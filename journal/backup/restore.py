@@ -85,7 +85,7 @@ def restore(
         wanted: dict[str, object] = {
             "node_id": manifest.header.node_id,
             "number": manifest.header.number,
-            "sha256": manifest.seal.sealed_sha256,
+            "sha256": manifest.last_line.lines_sha256,
         }
         if not files.exists(target):
             _make_marked(files, target, wanted)
@@ -100,8 +100,8 @@ def restore(
                 root.close()
         finally:
             lock.release()
-        header, seal = manifest.header, manifest.seal
-        return RestoreResult(target, number, header.lsn, seal.files, seal.size_bytes, restoring.copied_files)
+        header, last = manifest.header, manifest.last_line
+        return RestoreResult(target, number, header.lsn, last.files, last.size_bytes, restoring.copied_files)
 
 
 def _make_marked(files: FileSystem, target: str, wanted: dict[str, object]) -> None:

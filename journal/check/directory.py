@@ -107,7 +107,7 @@ def _check(
     _check_agreement(files, path, node_id, views, journal, report)
     for segment in views.segments.values():
         try:
-            may_be_missing = journal.drops(segment.shard_id, segment.flushed_offset) or journal.seals(
+            may_be_missing = journal.drops(segment.shard_id, segment.flushed_offset) or journal.converts(
                 segment.shard_id, segment.base_offset
             )
             check_segment(files, segment, report, progress, may_be_missing=may_be_missing)

@@ -26,7 +26,7 @@ from journal.engine.wal.entry import (
     decode_entry_size,
     decode_group_header,
 )
-from journal.engine.wal.entry_payloads import Decision, Sealed, ShardCreated, ShardDeleted, Trimmed, decode_payload
+from journal.engine.wal.entry_payloads import Decision, Converted, ShardCreated, ShardDeleted, Trimmed, decode_payload
 from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path, list_journal_files
 from journal.engine.wal.recovery import Verdict, check_payload, judge
 from shards.errors import CorruptionError, FormatVersionError
@@ -75,7 +75,7 @@ class CheckedJournal:
     deleted: set[int] = attrs.Factory(set)
     trimmed: dict[int, int] = attrs.Factory(dict)
     created: dict[int, str] = attrs.Factory(dict)
-    sealed: dict[tuple[int, int], Sealed] = attrs.Factory(dict)
+    sealed: dict[tuple[int, int], Converted] = attrs.Factory(dict)
     gaps: list[LsnGap] = attrs.Factory(list)
 
     def report_gaps(self, report: Report, checkpoint: int) -> None:
@@ -96,7 +96,7 @@ class CheckedJournal:
         """Whether a segment with this end may be missing, even if the views, which may be older, have it."""
         return shard_id in self.deleted or next_offset <= self.trimmed.get(shard_id, 0)
 
-    def seals(self, shard_id: int, base_offset: int) -> bool:
+    def converts(self, shard_id: int, base_offset: int) -> bool:
         """Whether the log file that begins there may be missing because a Parquet file has its records."""
         return (shard_id, base_offset) in self.sealed
 
@@ -108,7 +108,7 @@ class CheckedJournal:
             self.trimmed[shard_id] = max(decision.start_offset, self.trimmed.get(shard_id, 0))
         elif isinstance(decision, ShardCreated):
             self.created[shard_id] = decision.name
-        elif isinstance(decision, Sealed):
+        elif isinstance(decision, Converted):
             self.sealed[shard_id, decision.base_offset] = decision
 
 

@@ -130,7 +130,7 @@ class _SegmentPass:
                 f"the file has offsets up to {next_offset}, the views record {segment.flushed_offset}",
             )
         # The record of an open segment includes batches that are only in memory.
-        if segment.sealed and segment.size_bytes and last_lsn != segment.last_lsn:
+        if segment.closed and segment.size_bytes and last_lsn != segment.last_lsn:
             self._damage(segment.flushed, f"the last batch has lsn {last_lsn}, the views record {segment.last_lsn}")
 
     def _verify(self, position: int, end: int) -> BatchHeader | None:

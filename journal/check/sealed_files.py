@@ -1,6 +1,6 @@
 """Check of the Parquet segments: each recorded file, files without a record, marks, and leftovers.
 
-The expected files are those that the views record, and those that the journal seals after them.
+The expected files are those that the views record, and those that the journal records after them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from journal.check.journal_files import CheckedJournal
 from journal.check.report import Progress, Report
 from journal.check.views import CheckedViews
 from journal.engine.directory.data_directory import MARKER
-from journal.engine.wal.entry_payloads import Sealed
+from journal.engine.wal.entry_payloads import Converted
 from shards.errors import InvalidNameError
 from shards.seams.file_system import FileSystem
 from shards.segments.parquet_segment import ParquetSegment
@@ -215,7 +215,7 @@ class SealedPass:
         return start if isinstance(start, int) and start >= 0 else None
 
 
-def _segment_of(sealed: Sealed, root: str, name: str, shard_id: int) -> ParquetSegment:
+def _segment_of(sealed: Converted, root: str, name: str, shard_id: int) -> ParquetSegment:
     return ParquetSegment(root, name, shard_id, **attrs.asdict(sealed))
 
 

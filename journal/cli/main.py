@@ -47,8 +47,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "journal.cli.shard_changes:set_command",
         "Change the retention and segment size of a shard; options that are not given change nothing.",
     ),
-    "shard seal": (
-        "journal.cli.seal:seal_command",
+    "shard roll": ("journal.cli.convert:roll_command", "Close the active segments of shards."),
+    "shard convert": (
+        "journal.cli.convert:convert_command",
         "Close the active segments of shards, and wait until all closed segments are Parquet files.",
     ),
     "shard trim": ("journal.cli.shard_changes:trim_command", "Drop a shard's records below an offset, permanently."),

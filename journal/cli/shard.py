@@ -121,7 +121,7 @@ def show_command(name: str, /, *, json: JsonOption = False, server: ServerOption
         ),
     )
     write_table(
-        ("segment", "start", "next", "size", "created", "sealed"),
+        ("segment", "start", "next", "size", "created", "closed"),
         (
             (
                 segment.kind.value,
@@ -129,7 +129,7 @@ def show_command(name: str, /, *, json: JsonOption = False, server: ServerOption
                 str(segment.next_offset),
                 format_size(segment.size_bytes),
                 _moment(segment.created_us),
-                "yes" if segment.sealed else "no",
+                "yes" if segment.closed else "no",
             )
             for segment in info.segments
         ),

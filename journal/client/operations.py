@@ -34,7 +34,7 @@ from journal.protocol.messages import (
     ListShardsRequest,
     NameRequest,
     ProducerOpenRequest,
-    SealRequest,
+    RollRequest,
     SetModeRequest,
     ShardBatch,
     SnapshotReply,
@@ -159,20 +159,19 @@ class Operations(abc.ABC):
         info: ShardInfo = await self._call(Op.CONFIGURE_SHARD, request, repeat=True)
         return info
 
-    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        """Close the active segment.
+    async def roll(self, name: str) -> ShardInfo:
+        """Close the active segment; the next append opens another. Durable when it returns."""
+        info: ShardInfo = await self._call(Op.ROLL, NameRequest(name), repeat=False)
+        return info
 
-        Args:
-            name: The shard.
-            wait: Return when every log segment that is closed by then is a Parquet file. Repeatable.
+    async def convert(self, name: str) -> ShardInfo:
+        """Roll, and return when every closed log segment of the shard is a Parquet file. Repeatable.
 
         Raises:
-            SealFailedError: A segment could not be converted this time; it stays a log file.
+            ConversionFailedError: A segment could not be converted this time; it stays a log file.
             InvalidRequestError: Conversion is disabled on the server.
         """
-        # A server without this option gets the same request as before.
-        request = SealRequest(name, wait=True) if wait else NameRequest(name)
-        info: ShardInfo = await self._call(Op.SEAL, request, repeat=wait)
+        info: ShardInfo = await self._call(Op.ROLL, RollRequest(name, wait=True), repeat=True)
         return info
 
     async def trim(self, name: str, before_offset: int) -> ShardInfo:

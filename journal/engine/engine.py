@@ -126,7 +126,7 @@ class Engine:
     @property
     def converts(self) -> bool:
         """Whether closed segments are converted to Parquet."""
-        return self.parts.sealing.enabled
+        return self.parts.conversion.enabled
 
     async def drain(self) -> None:
         """Return when all earlier decisions are durable, published and acknowledged, or the engine has failed."""
@@ -293,23 +293,24 @@ class Engine:
         """Drop all records below an offset."""
         return await self.parts.commands.trim(name, before_offset)
 
-    async def seal(self, name: str, *, wait: bool = False) -> ShardInfo:
-        """Roll a shard: close its active segment. With ``wait``, return when all closed log segments are Parquet files.
+    async def roll(self, name: str) -> ShardInfo:
+        """Close the active segment of a shard; the next append opens another."""
+        return await self.parts.commands.roll(name)
+
+    async def convert(self, name: str) -> ShardInfo:
+        """Roll a shard, and return when all its closed log segments are Parquet files.
 
         Memory segments are not converted, and not waited for.
 
         Raises:
-            InvalidRequestError: ``wait`` was given, but conversion is disabled.
+            InvalidRequestError: Conversion is disabled.
             StorageError: A segment could not be converted; it stays a log file.
         """
-        sealing = self.parts.sealing
-        if wait:
-            sealing.require_enabled()
+        conversion = self.parts.conversion
+        conversion.require_enabled()
         info = await self.parts.commands.roll(name)
-        if not wait:
-            return info
         shard = self.parts.table.by_name(name)
-        await sealing.wait_until_sealed(shard, info.next_offset)
+        await conversion.wait_until_sealed(shard, info.next_offset)
         return shard.info(with_segments=True)
 
     # Reading

@@ -83,7 +83,7 @@ async def open_engine(
         ConfigurationError: Conversion is enabled, but its libraries are not installed.
     """
     await trio.lowlevel.checkpoint()
-    converter = make_converter() if config.sealing.enabled else None
+    converter = make_converter() if config.conversion.enabled else None
     if lasts:
         check_mounts(path)
     files = files or OsFileSystem()
@@ -152,7 +152,7 @@ async def _running(parts: EngineParts) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(parts.time.run)
         nursery.start_soon(parts.checkpointer.run)
-        nursery.start_soon(parts.sealing.run)
+        nursery.start_soon(parts.conversion.run)
         nursery.start_soon(parts.producer_expiry.run)
         parts.subscriptions.start(nursery)
         try:

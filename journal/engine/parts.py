@@ -72,7 +72,7 @@ class EngineParts:
         producer_use: Which producers are in use.
         discovery: Finds shards that have something newer than an lsn.
         subscriptions: Subscriptions.
-        sealing: Converts closed log segments to Parquet.
+        conversion: Converts closed log segments to Parquet.
         restores: The restores of this node from backups.
         time: The node's time.
         snapshots: Keeps files as they are at one moment, for backups.
@@ -171,7 +171,7 @@ class EngineParts:
             restores=self.restores,
             fail=self._fail,
             segment_files=self.segment_files,
-            sealing=config.sealing,
+            conversion=config.conversion,
             checkpoint_lsn=start.checkpoint_lsn,
             producer_use=self.producer_use,
             closing=self.discovery.closing,
@@ -186,13 +186,13 @@ class EngineParts:
             begin_chunk=self.begin_chunk,
             words=self._words,
         )
-        self.sealing = ParquetScheduler(
-            config=config.sealing,
+        self.conversion = ParquetScheduler(
+            config=config.conversion,
             converter=converter,
             files=self.segment_files,
             table=self.table,
             commands=self.commands,
-            recorded=lambda: closed_logs(store, config.sealing.min_bytes),
+            recorded=lambda: closed_logs(store, config.conversion.min_bytes),
             flush=self.checkpointer.flush_soon,
             refuse=lambda: self.checkpointer.disk_full,
         )
@@ -221,7 +221,7 @@ class EngineParts:
         self.segment_files.clean_up(self._may_have)
         self._apply(changes)
         for shard in shards:
-            self.sealing.look_at(shard)
+            self.conversion.look_at(shard)
         self.checkpointer.dirty = {shard.shard_id: shard for shard in shards if shard.dirty}
 
     def _may_have(self, shard_id: int, path: str) -> bool:
@@ -249,7 +249,7 @@ class EngineParts:
         self.subscriptions.committed()
 
     def _flushed(self) -> None:
-        self.sealing.wake()
+        self.conversion.wake()
 
     def _open_segment(self, shard: Shard) -> Segment:
         """Open a segment for an append: the first one, or the one after a full one."""
@@ -292,7 +292,7 @@ class EngineParts:
                 if shard.era is not discovery.recent.newest:
                     discovery.publishing(shard)
                 shard.publish(published)
-        self.sealing.decided(group.decisions)
+        self.conversion.decided(group.decisions)
         for _, shard_id, decision in group.decisions:
             if shard_id and type(decision) not in _OUTSIDE_SHARD_RECORDS:
                 shard_changed = self.table.by_id(shard_id)
@@ -315,7 +315,7 @@ class EngineParts:
         _log.error("%s", failure)
         self.appender.refuse_files = self.appender.refuse_memory = failure
         self.checkpointer.wake()
-        self.sealing.failed(failure)
+        self.conversion.failed(failure)
 
     def begin_chunk(self) -> None:
         """Set the append time, and which appends are refused, for the `Appender.append` calls that follow."""

@@ -34,7 +34,7 @@ class EngineStatistics:
         disk_free_bytes: Bytes left on the fullest disk that holds a part of the data directory.
         disk_full: Whether appends are refused for lack of disk.
         sealed_segments: Segments that were converted to Parquet.
-        sealing_failure: Error of the last conversion, empty after a success.
+        conversion_failure: Error of the last conversion, empty after a success.
         clock_difference_s: How far the system's clock is ahead of the node's time, in seconds.
         append_time_ahead_s: How far the newest append time is ahead of the node's time, in seconds.
     """
@@ -57,7 +57,7 @@ class EngineStatistics:
     disk_free_bytes: int
     disk_full: bool
     sealed_segments: int
-    sealing_failure: str
+    conversion_failure: str
     clock_difference_s: float
     append_time_ahead_s: float
 
@@ -85,8 +85,8 @@ class EngineStatistics:
             checkpoint_lag_entries=max(0, committer.journal_lsn - recovered_lsn),
             disk_free_bytes=checkpointer.free_bytes,
             disk_full=checkpointer.disk_full is not None,
-            sealed_segments=parts.sealing.sealed_segments,
-            sealing_failure=parts.sealing.last_failure,
+            sealed_segments=parts.conversion.sealed_segments,
+            conversion_failure=parts.conversion.last_failure,
             clock_difference_s=parts.time.difference_us / 1e6,
             append_time_ahead_s=parts.time.append_time_ahead_us / 1e6,
         )

@@ -145,7 +145,7 @@ ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
     errors.StorageFailedError: 51,
     errors.CorruptionError: 52,
     errors.DataDirectoryError: 53,
-    errors.SealFailedError: 54,
+    errors.ConversionFailedError: 54,
     StorageError: 60,
 }
 ERROR_CLASSES: Final[dict[int, type[StorageError]]] = {

@@ -57,7 +57,7 @@ class Op(enum.IntEnum):
     DELETE_SHARD = 15
     SET_MODE = 16
     CONFIGURE_SHARD = 17
-    SEAL = 18
+    ROLL = 18
     TRIM = 19
     APPEND = 30
     APPENDED = 31

@@ -161,7 +161,7 @@ class ConfigureShardRequest:
 
 
 @attrs.frozen(slots=True)
-class SealRequest:
+class RollRequest:
     """Close the active segment; with ``wait`` the reply is sent when all closed log segments are Parquet files."""
 
     name: str
@@ -422,7 +422,7 @@ OPERATIONS: Final[dict[Op, Operation]] = {
     Op.DELETE_SHARD: Operation(NameRequest, Empty),
     Op.SET_MODE: Operation(SetModeRequest, ShardInfo),
     Op.CONFIGURE_SHARD: Operation(ConfigureShardRequest, ShardInfo),
-    Op.SEAL: Operation(SealRequest, ShardInfo),
+    Op.ROLL: Operation(RollRequest, ShardInfo),
     Op.TRIM: Operation(TrimRequest, ShardInfo),
     Op.APPEND: Operation(None, None),
     Op.APPENDED: Operation(None, None),

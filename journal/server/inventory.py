@@ -170,7 +170,7 @@ class InventoryTaker:
                 continue
             damaged += bool(shard.damage)
             for segment in shard.segments:
-                segments[_state(segment.kind, is_closed=segment.sealed)].add(segment.end)
+                segments[_state(segment.kind, is_closed=segment.closed)].add(segment.end)
         return damaged
 
     async def _count_closed(self, segments: dict[SegmentState, Amount], pace: Pace) -> int:

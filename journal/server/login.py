@@ -31,7 +31,7 @@ _AUDITED: Final = frozenset(
         Op.DELETE_SHARD,
         Op.SET_MODE,
         Op.CONFIGURE_SHARD,
-        Op.SEAL,
+        Op.ROLL,
         Op.TRIM,
         Op.CURSOR_DELETE,
     }

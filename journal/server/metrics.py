@@ -127,11 +127,11 @@ class ServerCollector(Collector):
         yield Gauge("journal_disk_reserve_bytes", "Appends are refused when less is left.", storage.disk_reserve_bytes)
         yield Gauge("journal_shards", "Shards in the catalogue.", engine.shard_count)
         yield Gauge("journal_shards_limit", "Shards that there may be.", shards.max_shards)
-        yield Counter("journal_sealed_segments", "Segments made into Parquet files.", engine.sealed_segments)
+        yield Counter("journal_sealed_segments", "Segments converted to Parquet files.", engine.sealed_segments)
         yield Gauge(
-            "journal_sealing_failing",
-            "1 while the last attempt to seal a segment had failed.",
-            int(bool(engine.sealing_failure)),
+            "journal_conversion_failing",
+            "1 while the last conversion of a segment to Parquet has failed.",
+            int(bool(engine.conversion_failure)),
         )
 
     def _health(self, engine: EngineStatistics) -> Iterator[Metric]:

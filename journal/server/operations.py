@@ -85,7 +85,7 @@ class ServerOperations:
             Op.DELETE_SHARD: self._delete_shard,
             Op.SET_MODE: self._set_mode,
             Op.CONFIGURE_SHARD: self._configure_shard,
-            Op.SEAL: self._seal,
+            Op.ROLL: self._roll,
             Op.TRIM: self._trim,
             Op.SUBSCRIBE: self._subscribe,
             Op.UNSUBSCRIBE: self._unsubscribe,
@@ -267,22 +267,22 @@ class ServerOperations:
         )
         self._info(connection, Op.CONFIGURE_SHARD, correlation, info)
 
-    async def _seal(self, connection: Connection, correlation: int, body: bytes) -> None:
-        request: messages.SealRequest = decode_request(Op.SEAL, body)
+    async def _roll(self, connection: Connection, correlation: int, body: bytes) -> None:
+        request: messages.RollRequest = decode_request(Op.ROLL, body)
         with trio.CancelScope() as waiting:
             connection.polls.add(waiting)
             try:
-                info = await self._shards.seal(connection, request.name, wait=request.wait)
+                info = await (self._shards.convert if request.wait else self._shards.roll)(connection, request.name)
             finally:
                 connection.polls.discard(waiting)
         if waiting.cancelled_caught:
             raise ShuttingDownError(
-                f"the server is stopping before all of shard {request.name!r} is sealed; this continues at the next "
+                f"the server is stopping before all of shard {request.name!r} is converted; this continues at the next "
                 f"start"
             )
         # All segments might not fit into a frame.
         newest = attrs.evolve(info, segments=info.segments[-self._shards.largest_segment_page :])
-        self._info(connection, Op.SEAL, correlation, newest)
+        self._info(connection, Op.ROLL, correlation, newest)
 
     async def _trim(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.TrimRequest = decode_request(Op.TRIM, body)

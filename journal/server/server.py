@@ -125,7 +125,7 @@ class Server:
             "max_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "disk_full": engine.disk_full,
             "sealed_segments": engine.sealed_segments,
-            "sealing_failure": engine.sealing_failure,
+            "conversion_failure": engine.conversion_failure,
             "failure": str(self.engine.failure or ""),
         }
 

@@ -288,10 +288,15 @@ class ShardOperations:
         require(requester.principal, name, Action.ADMINISTER)
         return await self._engine.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
 
-    async def seal(self, requester: Requester, name: str, *, wait: bool = False) -> ShardInfo:
-        """Roll a shard: close its active segment. With ``wait``, return when all closed segments are converted."""
+    async def roll(self, requester: Requester, name: str) -> ShardInfo:
+        """Close the active segment of a shard; the next append opens another."""
         require(requester.principal, name, Action.ADMINISTER)
-        return await self._engine.seal(name, wait=wait)
+        return await self._engine.roll(name)
+
+    async def convert(self, requester: Requester, name: str) -> ShardInfo:
+        """Roll a shard, and return when all its closed log segments are Parquet files."""
+        require(requester.principal, name, Action.ADMINISTER)
+        return await self._engine.convert(name)
 
     async def trim(self, requester: Requester, name: str, before_offset: int) -> ShardInfo:
         """Drop all records below an offset."""

@@ -81,7 +81,7 @@ class ShardsConfig:
 
 
 @attrs.frozen
-class SealingConfig:
+class ConversionConfig:
     """When closed log segments are converted to Parquet."""
 
     enabled: bool = True
@@ -111,7 +111,7 @@ class ServerConfig:
     listen: ListenConfig = ListenConfig()
     storage: StorageConfig = StorageConfig()
     shards: ShardsConfig = ShardsConfig()
-    sealing: SealingConfig = SealingConfig()
+    conversion: ConversionConfig = ConversionConfig()
     limits: LimitsConfig = LimitsConfig()
     tls: TlsSection = field(factory=TlsSection)
     access: AccessSection = field(factory=AccessSection)

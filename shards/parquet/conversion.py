@@ -17,8 +17,8 @@ from shards.parquet.log_rows import BUFFER_BYTES, ROW_GROUP_BYTES, LogReader, Lo
 from shards.parquet.schema import (
     FORMAT_VERSION,
     SCHEMA,
-    SEALS,
-    SEALS_MAGIC,
+    CHECKSUMS,
+    CHECKSUMS_MAGIC,
     TAIL,
     WRITER_OPTIONS,
     RowGroupEntry,
@@ -161,6 +161,6 @@ def _write_end(sink: _Sink) -> None:
     footer_at = len(end) - TAIL.size - footer_size
     index, footer = end[:footer_at], end[footer_at:]
     sink.write(index)
-    sink.write(SEALS.pack(SEALS_MAGIC, crc32c(footer[: -TAIL.size]), crc32c(index)))
+    sink.write(CHECKSUMS.pack(CHECKSUMS_MAGIC, crc32c(footer[: -TAIL.size]), crc32c(index)))
     sink.write(footer)
     sink.save()

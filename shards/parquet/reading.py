@@ -18,8 +18,8 @@ from shards.parquet.schema import (
     MAGIC,
     METADATA_PREFIX,
     SCHEMA,
-    SEALS,
-    SEALS_MAGIC,
+    CHECKSUMS,
+    CHECKSUMS_MAGIC,
     TAIL,
     SegmentMetadata,
 )
@@ -231,7 +231,7 @@ class FileEnd:
     def read(cls, path: str, file: File) -> FileEnd:
         """Read and check the end of a file; see `SealedReader` for the errors."""
         size = file.size()
-        smallest = len(MAGIC) + SEALS.size + TAIL.size
+        smallest = len(MAGIC) + CHECKSUMS.size + TAIL.size
         if size < smallest:
             raise CorruptionError(path, size, f"a sealed segment has at least {smallest} bytes, found {size}")
         tail_at = max(size - _FIRST_READ_BYTES, 0)
@@ -244,16 +244,16 @@ class FileEnd:
                 path, size - TAIL.size, f"expected a footer of at most {size - smallest} bytes, found {footer_size}"
             )
         footer_at = size - TAIL.size - footer_size
-        if footer_at - SEALS.size < tail_at:
-            missing_at = footer_at - SEALS.size
+        if footer_at - CHECKSUMS.size < tail_at:
+            missing_at = footer_at - CHECKSUMS.size
             tail = file.pread(tail_at - missing_at, missing_at) + tail
             tail_at = missing_at
-        seals_magic, footer_crc, index_crc = SEALS.unpack_from(tail, footer_at - SEALS.size - tail_at)
-        if seals_magic != SEALS_MAGIC:
+        checksums_magic, footer_crc, index_crc = CHECKSUMS.unpack_from(tail, footer_at - CHECKSUMS.size - tail_at)
+        if checksums_magic != CHECKSUMS_MAGIC:
             raise CorruptionError(
                 path,
-                footer_at - SEALS.size,
-                f"expected {SEALS_MAGIC!r}, which sealed segments have before the footer, found {seals_magic!r}",
+                footer_at - CHECKSUMS.size,
+                f"expected {CHECKSUMS_MAGIC!r}, which sealed segments have before the footer, found {checksums_magic!r}",
             )
         footer = tail[footer_at - tail_at :]
         found_crc = crc32c(memoryview(footer)[: -TAIL.size])
@@ -263,7 +263,7 @@ class FileEnd:
             )
         parsed, metadata = _parse_footer(path, footer_at, footer)
         _check_places(path, footer_at, metadata)
-        return cls(size, footer_at - SEALS.size, index_crc, parsed, metadata)
+        return cls(size, footer_at - CHECKSUMS.size, index_crc, parsed, metadata)
 
 
 def _parse_footer(path: str, footer_at: int, footer: bytes) -> tuple[Any, SegmentMetadata]:
@@ -290,7 +290,7 @@ def _parse_footer(path: str, footer_at: int, footer: bytes) -> tuple[Any, Segmen
 
 def _check_places(path: str, footer_at: int, metadata: SegmentMetadata) -> None:
     """Refuse metadata with positions outside of the file."""
-    pages_end = footer_at - SEALS.size
+    pages_end = footer_at - CHECKSUMS.size
     if not len(MAGIC) <= metadata.data_bytes <= pages_end:
         raise CorruptionError(
             path, footer_at, f"expected pages up to byte {len(MAGIC)} to {pages_end}, found {metadata.data_bytes}"

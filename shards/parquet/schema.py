@@ -62,9 +62,9 @@ WRITER_OPTIONS: dict[str, Any] = {
 MAGIC = b"PAR1"
 TAIL = struct.Struct("<I4s")
 """The end of every Parquet file: size of the footer and magic."""
-SEALS = struct.Struct("<4sII")
+CHECKSUMS = struct.Struct("<4sII")
 """The bytes right before the footer, which Parquet readers ignore: magic, CRC-32Cs of footer and page index."""
-SEALS_MAGIC = b"JSEG"
+CHECKSUMS_MAGIC = b"JSEG"
 
 METADATA_PREFIX = "journal."
 

@@ -68,7 +68,7 @@ class ParquetSegment(Segment):
         self.newest_append_us = newest_append_us
         self.last_lsn = last_lsn
         self.newest_us = newest_us
-        self.sealed = True
+        self.closed = True
         self.start_position = 0
         self.indexed_end = 0
         self.chunks = _NOTHING

@@ -26,7 +26,7 @@ class RetainedSegment(Protocol):
         ...
 
     @property
-    def sealed(self) -> bool:
+    def closed(self) -> bool:
         """Whether it is closed, as all segments but the active one are."""
         ...
 
@@ -54,7 +54,7 @@ def due(retention: Retention, segments: Sequence[RetainedSegment], now_us: int) 
         too_old = retention.max_age_s and now_us - segment.newest_append_us > retention.max_age_s * 1_000_000
         too_large = retention.max_bytes and total_bytes > retention.max_bytes
         too_many = retention.max_records and total_records > retention.max_records
-        if not segment.sealed or not (too_old or too_large or too_many):
+        if not segment.closed or not (too_old or too_large or too_many):
             break
         total_bytes -= segment.size_bytes
         total_records -= segment.next_offset - segment.base_offset

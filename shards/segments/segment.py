@@ -25,7 +25,7 @@ class Segment:
         last_lsn: lsn of its newest batch, 0 if empty.
         newest_us: Newest record timestamp in it, 0 if empty.
         indexed_end: A batch that begins here or later gets an entry in the sparse index.
-        sealed: It is closed: no record will be added any more.
+        closed: No record will be added any more.
     """
 
     kind: SegmentKind
@@ -33,13 +33,13 @@ class Segment:
         "_index",
         "base_offset",
         "chunks",
+        "closed",
         "created_us",
         "indexed_end",
         "last_lsn",
         "newest_append_us",
         "newest_us",
         "next_offset",
-        "sealed",
         "start_position",
     )
 
@@ -50,7 +50,7 @@ class Segment:
         self.newest_append_us = created_us
         self.last_lsn = 0
         self.newest_us = 0
-        self.sealed = False
+        self.closed = False
         self.start_position = start_position
         self.chunks = ChunkList(start_position, pool)
         # Most segments of a million quiet topics never reach the first interval: no index object until then.
@@ -98,7 +98,7 @@ class Segment:
             next_offset=visible_offset,
             size_bytes=visible_position - self.start_position,
             created_us=self.created_us,
-            sealed=self.sealed,
+            closed=self.closed,
         )
 
 

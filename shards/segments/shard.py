@@ -136,7 +136,7 @@ class Shard:
 
     def active(self) -> Segment | None:
         """The segment for the next batch; None if one has to be opened first."""
-        if not self.segments or self.segments[-1].sealed:
+        if not self.segments or self.segments[-1].closed:
             return None
         return self.segments[-1]
 
@@ -185,7 +185,7 @@ class Shard:
     def open_segment(self, mode: Mode, base_offset: int, created_us: int, path: str, pool: ChunkPool) -> Segment:
         """Close the active segment and open the next one in the given mode (``path``: for a log file)."""
         if self.segments:
-            self.segments[-1].sealed = True
+            self.segments[-1].closed = True
         self.in_memory_mode = mode is Mode.MEMORY
         segment: Segment
         if mode is Mode.MEMORY:
@@ -291,7 +291,7 @@ class Shard:
         self.start_offset = start_offset
         self.dirty = True
         dropped = []
-        while self.segments and self.segments[0].sealed and self.segments[0].next_offset <= start_offset:
+        while self.segments and self.segments[0].closed and self.segments[0].next_offset <= start_offset:
             if self.segments[0] is self.published_segment:
                 break
             dropped.append(self.segments.pop(0))

@@ -33,7 +33,7 @@ _RESTORED_HEAD_VALUE = struct.Struct("<BQQQQQQ")
 # the same fields; the number of losses; then (next offset, last lsn) of each, then the damage in UTF-8
 _LOSSES_HEAD_VALUE = struct.Struct("<BQQQQQQI")
 _LOSS = struct.Struct("<QQ")
-# version, sealed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
+# version, closed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
 # newest record
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 # version, 7 zero bytes; next offset, bytes of the file, created, newest append, last lsn, newest record, SHA-256 of
@@ -95,7 +95,7 @@ def _head_value(shard: Shard, safe: int) -> bytes:
 def _log_value(segment: LogSegment, published_lsn: int) -> bytes:
     return _SEGMENT_VALUE.pack(
         _VERSION,
-        segment.sealed and segment.flushed == segment.end,
+        segment.closed and segment.flushed == segment.end,
         segment.saved_entries,
         segment.created_us,
         segment.flushed,
@@ -196,7 +196,7 @@ def load(
             _check_offsets(where, base_offset, _PARQUET_VALUE.unpack(value)[1])
             shard.segments.append(_parquet_segment(shard, base_offset, value, sealed_root))
             continue
-        _, sealed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
+        _, closed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
         _check_offsets(where, base_offset, following)
         header = LogHeader(shard.shard_id, base_offset, created, shard.name)
         segment = LogSegment(log_path(shard.shard_id, base_offset), header, pool)
@@ -208,11 +208,11 @@ def load(
             newest_us=newest,
             entries=entries,
         )
-        segment.sealed = bool(sealed)
+        segment.closed = bool(closed)
         shard.segments.append(segment)
     # Only the newest segment can be open; an older one that a crash left open is followed by another.
     for older in shard.segments[:-1]:
-        older.sealed = True
+        older.closed = True
     return tuple(recorded)
 
 
@@ -276,8 +276,8 @@ def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, 
             continue
         key, value = item
         if len(key) == _SEGMENT.size and len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
-            _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
-            yield _SEGMENT.unpack(key)[0] if sealed and end >= least_bytes else None
+            _, closed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
+            yield _SEGMENT.unpack(key)[0] if closed and end >= least_bytes else None
         else:
             yield None
 
@@ -298,8 +298,8 @@ def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
         elif len(key) != _SEGMENT.size:
             continue
         elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
-            _, sealed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
-            yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(sealed), end
+            _, closed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
+            yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(closed), end
         elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
             yield _SEGMENT.unpack(key)[0], SegmentKind.PARQUET, True, _PARQUET_VALUE.unpack(value)[2]
 

@@ -46,7 +46,7 @@ async def test_an_unknown_shard_is_named_in_the_error(adapter: StorageAdapter) -
         adapter.describe_shard("nope"),
         adapter.delete_shard("nope"),
         adapter.set_mode("nope", Mode.MEMORY),
-        adapter.seal("nope"),
+        adapter.roll("nope"),
         adapter.trim("nope", 1),
         adapter.configure_shard("nope", segment_bytes=1 << 20),
         adapter.append("nope", [b"v"]),
@@ -111,7 +111,7 @@ async def test_retention_by_count_drops_the_oldest(adapter: StorageAdapter) -> N
         count = 0
         while (await adapter.describe_shard("s")).start_offset == 0:
             await adapter.append("s", [bytes(8_000)] * 4)
-            await adapter.seal("s")
+            await adapter.roll("s")
             count += 4
     info = await adapter.describe_shard("s")
     kept = offsets_of(await read_all(adapter, "s", info.start_offset))
@@ -148,21 +148,21 @@ async def test_a_mode_switch_under_load_keeps_order_and_offsets(adapter: Storage
         assert mine == [b"%d:%d" % (writer, number) for number in range(len(mine))]
 
 
-async def test_sealing_changes_nothing_that_readers_see(adapter: StorageAdapter) -> None:
+async def test_conversion_changes_nothing_that_readers_see(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s")
     await adapter.append("s", [b"1"])
-    await adapter.seal("s")
+    await adapter.roll("s")
     await adapter.append("s", [b"2"], ack=AckLevel.MEMORY)
     await adapter.append("s", [b"3"])
     assert values_of(await read_all(adapter, "s")) == [b"1", b"2", b"3"]
 
 
-async def test_a_seal_can_be_waited_for(adapter: StorageAdapter, engine: Engine) -> None:
+async def test_a_conversion_can_be_waited_for(adapter: StorageAdapter, engine: Engine) -> None:
     await adapter.create_shard("s")
     await adapter.append("s", [b"1"])
-    info = await adapter.seal("s", wait=True)
+    info = await adapter.convert("s")
     assert info.next_offset == 1
-    closed = [segment for segment in (await adapter.describe_shard("s")).segments if segment.sealed]
+    closed = [segment for segment in (await adapter.describe_shard("s")).segments if segment.closed]
     assert {segment.kind for segment in closed} == {SegmentKind.PARQUET if engine.converts else SegmentKind.LOG}
     await adapter.append("s", [b"2"])
     assert values_of(await read_all(adapter, "s")) == [b"1", b"2"]

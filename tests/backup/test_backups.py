@@ -33,14 +33,14 @@ def objects(backup: Path) -> dict[str, Path]:
     return {path.name: path for path in backup.glob("objects/*/*")}
 
 
-async def write(directory: Path, *values: bytes, seal: bool = False) -> None:
+async def write(directory: Path, *values: bytes, convert: bool = False) -> None:
     async with open_engine(
         str(directory), config(), make_converter=lambda: InlineConverter(lambda plan: convert_log(FILES, plan))
     ) as engine:
         await engine.create_shard("plant", ShardConfig(), exist_ok=True)
         await append(engine, "plant", *values)
-        if seal:
-            await engine.seal("plant", wait=True)
+        if convert:
+            await engine.convert("plant")
 
 
 async def read(directory: Path) -> list[bytes]:
@@ -52,7 +52,7 @@ async def read(directory: Path) -> list[bytes]:
 async def data(tmp_path: Path) -> Path:
     """A data directory at rest with a sealed segment and a log."""
     directory = tmp_path / "data"
-    await write(directory, b"one" * 1000, seal=True)
+    await write(directory, b"one" * 1000, convert=True)
     await write(directory, b"two" * 1000)
     return directory
 
@@ -174,7 +174,7 @@ async def test_a_backup_whose_sync_failed_leaves_nothing_that_the_next_one_relie
     backup = tmp_path / "backup"
     make(data, backup)
     before = {digest: path.stat().st_ino for digest, path in objects(backup).items()}
-    await write(data, b"three", seal=True)
+    await write(data, b"three", convert=True)
     fail_once(monkeypatch)
     with pytest.raises(OSError, match="syncfs"):
         make(data, backup)
@@ -210,7 +210,7 @@ async def test_a_backup_that_is_killed_leaves_the_one_before_and_goes_on(
 ) -> None:
     backup = tmp_path / "backup"
     make(data, backup, keep=1)
-    await write(data, b"three", seal=True)
+    await write(data, b"three", convert=True)
     with monkeypatch.context() as patch:
         interrupt_after(patch, calls, name, OsFileSystem)
         try:

@@ -59,7 +59,7 @@ async def filled(*values: bytes, files: SimulatedFileSystem | None = None) -> Si
         await engine.create_shard("plant", ShardConfig(), exist_ok=True)
         for value in values:
             await append(engine, "plant", value)
-            await engine.seal("plant")
+            await engine.roll("plant")
     return files
 
 

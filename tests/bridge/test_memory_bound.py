@@ -221,8 +221,8 @@ def check(mode: QueueMode, peaks: Sequence[Peaks], *, reads_parquet: bool) -> No
 @pytest.mark.slow("hundreds of MiB go through a bridge")
 @pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.HYBRID])
 async def test_a_backlog_does_not_lie_in_memory(mode: QueueMode, tmp_path: Path) -> None:
-    """Without sealing, so that what is allowed is much less than the backlog."""
-    peaks = await run_backlog(tmp_path, mode, 256 * MIB, "sealing.enabled=false")
+    """Without conversion, so that what is allowed is much less than the backlog."""
+    peaks = await run_backlog(tmp_path, mode, 256 * MIB, "conversion.enabled=false")
     check(mode, peaks, reads_parquet=False)
 
 

@@ -26,7 +26,7 @@ RESERVED = 1 << 20
 
 def shard(start_offset: int, next_offset: int, *segments: tuple[int, int], mode: Mode = Mode.MEMORY) -> ShardInfo:
     infos = tuple(
-        SegmentInfo(SegmentKind.MEMORY, first, after, 100 * (after - first), 0, sealed=False)
+        SegmentInfo(SegmentKind.MEMORY, first, after, 100 * (after - first), 0, closed=False)
         for first, after in segments
     )
     return ShardInfo("$queue/q", 1, ShardConfig(mode=mode), 0, start_offset, next_offset, 1, 0, infos)
@@ -168,7 +168,7 @@ def test_of_several_writers_each_knows_its_own_part() -> None:
 
 def test_a_queue_of_files_needs_no_such_knowledge() -> None:
     tracker = EndTracker()
-    segments = (SegmentInfo(SegmentKind.LOG, 0, 9, 900, 0, sealed=False),)
+    segments = (SegmentInfo(SegmentKind.LOG, 0, 9, 900, 0, closed=False),)
     tracker.look(ShardInfo("$queue/q", 1, ShardConfig(), 0, 0, 9, 1, 900, segments), 0)
     assert tracker.known is None
 

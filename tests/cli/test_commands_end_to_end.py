@@ -303,8 +303,8 @@ def test_the_life_of_a_shard(server: Server) -> None:
     assert "file mode" in server.journal("shard", "mode", name, "file")
     assert "(durable)" in server.journal("append", name, given=b"2\n3\n")
     assert server.journal("read", name) == "0\n1\n2\n3\n"
-    assert "closed up to offset 4" in server.journal("shard", "seal", name, "--no-wait")
-    assert server.journal("shard", "seal", "--filter", "life/#") == f"{name}: sealed up to offset 4, 1 Parquet file\n"
+    assert "closed up to offset 4" in server.journal("shard", "roll", name)
+    assert server.journal("shard", "convert", "--filter", "life/#") == f"{name}: sealed up to offset 4, 1 Parquet file\n"
 
     (listed,) = (json.loads(line) for line in server.journal("shard", "list", "life/#", "--json").splitlines())
     assert "segments" not in listed, "a list does not look at them"

@@ -13,7 +13,7 @@ from shards.format.record import Record
 from shards.seams.file_system import OsFileSystem
 from shards.segments.chunks import ChunkPool
 from shards.segments.log_segment import LogHeader, LogSegment
-from tests.journal.sealed import seal_segment
+from tests.journal.sealed import convert_segment
 from tests.shards.batches import NOW_US, stamped
 
 
@@ -60,7 +60,7 @@ def sealed_file(directory: Path) -> str:
     log = files.open(segment.path, create=True)
     plan.write(log, lambda: files.open(segment.index_path, create=True))
     log.close()
-    return seal_segment(files, segment, str(directory / "sealed")).path
+    return convert_segment(files, segment, str(directory / "sealed")).path
 
 
 def test_a_sealed_segment_shows_its_metadata_row_groups_and_records(

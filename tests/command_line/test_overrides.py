@@ -12,7 +12,7 @@ from journal.settings.values import ConfigurationError
 
 def test_a_setting_is_its_dotted_name_and_its_value() -> None:
     given = ("storage.journal_file_bytes=64 MiB", "limits.hello_timeout_s = 3", "listen.http=", "log.level=debug")
-    switched = load_config(None, overrides_of(("sealing.enabled=false",), listed_by="x"))
+    switched = load_config(None, overrides_of(("conversion.enabled=false",), listed_by="x"))
 
     config = load_config(None, overrides_of(given, listed_by="x"))
 
@@ -20,8 +20,8 @@ def test_a_setting_is_its_dotted_name_and_its_value() -> None:
     assert config.limits.hello_timeout_s == 3
     assert config.listen.http == ""
     assert config.log.level == "debug"
-    assert config.sealing.enabled
-    assert not switched.sealing.enabled
+    assert config.conversion.enabled
+    assert not switched.conversion.enabled
 
 
 @pytest.mark.parametrize("given", ["log.level", "level=debug", ".level=debug", "log.=debug", ""])

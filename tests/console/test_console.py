@@ -71,13 +71,13 @@ async def test_the_mode_is_switched_after_it_was_confirmed(served: Served, brows
     await page.says("Switch to file mode")
 
 
-async def test_segments_retention_and_sealing(served: Served, browser: Browser) -> None:
+async def test_segments_retention_and_rolling(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1", b"2")
     page = await browser.page(url(served, "#/shard?name=plant%2Fa"))
     await page.says("active")
-    await page.click("#seal")
+    await page.click("#roll")
     await page.click("dialog button[type=submit]")
-    await page.until("document.querySelector('section[aria-label=Segments]').innerText.includes('sealed')")
+    await page.until("document.querySelector('section[aria-label=Segments]').innerText.includes('closed')")
     await page.fill("input[name=max_records]", "1000")
     await page.press("Enter")
     await page.says("Keep less?")

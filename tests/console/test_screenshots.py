@@ -73,7 +73,7 @@ async def prepare(served: Served) -> None:
         # Segments of every kind: sealed in Parquet, a stretch in memory, and the log that goes on.
         handle = await client.open("plant/line1/temperature")
         for count in (500, 350):
-            await served.engine.seal("plant/line1/temperature", wait=True)
+            await served.engine.convert("plant/line1/temperature")
             await client.append_values(handle, *[b"21.5"] * count)
         await served.engine.set_mode("plant/line1/temperature", MEMORY.mode)
         await client.append_values(handle, *[b"21.5"] * 250)

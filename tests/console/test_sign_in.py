@@ -92,7 +92,7 @@ async def test_what_a_principal_may_not_do_is_said(tmp_path: Path, browser: Brow
         await page.click("tbody a")
         refused = "principal 'anna' may not administer 'plant/a'"
         notice = "document.querySelector('section[aria-labelledby=settings] .notice:not([hidden])')"
-        for button in ("#switch-mode", "#seal"):
+        for button in ("#switch-mode", "#roll"):
             await page.click(button)
             await page.click("dialog button[type=submit]")
             await page.until(f"{notice}?.textContent.includes({refused!r})".replace('"', "`"))

@@ -26,7 +26,7 @@ segment_bytes = "64 KiB"
 tail_budget_bytes = "1 MiB"
 flush_interval_ms = 20
 disk_reserve_bytes = 0
-[sealing]
+[conversion]
 min_bytes = "32 KiB"
 [limits]
 max_batch_bytes = "256 KiB"

@@ -1,6 +1,6 @@
 """The workload of the failure sequences: that of `simulated_workload` with commits, resends, checkpoints and clocks.
 
-What its clients find wrong while no call has failed is a broken promise too: sealing that fails on a sound disk, a time
+What its clients find wrong while no call has failed is a broken promise too: conversion that fails on a sound disk, a time
 that falls, an acknowledgement that says more than what is stored.
 """
 
@@ -115,11 +115,11 @@ class SequenceWorkload(Workload):
         if not self._files.crashed:
             super()._check_failure()
 
-    async def _seal(self, shard: Shard) -> None:
-        failure = self._engine.parts.sealing.last_failure
-        await super()._seal(shard)
-        failed = self._engine.parts.sealing.last_failure
-        require(self._files.failed or failed in ("", failure), "sealing fails on a sound disk", shard.name, failed)
+    async def _convert(self, shard: Shard) -> None:
+        failure = self._engine.parts.conversion.last_failure
+        await super()._convert(shard)
+        failed = self._engine.parts.conversion.last_failure
+        require(self._files.failed or failed in ("", failure), "conversion fails on a sound disk", shard.name, failed)
 
     async def _produce(self, shard: Shard, known: ShardLedger, producer: ProducerLedger) -> None:
         first = len(known.sent)
@@ -197,7 +197,7 @@ class SequenceWorkload(Workload):
                 await self._resend(shard, known, producer)
 
     async def _switch_back_and_forth(self) -> None:
-        """Switch to memory and back at once, so that both fall into one checkpoint, and seal what was written."""
+        """Switch to memory and back at once, so that both fall into one checkpoint, and convert what was written."""
         shard, known = await self._ensure("log/flipped", Mode.FILE)
         known.ever_in_memory = known.retention_trims = True
         for _ in range(self._steps):
@@ -206,7 +206,7 @@ class SequenceWorkload(Workload):
             for _ in range(self._rng.randrange(1, 7)):
                 await self._append_one(shard, known)
             if self._rng.randrange(2):
-                await self._seal(shard)
+                await self._convert(shard)
 
     async def _append_one(self, shard: Shard, known: ShardLedger) -> None:
         sent = known.send((self._ledger.value(700),), "plain")

@@ -13,7 +13,7 @@ import trio
 
 from journal.engine import Engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE, build_append
-from shards.errors import DiskFullError, OffsetOutOfRangeError, SealFailedError, StaleEpochError, StorageFailedError
+from shards.errors import DiskFullError, OffsetOutOfRangeError, ConversionFailedError, StaleEpochError, StorageFailedError
 from shards.format.batch import encode_values, read_records
 from shards.format.record import Gap, StoredRecord
 from shards.model import AckLevel, Appended, Mode, SegmentKind, ShardConfig
@@ -163,19 +163,19 @@ class Workload:
 
         await append_together(self._engine, shard, batches, note, ack)
 
-    async def _seal(self, shard: Shard) -> None:
+    async def _convert(self, shard: Shard) -> None:
         wait = self._rng.randrange(2) == 0
         try:
-            info = await self._engine.seal(shard.name, wait=wait)
-        except SealFailedError:
+            info = await (self._engine.convert if wait else self._engine.roll)(shard.name)
+        except ConversionFailedError:
             # It stays a log; everything else goes on.
-            require(self._engine.parts.sealing.last_failure != "", "a failure that sealing does not admit")
+            require(self._engine.parts.conversion.last_failure != "", "a failure that conversion does not admit")
             return
         left = [
             segment
             for segment in info.segments
             if segment.kind is SegmentKind.LOG
-            and segment.sealed
+            and segment.closed
             # One that was trimmed whole while it was open goes with the next trim.
             and segment.next_offset > max(segment.base_offset, info.start_offset)
         ]
@@ -187,7 +187,7 @@ class Workload:
         for _ in range(self._steps):
             choice = self._rng.randrange(10)
             if choice == 0:
-                await self._seal(shard)
+                await self._convert(shard)
             elif choice == 1:
                 target = self._rng.randint(shard.start_offset, shard.published_offset)
                 known.trims_asked.append(target)
@@ -276,7 +276,7 @@ class Workload:
             elif choice == 2:
                 await self._repeat(shard, known, producer)
             elif choice == 3:
-                await self._seal(shard)
+                await self._convert(shard)
             elif choice == 4:
                 await self._append(shard, known)
             else:

@@ -23,7 +23,7 @@ import trio.testing
 from journal.engine import Engine, open_engine
 from journal.engine.parquet.converter import InlineConverter
 from journal.engine.wal.disk import Done, Work
-from journal.settings.server import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
@@ -50,7 +50,7 @@ TINY = ServerConfig(
         retention_interval_s=1,
     ),
     shards=ShardsConfig(memory_max_bytes=4 * KIB),
-    sealing=SealingConfig(min_bytes=1536, max_age_s=2),
+    conversion=ConversionConfig(min_bytes=1536, max_age_s=2),
 )
 
 # The same, but nothing happens in the background unless a test asks for it.
@@ -66,7 +66,7 @@ QUIET = ServerConfig(
         retention_interval_s=86_400,
     ),
     shards=ShardsConfig(memory_max_bytes=4 * KIB),
-    sealing=SealingConfig(min_bytes=1 << 30),
+    conversion=ConversionConfig(min_bytes=1 << 30),
 )
 
 

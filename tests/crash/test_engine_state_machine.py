@@ -249,23 +249,23 @@ class EngineMachine(RuleBasedStateMachine):
             model.cuts.add(model.end)
 
     @rule(name=names)
-    def seal(self, name: str) -> None:
+    def roll(self, name: str) -> None:
         if name in self.shards:
             self.commands("roll", name)
 
     @rule(name=names)
-    def seal_and_wait(self, name: str) -> None:
+    def convert(self, name: str) -> None:
         if name in self.shards:
 
-            async def seal(engine: Engine) -> list[SegmentKind]:
-                info = await engine.seal(name, wait=True)
+            async def convert(engine: Engine) -> list[SegmentKind]:
+                info = await engine.convert(name)
                 return [
                     segment.kind
                     for segment in info.segments
-                    if segment.sealed and segment.next_offset > max(segment.base_offset, info.start_offset)
+                    if segment.closed and segment.next_offset > max(segment.base_offset, info.start_offset)
                 ]
 
-            assert SegmentKind.LOG not in self.call(seal)
+            assert SegmentKind.LOG not in self.call(convert)
 
     @rule(name=names, fraction=fractions)
     def trim(self, name: str, fraction: float) -> None:

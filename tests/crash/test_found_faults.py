@@ -57,7 +57,7 @@ def test_a_removed_file_does_not_come_back_for_good_when_the_process_is_killed_a
         await engine.create_shard("s", ShardConfig())
         shard = engine.parts.table.by_name("s")
         await engine.append(shard, encode_values([b"0"], timestamp_us=1))
-        await engine.seal("s")
+        await engine.roll("s")
         await engine.append(shard, encode_values([b"1"], timestamp_us=1))
         await engine.parts.checkpointer.checkpoint()
         await engine.trim("s", 1)

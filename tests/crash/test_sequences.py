@@ -39,7 +39,7 @@ SEEDS = 12
 FOUND = (770051, 4200013, 2112596931, 55510066, 91200057)
 """Seeds that found a defect, of the engine or of the checks.
 
-A trim under a seal that was called a failing disk; a right mark that was called damage; a log file that was put back
+A trim under a conversion that was called a failing disk; a right mark that was called damage; a log file that was put back
 after a start had rightly done without it, and was called left over; a Parquet file of a deleted shard that could not be
 removed and was forgotten; a gap between recycled journal files that the offline check called damage.
 """

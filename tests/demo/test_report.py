@@ -21,7 +21,7 @@ def history(*, found_figures: list[Figures] | None = None) -> History:
         expected=figures,
         sealed_files=2,
         sealed_bytes=9_000,
-        sealing_s=0.1,
+        conversion_s=0.1,
         session_s=5.0,
         query_s=1.0,
     )

@@ -10,7 +10,7 @@ from shards.model import SegmentInfo, SegmentKind, ShardConfig, ShardInfo
 
 
 def segment(kind: SegmentKind, base_offset: int, next_offset: int) -> SegmentInfo:
-    return SegmentInfo(kind, base_offset, next_offset, size_bytes=0, created_us=0, sealed=True)
+    return SegmentInfo(kind, base_offset, next_offset, size_bytes=0, created_us=0, closed=True)
 
 
 def test_the_mode_history_is_told_by_the_kinds_of_the_segments() -> None:

@@ -35,7 +35,7 @@ def test_files_that_are_named_are_there() -> None:
 
 def test_sizing_rests_on_rows_of_the_benchmarks() -> None:
     sizing = TEXT[TEXT.index("## How large") : TEXT.index("## Tune")]
-    rows = re.findall(r"`((?:seal|idle|one|large)\.[\w.*-]+)`", sizing)
+    rows = re.findall(r"`((?:convert|idle|one|large)\.[\w.*-]+)`", sizing)
     measured = (REPOSITORY / "docs" / "benchmarks.md").read_text()
     assert len(rows) >= 5
     for row in rows:

@@ -158,10 +158,10 @@ def called(trace: Path) -> set[str]:
 @needs_strace
 @pytest.mark.timeout(180)
 def test_the_server_asks_the_kernel_for_nothing_that_its_unit_refuses(tmp_path: Path) -> None:
-    """Appends, reads, checkpoint, sealing by its worker process, a snapshot, HTTP, and an orderly stop."""
+    """Appends, reads, checkpoint, conversion by its worker process, a snapshot, HTTP, and an orderly stop."""
     trace = tmp_path / "trace"
     under = ("strace", "-f", "-qq", "-e", "signal=none", "-o", str(trace))
-    with running(tmp_path / "data", "sealing.min_bytes=1 KiB", under=under) as server:
+    with running(tmp_path / "data", "conversion.min_bytes=1 KiB", under=under) as server:
         with server.client() as client:
             use(client)
         assert server.http("/readyz")[0] == 200
@@ -182,7 +182,7 @@ def test_the_server_asks_the_kernel_for_nothing_that_its_unit_refuses(tmp_path: 
 def use(client: Client) -> None:
     handle = client.open("plant", ShardConfig())
     client.append(handle, *[b"value" * 1000] * 20)
-    client.call(Op.SEAL, messages.SealRequest("plant", wait=True))
+    client.call(Op.ROLL, messages.RollRequest("plant", wait=True))
     client.append(handle, b"later")
     assert len(client.read(handle)) == 21
     client.call(Op.SNAPSHOT, messages.Empty())

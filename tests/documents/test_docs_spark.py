@@ -29,7 +29,7 @@ HISTORY: Final = (
     IS_READY,
     "journal shard create plant/line-1 && seq 1000 | journal append plant/line-1",
     "journal shard create plant/1/temperature && seq 1000 | journal append plant/1/temperature",
-    "journal shard seal plant/line-1",
+    "journal shard convert plant/line-1",
     "journal-broker --config bridge.toml --anonymous &",
     "until mosquitto_pub -q 1 -t plant/boiler -m 21.5; do sleep 0.1; done",
 )

@@ -16,7 +16,7 @@ from journal.engine.wal.entry_payloads import (
     ProducerOpened,
     ProducerUsed,
     Rolled,
-    Sealed,
+    Converted,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,
@@ -62,7 +62,7 @@ DECISIONS: tuple[Decision, ...] = (
     ProducerOpened("bridge", 12, 3),
     ShardDeleted("plant/line-\u00fc"),
 )
-SEALED = Sealed(42, 61, 4096, bytes(range(32)), NOW_US, NOW_US + 7, 33, NOW_US + 5)
+SEALED = Converted(42, 61, 4096, bytes(range(32)), NOW_US, NOW_US + 7, 33, NOW_US + 5)
 """Has a file of its own: the kind is younger than the others."""
 OF_PRODUCERS = (ProducerUsed("anna:bridge", 12, 3, NOW_US), ProducerDeleted("anna:bridge", 12))
 """Likewise."""
@@ -85,8 +85,8 @@ def entries() -> list[bytes]:
     return decided + appended
 
 
-def seal_entry() -> bytes:
-    return encode_entry(KINDS[Sealed], 34, SHARD_ID, encode_payload(SEALED))
+def convert_entry() -> bytes:
+    return encode_entry(KINDS[Converted], 34, SHARD_ID, encode_payload(SEALED))
 
 
 def producer_entries() -> bytes:
@@ -129,7 +129,7 @@ def index_file() -> bytes:
 FILES = {
     "../v2/journal_file.jnl": journal_file,
     "entries.bin": lambda: b"".join(entries()),
-    "seal_entry.bin": seal_entry,
+    "convert_entry.bin": convert_entry,
     "producer_entries.bin": producer_entries,
     "log_segment.log": log_segment,
     "log_segment.index": index_file,

@@ -11,12 +11,12 @@ from shards.segments.parquet_segment import ParquetSegment
 from tests.shards.shard_workload import SEALED, ShardWorkload, parquet_segment
 
 
-def seal(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
+def convert(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
     """Write the Parquet file of a log segment; the log stays."""
-    return seal_segment(workload.files, segment, SEALED)
+    return convert_segment(workload.files, segment, SEALED)
 
 
-def seal_segment(files: FileSystem, segment: LogSegment, sealed_root: str) -> ParquetSegment:
+def convert_segment(files: FileSystem, segment: LogSegment, sealed_root: str) -> ParquetSegment:
     """The same for a segment in any directory."""
     described = parquet_segment(segment, 0, bytes(32), sealed_root)
     files.mkdir(described.path.rpartition("/")[0])

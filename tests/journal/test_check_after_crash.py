@@ -43,7 +43,7 @@ ACTIONS = (
     "append",
     "many",
     "large",
-    "seal",
+    "roll",
     "switch",
     "trim",
     "flush",
@@ -66,7 +66,7 @@ async def take(engine: Engine, step: Step) -> None:
             await append_at_once(engine, step.shard, 5)
         case "large":
             await append(engine, step.shard, b"x" * (INTERVAL_BYTES + step.amount))
-        case "seal":
+        case "roll":
             await commands.roll(step.shard)
         case "switch":
             await commands.set_mode(step.shard, Mode.FILE if shard.in_memory_mode else Mode.MEMORY)

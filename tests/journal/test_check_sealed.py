@@ -13,14 +13,14 @@ from journal.check.journal_files import CheckedJournal
 from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews
 from journal.engine import Engine
-from journal.engine.wal.entry_payloads import Sealed, ShardCreated, ShardDeleted
+from journal.engine.wal.entry_payloads import Converted, ShardCreated, ShardDeleted
 from shards.model import ShardConfig
 from shards.seams.store import Family, Mutations
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.views.catalogue import CatalogueRecord
 from tests.journal.engines import DATA, append, config, open_simulated, stop_without_checkpoint
-from tests.journal.sealed import seal_segment
+from tests.journal.sealed import convert_segment
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived
 from tests.simulation.store import SimulatedStore
 
@@ -53,13 +53,13 @@ def copy(files: SimulatedFileSystem, path: str, to: str) -> None:
     put(files, to, files.open(path).pread(1 << 30, 0))
 
 
-async def seal_closed(engine: Engine, files: SimulatedFileSystem, name: str = "plant/line") -> list[ParquetSegment]:
-    """Seal what is closed: the file first, then the shard, then the log goes."""
+async def convert_closed(engine: Engine, files: SimulatedFileSystem, name: str = "plant/line") -> list[ParquetSegment]:
+    """Convert what is closed: the file first, then the shard, then the log goes."""
     await engine.parts.checkpointer.flush()
     shard = engine.parts.table.by_name(name)
     made = []
-    for segment in [each for each in shard.segments if isinstance(each, LogSegment) and each.sealed]:
-        sealed = seal_segment(files, segment, SEALED)
+    for segment in [each for each in shard.segments if isinstance(each, LogSegment) and each.closed]:
+        sealed = convert_segment(files, segment, SEALED)
         shard.put_sealed(sealed)
         for path in (segment.path, segment.index_path):
             if files.exists(path):
@@ -76,11 +76,11 @@ async def directory(trim: int = 0) -> SimulatedFileSystem:
         await engine.create_shard("plant/line", ShardConfig(index_keys=True))
         for number in range(3):
             await append(engine, "plant/line", b"%d" % number * 40_000)
-        await engine.seal("plant/line")
+        await engine.roll("plant/line")
         await append(engine, "plant/line", b"second", b"segment")
-        await engine.seal("plant/line")
+        await engine.roll("plant/line")
         await append(engine, "plant/line", b"in the log")
-        await seal_closed(engine, files)
+        await convert_closed(engine, files)
         if trim:
             await engine.trim("plant/line", trim)
     files.mkdir(SEALING)
@@ -126,8 +126,8 @@ async def test_a_whole_file_that_is_not_the_recorded_one_is_told_by_its_digest()
         await engine.create_shard("plant/line", ShardConfig())
         for number in range(3):
             await append(engine, "plant/line", b"%d" % (number + 5) * 40_000)
-        await engine.seal("plant/line")
-        await seal_closed(engine, other)
+        await engine.roll("plant/line")
+        await convert_closed(engine, other)
     put(files, FIRST, other.open(FIRST).pread(1 << 30, 0))
     assert any("SHA-256 of the file" in damage.problem for damage in check(files).damages)
 
@@ -194,23 +194,23 @@ async def test_a_mark_without_a_sealed_segment_is_left_over() -> None:
     assert "left over: no sealed segment of shard 9 is recorded" in note.problem
 
 
-async def test_a_seal_that_only_the_journal_knows_counts() -> None:
-    """After a crash the views may be those from before the seal: its log need not be there, its file must be."""
+async def test_a_conversion_that_only_the_journal_knows_counts() -> None:
+    """After a crash the views may be those from before the conversion: its log need not be there, its file must be."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
         await engine.create_shard("plant/line", ShardConfig())
         await append(engine, "plant/line", b"a", b"b", b"c")
-        await engine.seal("plant/line")
+        await engine.roll("plant/line")
         await engine.parts.checkpointer.flush()
         log = engine.parts.table.by_name("plant/line").segments[0]
         assert isinstance(log, LogSegment)
-        sealed = seal_segment(files, log, SEALED)
-    fields = {field.name: getattr(sealed, field.name) for field in attrs.fields(Sealed)}
+        sealed = convert_segment(files, log, SEALED)
+    fields = {field.name: getattr(sealed, field.name) for field in attrs.fields(Converted)}
     journal = CheckedJournal()
     journal.note(1, ShardCreated("plant/line", ShardConfig(), 1))
-    journal.note(1, Sealed(**fields))
-    assert journal.seals(1, 0)
-    assert not journal.seals(1, 3)
+    journal.note(1, Converted(**fields))
+    assert journal.converts(1, 0)
+    assert not journal.converts(1, 3)
 
     def check_sealed(views: CheckedViews) -> Report:
         report = Report(DATA)
@@ -233,8 +233,8 @@ async def test_a_trim_or_a_deletion_that_only_the_journal_knows_lets_files_be_go
         async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
             await engine.create_shard("plant/line", ShardConfig())
             await append(engine, "plant/line", b"a", b"b", b"c")
-            await engine.seal("plant/line")
-            (sealed,) = await seal_closed(engine, files)
+            await engine.roll("plant/line")
+            (sealed,) = await convert_closed(engine, files)
             await append(engine, "plant/line", b"d")
             await engine.parts.checkpointer.checkpoint()
             if delete:

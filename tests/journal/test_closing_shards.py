@@ -122,7 +122,7 @@ numbers = st.integers(0, 3)
 steps = st.one_of(
     st.tuples(st.just("append"), numbers),
     st.tuples(st.just("mode"), numbers),
-    st.tuples(st.just("seal"), numbers),
+    st.tuples(st.just("roll"), numbers),
     st.tuples(st.just("trim"), numbers),
     st.tuples(st.just("delete"), numbers),
     st.tuples(st.just("cursor"), numbers),
@@ -165,8 +165,8 @@ async def test_nothing_changes_by_being_closed(history: list[tuple[str, int]]) -
                 elif what == "mode":
                     memory ^= {name}
                     await engine.set_mode(name, Mode.MEMORY if name in memory else Mode.FILE)
-                elif what == "seal":
-                    await engine.seal(name)
+                elif what == "roll":
+                    await engine.roll(name)
                 elif what == "trim" and model[name]:
                     starts[name] = len(model[name]) - 1
                     await engine.trim(name, starts[name])

@@ -27,7 +27,7 @@ async def data(tmp_path: Path) -> Path:
     async with open_engine(str(directory), config()) as engine:
         await engine.create_shard("plant", ShardConfig())
         await append(engine, "plant", b"sealed" * 1000)
-        await engine.seal("plant", wait=True)
+        await engine.convert("plant")
         await append(engine, "plant", b"in the log" * 1000)
         for number in range(300):
             value = random.Random(number).randbytes(DELETED_BYTES // 300)

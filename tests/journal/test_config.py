@@ -122,7 +122,7 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ("[storge]\nreceive_buffers = 20", "[storge] is unknown; did you mean storage?"),
         (
             "receive_buffers = 20",
-            "receive_buffers is unknown; known: access, limits, listen, log, quotas, sealing, shards, storage, tls",
+            "receive_buffers is unknown; known: access, conversion, limits, listen, log, quotas, shards, storage, tls",
         ),
         ("storage = 20", "storage = 20 must be a section: [storage]"),
         ("[storage]\nreceive_buffers = 0", "[storage] receive_buffers = 0 is out of bounds; allowed: 1 to 100000"),
@@ -152,7 +152,7 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
             '[shards]\ndefault_mode = "disk"',
             '[shards] default_mode = \'disk\' is not one of the choices; allowed: "memory" or "file"',
         ),
-        ("[sealing]\nenabled = 1", "[sealing] enabled = 1 is neither true nor false; allowed: true or false"),
+        ("[conversion]\nenabled = 1", "[conversion] enabled = 1 is neither true nor false; allowed: true or false"),
         ("[log]\nlevel = 3", '[log] level = 3 is not one of the choices; allowed: "debug" or "info" or'),
         (
             '[storage]\njournal_budget_bytes = "200 MiB"',

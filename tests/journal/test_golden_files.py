@@ -48,7 +48,7 @@ def test_the_golden_bytes_are_what_is_written_today(name: str) -> None:
 def test_golden_entries_of_every_kind_are_read() -> None:
     data = memoryview((GOLDEN / "entries.bin").read_bytes())
     entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
-    assert {entry.kind for entry in entries} == set(Kind) - {Kind.SEAL, Kind.USE_PRODUCER, Kind.DELETE_PRODUCER}
+    assert {entry.kind for entry in entries} == set(Kind) - {Kind.CONVERT, Kind.USE_PRODUCER, Kind.DELETE_PRODUCER}
     assert [entry.lsn for entry in entries] == list(range(1, len(DECISIONS) + len(VALUES) + 1))
     assert all(check_payload(entry) == "" for entry in entries)
     decided = entries[: len(DECISIONS)]
@@ -66,11 +66,11 @@ def test_the_golden_entries_of_producers_are_read() -> None:
     assert tuple(decode_payload(entry.kind, entry.payload) for entry in entries) == OF_PRODUCERS
 
 
-def test_the_golden_seal_is_read() -> None:
-    data = memoryview((GOLDEN / "seal_entry.bin").read_bytes())
+def test_the_golden_conversion_is_read() -> None:
+    data = memoryview((GOLDEN / "convert_entry.bin").read_bytes())
     (entry,) = decode_entries(data, 0, len(data))
     assert isinstance(entry, Entry)
-    assert (entry.kind, entry.lsn, entry.shard_id) == (Kind.SEAL, 34, SHARD_ID)
+    assert (entry.kind, entry.lsn, entry.shard_id) == (Kind.CONVERT, 34, SHARD_ID)
     assert check_payload(entry) == ""
     assert decode_payload(entry.kind, entry.payload) == SEALED
 

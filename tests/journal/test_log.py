@@ -141,8 +141,8 @@ def test_what_others_say_cannot_become_a_line_of_its_own(err: Err, form: LogForm
 def test_lines_below_the_level_are_not_shown(err: Err) -> None:
     configure_log(LogConfig(level=LogLevel.WARNING, format=LogFormat.JSON))
     log().info("recovered")
-    logging.getLogger("journal.sealing").info("sealed")
-    logging.getLogger("journal.sealing").warning("not sealed")
+    logging.getLogger("journal.conversion").info("sealed")
+    logging.getLogger("journal.conversion").warning("not sealed")
     assert [line["event"] for line in err.lines] == ["not sealed"]
 
 

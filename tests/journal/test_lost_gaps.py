@@ -122,7 +122,7 @@ async def test_a_shard_that_lost_nothing_gives_no_gap() -> None:
         await engine.create_shard("file", ShardConfig())
         await engine.create_shard("unused", MEMORY)
         await append(engine, "file", b"1")
-        await engine.seal("file")
+        await engine.roll("file")
         await append(engine, "file", b"2")
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:

@@ -14,7 +14,7 @@ from journal.check import check_directory
 from journal.engine import Engine, open_engine
 from journal.engine.parquet.converter import InlineConverter
 from journal.engine.wal.disk import InlineDisk
-from journal.settings.server import SealingConfig, ServerConfig
+from journal.settings.server import ConversionConfig, ServerConfig
 from shards.errors import VersionConflictError
 from shards.format.batch_header import BatchHeader
 from shards.model import Retention, SegmentKind, ShardConfig
@@ -30,7 +30,7 @@ HOUR_S = 3600
 
 
 def settings() -> ServerConfig:
-    return attrs.evolve(config(), sealing=SealingConfig(min_bytes=1, max_age_s=0))
+    return attrs.evolve(config(), conversion=ConversionConfig(min_bytes=1, max_age_s=0))
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ def pass_time(engine: Engine, clock: ManualClock, seconds: int) -> None:
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
 async def test_append_times_do_not_fall_when_the_clock_is_set_back_across_a_restart(crash: bool) -> None:
-    """They fell: sealing then reported corruption for ever, and `journal check` reported damage."""
+    """They fell: conversion then reported corruption for ever, and `journal check` reported damage."""
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock) as engine:
         await engine.create_shard("s", ShardConfig())
@@ -80,7 +80,7 @@ async def test_append_times_do_not_fall_when_the_clock_is_set_back_across_a_rest
         await append(engine, "s", b"after")
         times = await append_times(engine, "s")
         assert times == sorted(times)
-        info = await engine.seal("s", wait=True)
+        info = await engine.convert("s")
         assert info.segments[0].kind is SegmentKind.PARQUET
         assert await values_of(engine, "s") == [b"before", b"after"]
     report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
@@ -94,7 +94,7 @@ async def test_append_times_do_not_fall_when_decisions_alone_are_newer() -> None
         await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"before")
         clock.advance(seconds=HOUR_S)
-        await engine.seal("s")
+        await engine.roll("s")
         stop_without_checkpoint(engine)
     created_us = clock.now_us()
     clock.jump(seconds=-HOUR_S)

@@ -22,9 +22,9 @@ from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
 from journal.engine.parquet.converter import WorkerConverter
 from journal.engine.parquet.worker import answer
-from journal.settings.server import SealingConfig, ServerConfig, StorageConfig
+from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import ConfigurationError
-from shards.errors import CorruptionError, SealFailedError
+from shards.errors import CorruptionError, ConversionFailedError
 from shards.model import SegmentKind, ShardConfig
 from shards.seams.file_system import OsFileSystem
 from shards.segments.conversion_plan import ConversionPlan
@@ -36,7 +36,7 @@ DIES = (sys.executable, "-c", "import os, sys; sys.stdin.readline(); os.kill(os.
 BABBLES = (sys.executable, "-c", "import sys; sys.stdin.readline(); print('what?', flush=True); sys.stdin.read()")
 CONFIG = ServerConfig(
     storage=StorageConfig(journal_file_bytes=1 << 20, journal_budget_bytes=4 << 20, disk_reserve_bytes=0),
-    sealing=SealingConfig(min_bytes=1 << 30),
+    conversion=ConversionConfig(min_bytes=1 << 30),
 )
 
 
@@ -47,7 +47,7 @@ async def closed_segment(path: Path, converter: WorkerConverter) -> AsyncIterato
         await engine.create_shard("s", ShardConfig())
         for number in range(10):
             await append(engine, "s", b"value %d" % number)
-        await engine.seal("s")
+        await engine.roll("s")
         await engine.parts.checkpointer.flush()
         segment = engine.parts.table.by_name("s").segments[0]
         assert isinstance(segment, LogSegment)
@@ -87,7 +87,7 @@ async def test_the_worker_says_where_a_log_is_damaged_and_goes_on(tmp_path: Path
         with pytest.raises(CorruptionError) as caught:
             await converter.convert(attrs.evolve(plan, next_offset=11))
         assert caught.value.path == plan.log_path
-        with pytest.raises(SealFailedError, match="No such file"):
+        with pytest.raises(ConversionFailedError, match="No such file"):
             await converter.convert(attrs.evolve(plan, out_path=str(tmp_path / "nowhere" / "out.parquet")))
         assert (await converter.convert(plan)).record_count == 10
         await converter.rest()
@@ -100,7 +100,7 @@ async def test_a_worker_that_is_killed_is_told_of_and_replaced(tmp_path: Path) -
         pid = converter.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(SealFailedError, match=f"pid {pid}.*offsets 0 to 10 of shard 's'.*signal 9"):
+        with pytest.raises(ConversionFailedError, match=f"pid {pid}.*offsets 0 to 10 of shard 's'.*signal 9"):
             await converter.convert(plan)
         assert (await converter.convert(plan)).record_count == 10
         assert converter.pid != pid
@@ -121,12 +121,12 @@ worker.main()
 """
 
 
-async def test_libraries_that_were_imported_by_half_fail_one_seal_and_not_all_that_follow(tmp_path: Path) -> None:
+async def test_libraries_that_were_imported_by_half_fail_one_conversion_and_not_all_that_follow(tmp_path: Path) -> None:
     """numpy whose import was stopped by EMFILE behind its C extension cannot be imported again by that process."""
     program = SHORT_OF_FILES_ONCE.format(was_short=str(tmp_path / "was_short"))
     converter = WorkerConverter((sys.executable, "-c", program))
     async with closed_segment(tmp_path, converter) as (_, plan):
-        with pytest.raises(SealFailedError, match=r"cannot be loaded.*Too many open files"):
+        with pytest.raises(ConversionFailedError, match=r"cannot be loaded.*Too many open files"):
             await converter.convert(plan)
         assert (await converter.convert(plan)).record_count == 10
         await converter.rest()
@@ -141,8 +141,8 @@ async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
     tmp_path: Path, command: tuple[str, ...], expected: str
 ) -> None:
     async with closed_segment(tmp_path, WorkerConverter(command)) as (engine, _):
-        with pytest.raises(SealFailedError, match=expected):
-            await engine.seal("s", wait=True)
+        with pytest.raises(ConversionFailedError, match=expected):
+            await engine.convert("s")
         assert engine.failure is None
         await append(engine, "s", b"and on")
         shard = engine.parts.table.by_name("s")
@@ -160,13 +160,13 @@ async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next
         async with trio.open_nursery() as nursery:
 
             async def told() -> None:
-                with pytest.raises(SealFailedError, match="signal 9"):
-                    await engine.seal("s", wait=True)
+                with pytest.raises(ConversionFailedError, match="signal 9"):
+                    await engine.convert("s")
 
             nursery.start_soon(told)
             await trio.testing.wait_all_tasks_blocked(0.05)
             os.kill(converter.pid, signal.SIGKILL)
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         assert engine.parts.table.by_name("s").segments[0].kind is SegmentKind.PARQUET
         assert len(await values_of(engine, "s")) == 10
 
@@ -179,7 +179,7 @@ async def test_stopping_the_engine_ends_the_worker_in_the_middle_of_a_file(tmp_p
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         with trio.move_on_after(0.05):
-            await engine.seal("s", wait=True)
+            await engine.convert("s")
     with trio.fail_after(PATIENCE_S):
         while _lives(pid):
             await trio.sleep(0.01)
@@ -220,14 +220,14 @@ def test_a_disk_that_refuses_is_an_answer() -> None:
     assert said.failure == "/log: No space left on device"
 
 
-async def test_sealing_without_its_libraries_is_refused_at_the_start(
+async def test_conversion_without_its_libraries_is_refused_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
-    with pytest.raises(ConfigurationError, match=r"pyarrow.*pip install .*pyarrow.*sealing\.enabled = false"):
+    with pytest.raises(ConfigurationError, match=r"pyarrow.*pip install .*pyarrow.*conversion\.enabled = false"):
         async with open_engine(str(tmp_path), CONFIG):
             pass
     assert os.listdir(tmp_path) == []
-    async with open_engine(str(tmp_path), attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))):
+    async with open_engine(str(tmp_path), attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))):
         pass

@@ -25,9 +25,9 @@ from shards.model import Mode, SegmentKind
 from shards.position import Start
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.read_slices import Place
-from tests.journal.sealed import HookedFiles, seal, swap
+from tests.journal.sealed import HookedFiles, convert, swap
 from tests.shards.batches import NOW_US, codecs, record_lists, stamped
-from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps
+from tests.shards.shard_workload import ShardWorkload, Step, conversion_steps
 
 _LARGE_BATCH = 300_000
 
@@ -85,14 +85,14 @@ async def first_batch_at(reader: Reader, workload: ShardWorkload, offset: int) -
 
 
 @settings(deadline=None, max_examples=60)
-@given(sealing_steps)
-def test_every_question_has_the_same_answer_before_and_after_sealing(wanted: list[Step]) -> None:
-    workload = ShardWorkload(make_sealed=seal)
+@given(conversion_steps)
+def test_every_question_has_the_same_answer_before_and_after_conversion(wanted: list[Step]) -> None:
+    workload = ShardWorkload(make_sealed=convert)
     workload.run(wanted)
     workload.publish_all()
     workload._flush(0)
     before = trio.run(answers_of, workload)
-    swap(workload, [seal(workload, segment) for segment in workload.can_be_sealed()])
+    swap(workload, [convert(workload, segment) for segment in workload.can_be_sealed()])
     assert trio.run(answers_of, workload) == before
 
 
@@ -117,26 +117,26 @@ def closed(workload: ShardWorkload) -> ShardWorkload:
     """Publish and flush everything and close the active segment."""
     workload.publish_all()
     workload._flush(0)
-    workload.shard.segments[-1].sealed = True
+    workload.shard.segments[-1].closed = True
     return workload
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(record_lists, codecs), min_size=1, max_size=6))
 def test_every_field_of_a_record_comes_back_as_it_was(batches: list[tuple[list[Record], Codec]]) -> None:
-    workload = ShardWorkload(make_sealed=seal)
+    workload = ShardWorkload(make_sealed=convert)
     for records, codec in batches:
         append(workload, encode(records, now_us=NOW_US, codec=codec))
     closed(workload)
     before = trio.run(answers_of, workload)
-    swap(workload, [seal(workload, segment) for segment in workload.can_be_sealed()])
+    swap(workload, [convert(workload, segment) for segment in workload.can_be_sealed()])
     assert [segment.kind for segment in workload.shard.segments] == [SegmentKind.PARQUET]
     assert trio.run(answers_of, workload) == before
 
 
 def three_groups() -> ShardWorkload:
     """A closed log segment of twelve large batches, which is to have three row groups, with small ones in between."""
-    workload = ShardWorkload(make_sealed=seal)
+    workload = ShardWorkload(make_sealed=convert)
     for number in range(12):
         append(workload, encode([Record(bytes((number,)) * _LARGE_BATCH)], now_us=NOW_US + number))
         append(workload, encode([Record(b"small")] * 3, now_us=NOW_US + number))
@@ -144,7 +144,7 @@ def three_groups() -> ShardWorkload:
 
 
 def sealed(workload: ShardWorkload) -> ShardWorkload:
-    swap(workload, [seal(workload, segment) for segment in workload.can_be_sealed()])
+    swap(workload, [convert(workload, segment) for segment in workload.can_be_sealed()])
     return workload
 
 
@@ -248,7 +248,7 @@ def trim(workload: ShardWorkload, offset: int) -> None:
 
 def logs_to_read() -> ShardWorkload:
     """Two log segments, the first with an index that has to be loaded, both in files alone."""
-    workload = ShardWorkload(make_sealed=seal)
+    workload = ShardWorkload(make_sealed=convert)
     for number in range(5):
         append(workload, encode([Record(b"%d" % number * 40_000)] * 2, now_us=NOW_US + number))
     workload._roll(0)
@@ -257,7 +257,7 @@ def logs_to_read() -> ShardWorkload:
     workload._flush(0)
     workload.recorded = workload.save()
     workload.shard = workload.load()
-    workload.shard.segments[-1].sealed = True
+    workload.shard.segments[-1].closed = True
     return workload
 
 
@@ -269,7 +269,7 @@ async def test_a_segment_may_be_sealed_at_any_moment_of_a_read(start: Start | No
     assert operations > 2
     for at in range(operations):
         workload = logs_to_read()
-        made = [seal(workload, segment) for segment in workload.can_be_sealed()]
+        made = [convert(workload, segment) for segment in workload.can_be_sealed()]
         assert len(made) == 2
         reader = reader_of(workload, HookedFiles(workload.files, Once(at, partial(swap, workload, made))))
         assert await ask(reader, workload, start) == expected, at
@@ -304,7 +304,7 @@ async def test_a_segment_that_is_trimmed_during_a_search_is_passed_over() -> Non
 async def test_a_batch_that_was_appended_compressed_is_not_given_larger_than_a_client_takes() -> None:
     """What fits a frame when it is compressed may not fit it otherwise: a client refused the whole connection."""
     records = [Record(b"%d" % number * 2000, tags=("t",)) for number in range(100)]
-    workload = ShardWorkload(make_sealed=seal)
+    workload = ShardWorkload(make_sealed=convert)
     for number in range(3):
         append(workload, encode(records[: 1 + 40 * number], now_us=NOW_US, codec=Codec.ZSTD))
     closed(workload)

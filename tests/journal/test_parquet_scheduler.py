@@ -20,10 +20,10 @@ from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
 from journal.engine.parquet.converter import InlineConverter, ParquetConverter
 from journal.engine.wal.disk import InlineDisk
-from journal.engine.wal.entry_payloads import Sealed
-from journal.settings.server import SealingConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.engine.wal.entry_payloads import Converted
+from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.settings.values import MIB
-from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, ShardNotFoundError
+from shards.errors import CorruptionError, InvalidRequestError, ConversionFailedError, ShardNotFoundError
 from shards.model import Mode, Retention, SegmentKind, ShardConfig
 from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
@@ -49,7 +49,7 @@ CONFIG = ServerConfig(
         retention_interval_s=86_400,
     ),
     shards=ShardsConfig(),
-    sealing=SealingConfig(min_bytes=3 * KIB, max_age_s=60),
+    conversion=ConversionConfig(min_bytes=3 * KIB, max_age_s=60),
 )
 
 
@@ -96,7 +96,7 @@ class Gate:
 
 
 class FailingFileSystem(SimulatedFileSystem):
-    """Lets one of the changes to the files of sealing fail while it is armed.
+    """Lets one of the changes to the files of conversion fail while it is armed.
 
     Args:
         step: Which one, from 1.
@@ -163,11 +163,11 @@ async def test_a_small_segment_stays_a_log_until_somebody_asks() -> None:
     async with opened(files) as engine:
         shard = await create(engine)
         await append(engine, "s", b"small")
-        await engine.seal("s")
+        await engine.roll("s")
         await fill(engine, "s", 8, first=1)
         await until(lambda: SegmentKind.PARQUET in kinds(shard))
         assert kinds(shard)[0] is SegmentKind.LOG
-        info = await engine.seal("s", wait=True)
+        info = await engine.convert("s")
         assert [segment.kind for segment in info.segments if segment.size_bytes] == [SegmentKind.PARQUET] * 3
         assert (await values_of(engine, "s"))[0] == b"small"
 
@@ -190,12 +190,12 @@ async def test_a_segment_that_is_open_for_long_is_closed_if_it_is_large_enough()
 
 async def test_segments_that_were_closed_before_a_start_are_sealed_after_it() -> None:
     files = SimulatedFileSystem()
-    async with opened(files, config=attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))) as engine:
+    async with opened(files, config=attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))) as engine:
         await create(engine)
         values = await fill(engine, "s", 10)
     async with opened(files) as engine:
         # Nobody has used the shard since the start.
-        await until(lambda: engine.parts.sealing.sealed_segments == 2)
+        await until(lambda: engine.parts.conversion.sealed_segments == 2)
         assert await values_of(engine, "s") == values
 
 
@@ -208,7 +208,7 @@ async def test_the_last_segment_may_be_sealed_and_published() -> None:
     async with opened(files) as engine:
         shard = engine.parts.table.by_name("s")
         assert shard.published_segment is shard.segments[-1]
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         assert kinds(shard) == [SegmentKind.PARQUET]
         assert shard.published_segment is shard.segments[0]
         assert await values_of(engine, "s") == values
@@ -231,11 +231,11 @@ async def test_what_is_trimmed_while_it_is_written_is_not_kept() -> None:
         assert kinds(shard) == [SegmentKind.LOG]
         assert await values_of(engine, "s") == [values[4], b"after"]
         await check_files(engine, files, DATA)
-        assert engine.parts.sealing.sealed_segments == 0
+        assert engine.parts.conversion.sealed_segments == 0
 
 
-@pytest.mark.parametrize("failure", [SealFailedError("No such file"), CorruptionError("log", 0, "ends here")], ids=type)
-async def test_a_seal_that_fails_because_of_a_trim_is_no_failure(
+@pytest.mark.parametrize("failure", [ConversionFailedError("No such file"), CorruptionError("log", 0, "ends here")], ids=type)
+async def test_a_conversion_that_fails_because_of_a_trim_is_no_failure(
     failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log file went with the trim while the writer was about to read it: nothing is left that stays a log."""
@@ -246,15 +246,15 @@ async def test_a_seal_that_fails_because_of_a_trim_is_no_failure(
         shard = await create(engine)
         await append(engine, "s", b"trimmed")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(engine.seal, "s", wait=True))
+            nursery.start_soon(partial(engine.convert, "s"))
             await gate.asked.wait()
             await engine.trim("s", 1)
             gate.open.set()
-        assert engine.parts.sealing.last_failure == ""
+        assert engine.parts.conversion.last_failure == ""
         assert "stays a log file" not in caplog.text
         # Nothing waits for the end of a pause either.
         await append(engine, "s", b"kept")
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         assert kinds(shard)[0] is SegmentKind.PARQUET
 
 
@@ -269,7 +269,7 @@ async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> N
 
             async def wait() -> None:
                 with pytest.raises(ShardNotFoundError):
-                    await engine.seal("s", wait=True)
+                    await engine.convert("s")
 
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
@@ -313,7 +313,7 @@ async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> N
     async with opened(files) as engine:
         shard = await create(engine)
         values = await fill(engine, "s", 6)
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         await engine.trim("s", 2)
         await engine.parts.checkpointer.remove_files()
         mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
@@ -341,7 +341,7 @@ async def test_a_directory_that_a_full_disk_does_not_let_go_is_removed_later() -
     async with opened(files) as engine:
         await create(engine)
         await fill(engine, "s", 6)
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         await engine.trim("s", 6)
         await engine.parts.checkpointer.remove_files()
         assert engine.failure is None
@@ -357,7 +357,7 @@ async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> 
         shard = await create(engine)
         await fill(engine, "s", 3)
         await engine.trim("s", 2)
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         operations = files.operations
         marked = min(n for n, what in enumerate(operations) if what.startswith("rename") and "_start-" in what)
         seen = min(n for n, what in enumerate(operations) if what.startswith("rename") and what.endswith(".parquet"))
@@ -366,7 +366,7 @@ async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> 
 
 
 @pytest.mark.parametrize("trim", [0, 2])
-async def test_a_check_after_a_crash_knows_a_trim_from_before_the_first_seal(trim: int) -> None:
+async def test_a_check_after_a_crash_knows_a_trim_from_before_the_first_conversion(trim: int) -> None:
     """A check called the mark of a committed trim damage: the views knew the trim, but no Parquet file of the shard."""
     files = SimulatedFileSystem()
     async with opened(files) as engine:
@@ -377,7 +377,7 @@ async def test_a_check_after_a_crash_knows_a_trim_from_before_the_first_seal(tri
     # The trim is in the views alone: a start goes on in a new journal file and removes those before the checkpoint.
     async with opened(files) as engine:
         shard = engine.parts.table.by_name("s")
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
         assert files.exists(mark) == bool(trim)
         stop_without_checkpoint(engine)
@@ -401,7 +401,7 @@ async def test_retention_removes_parquet_files() -> None:
     async with opened(files) as engine:
         shard = await create(engine, retention=Retention(max_records=5))
         await fill(engine, "s", 12)
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         await engine.parts.checkpointer.apply_retention()
         await engine.parts.committer.wait_for_all()
         await engine.parts.checkpointer.remove_files()
@@ -414,7 +414,7 @@ async def test_the_parquet_file_stands_after_a_crash_that_came_before_any_checkp
     async with opened(files) as engine:
         shard = await create(engine)
         values = await fill(engine, "s", 6)
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         await engine.parts.checkpointer.remove_files()
         log = engine.parts.table.log_path(shard.shard_id, 0)
         assert not files.exists(log)
@@ -432,16 +432,16 @@ async def test_the_parquet_file_stands_after_a_crash_that_came_before_any_checkp
         await check_files(engine, files, DATA)
 
 
-async def test_a_seal_that_is_folded_again_changes_nothing() -> None:
+async def test_a_conversion_that_is_folded_again_changes_nothing() -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         shard = await create(engine)
         values = await fill(engine, "s", 5)
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         segment = shard.segments[0]
         assert isinstance(segment, ParquetSegment)
-        fields = (field.name for field in attrs.fields(Sealed))
-        again = Sealed(**{name: getattr(segment, name) for name in fields})
+        fields = (field.name for field in attrs.fields(Converted))
+        again = Converted(**{name: getattr(segment, name) for name in fields})
         engine.parts.views.fold([(engine.parts.views.folded_lsn, shard.shard_id, again)])
         assert shard.segments[0] is segment
         await check_files(engine, files, DATA)
@@ -464,18 +464,18 @@ async def test_a_file_that_was_placed_but_not_recorded_is_gone_after_the_next_st
         segment = shard.segments[0]
         assert isinstance(segment, LogSegment)
         sealed = engine.parts.table.sealed_segment(
-            shard, Sealed(0, 4, written.size_bytes, written.digest, 1, 1, segment.last_lsn, 1)
+            shard, Converted(0, 4, written.size_bytes, written.digest, 1, 1, segment.last_lsn, 1)
         )
         await engine.parts.segment_files.place(plan.out_path, sealed, 0)
         assert len(sealed_files(files)) == 1
         stop_without_checkpoint(engine)
-    disabled = attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))
+    disabled = attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))
     async with opened(files, config=disabled) as engine:
         assert sealed_files(files) == []
         assert (files.listdir(f"{DATA}/sealed"), files.listdir(f"{DATA}/sealing")) == ([MARKER], [])
         assert await values_of(engine, "s") == values
     async with opened(files) as engine:
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         assert await values_of(engine, "s") == values
         await check_files(engine, files, DATA)
 
@@ -486,7 +486,7 @@ async def test_files_of_a_shard_whose_deletion_was_known_before_the_crash_go_wit
         await create(engine, "other")
         shard = await create(engine)
         await fill(engine, "s", 6)
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         await engine.parts.checkpointer.checkpoint()
         engine.parts.checkpointer.drop = lambda segments: None  # type: ignore[method-assign]
         await engine.delete_shard("s")
@@ -517,7 +517,7 @@ async def test_a_damaged_log_is_told_of_once_and_disturbs_nobody(caplog: pytest.
         assert kinds(bad) == [SegmentKind.LOG] * 2
         for _ in range(2):
             with pytest.raises(CorruptionError) as caught:
-                await engine.seal("bad", wait=True)
+                await engine.convert("bad")
             assert caught.value.path == path
         assert sum(plan.log_path == path for plan in gate.plans) == 1
         (told,) = [message for message in caplog.messages if path in message]
@@ -527,11 +527,11 @@ async def test_a_damaged_log_is_told_of_once_and_disturbs_nobody(caplog: pytest.
         assert engine.failure is None
 
 
-async def test_a_seal_that_fails_is_tried_again_after_a_pause(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_conversion_that_fails_is_tried_again_after_a_pause(autojump_clock: trio.testing.MockClock) -> None:
     files = SimulatedFileSystem()
     gate = Gate(files)
     gate.open.set()
-    gate.failures = [SealFailedError("no room"), OSError(errno.EIO, "Input/output error")]
+    gate.failures = [ConversionFailedError("no room"), OSError(errno.EIO, "Input/output error")]
     async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         began = trio.current_time()
@@ -544,10 +544,10 @@ async def test_a_seal_that_fails_is_tried_again_after_a_pause(autojump_clock: tr
 
 
 @pytest.mark.parametrize("delete", [False, True], ids=["trimmed", "deleted"])
-async def test_a_log_removed_before_its_seal_reads_it_is_no_failure_and_holds_up_no_other_segment(
+async def test_a_log_removed_before_its_conversion_reads_it_is_no_failure_and_holds_up_no_other_segment(
     delete: bool, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trim removed the log that a seal had not opened yet; this counted as a failing disk, and all sealing paused."""
+    """A trim removed the log that a conversion had not opened yet; this counted as a failing disk, and all conversion paused."""
     files = SimulatedFileSystem()
     gate = Gate(files)
     async with opened(files, converter=gate) as engine:
@@ -566,7 +566,7 @@ async def test_a_log_removed_before_its_seal_reads_it_is_no_failure_and_holds_up
         await until(lambda: kinds(other)[0] is SegmentKind.PARQUET)
         # Every pause follows an error in the log; the clock of the test also runs on while a thread works.
         assert "stays a log file" not in caplog.text
-        assert engine.parts.sealing.last_failure == ""
+        assert engine.parts.conversion.last_failure == ""
         assert len(gate.plans) == 2
         await check_files(engine, files, DATA)
 
@@ -574,7 +574,7 @@ async def test_a_log_removed_before_its_seal_reads_it_is_no_failure_and_holds_up
 async def test_a_parquet_file_that_is_gone_before_it_is_put_into_place_is_written_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A Parquet file that went missing while it was written ended all sealing until the next start."""
+    """A Parquet file that went missing while it was written ended all conversion until the next start."""
     files = SimulatedFileSystem()
 
     class Losing(Gate):
@@ -590,7 +590,7 @@ async def test_a_parquet_file_that_is_gone_before_it_is_put_into_place_is_writte
         shard = await create(engine)
         values = await fill(engine, "s", 5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
-        await until(lambda: engine.parts.sealing.last_failure == "")
+        await until(lambda: engine.parts.conversion.last_failure == "")
         assert len({plan.out_path for plan in converter.plans}) == 3
         assert await values_of(engine, "s") == values
         await check_files(engine, files, DATA)
@@ -599,36 +599,36 @@ async def test_a_parquet_file_that_is_gone_before_it_is_put_into_place_is_writte
 async def test_what_failed_of_a_segment_that_was_trimmed_since_is_forgotten(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The note of a failed seal stayed in memory for every segment that was trimmed before it was tried again."""
+    """The note of a failed conversion stayed in memory for every segment that was trimmed before it was tried again."""
     files = SimulatedFileSystem()
     gate = Gate(files)
     gate.open.set()
-    gate.failures = [SealFailedError("no room")]
+    gate.failures = [ConversionFailedError("no room")]
     async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         await fill(engine, "s", 5)
-        await until(lambda: engine.parts.sealing.last_failure != "")
+        await until(lambda: engine.parts.conversion.last_failure != "")
         await engine.trim("s", 4)
-        assert not engine.parts.sealing._failures
+        assert not engine.parts.conversion._failures
         await fill(engine, "s", 5, first=5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
 
 
-async def test_whoever_waits_is_told_that_a_seal_failed() -> None:
+async def test_whoever_waits_is_told_that_a_conversion_failed() -> None:
     files = SimulatedFileSystem()
     gate = Gate(files)
     gate.open.set()
-    gate.failures = [SealFailedError("the disk had enough of it")]
+    gate.failures = [ConversionFailedError("the disk had enough of it")]
     async with opened(files, converter=gate) as engine:
         shard = await create(engine)
         await append(engine, "s", b"v")
-        with pytest.raises(SealFailedError, match="had enough"):
-            await engine.seal("s", wait=True)
-        assert "had enough" in engine.parts.sealing.last_failure
+        with pytest.raises(ConversionFailedError, match="had enough"):
+            await engine.convert("s")
+        assert "had enough" in engine.parts.conversion.last_failure
         # Asking again tries again at once.
-        await engine.seal("s", wait=True)
+        await engine.convert("s")
         assert kinds(shard) == [SegmentKind.PARQUET, SegmentKind.LOG]
-        assert engine.parts.sealing.last_failure == ""
+        assert engine.parts.conversion.last_failure == ""
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
@@ -641,8 +641,8 @@ async def test_no_failure_while_a_file_is_put_into_its_place_stops_appends(numbe
             await create(engine)
             await append(engine, "s", b"v")
             files.armed = True
-            with suppress(SealFailedError):
-                await engine.seal("s", wait=True)
+            with suppress(ConversionFailedError):
+                await engine.convert("s")
             files.armed = False
             assert engine.failure is None
             await append(engine, "s", b"w")
@@ -651,18 +651,18 @@ async def test_no_failure_while_a_file_is_put_into_its_place_stops_appends(numbe
             break
         after = files.crash(everything_lost)
         async with opened(after) as engine:
-            await engine.seal("s", wait=True)
+            await engine.convert("s")
             await check_files(engine, after, DATA)
             assert await values_of(engine, "s") == [b"v", b"w"]
     assert step > 10
 
 
-async def test_where_sealing_is_switched_off_nobody_waits_for_it() -> None:
+async def test_nothing_waits_for_conversion_where_it_is_switched_off() -> None:
     files = SimulatedFileSystem()
-    async with opened(files, config=attrs.evolve(CONFIG, sealing=SealingConfig(enabled=False))) as engine:
+    async with opened(files, config=attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))) as engine:
         shard = await create(engine)
         await fill(engine, "s", 5)
-        with pytest.raises(InvalidRequestError, match=r"sealing\.enabled"):
-            await engine.seal("s", wait=True)
-        await engine.seal("s")
+        with pytest.raises(InvalidRequestError, match=r"conversion\.enabled"):
+            await engine.convert("s")
+        await engine.roll("s")
         assert kinds(shard) == [SegmentKind.LOG] * 3

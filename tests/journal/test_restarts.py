@@ -84,7 +84,7 @@ async def test_a_segment_closed_while_a_checkpoint_is_made_goes_on_after_a_crash
         async def flush_and_let_more_come() -> None:
             await flush()
             await append(engine, "kept", b"b")
-            await engine.seal("kept")
+            await engine.roll("kept")
             await append(engine, "kept", b"c")
 
         engine.parts.checkpointer.flush = flush_and_let_more_come  # type: ignore[method-assign]
@@ -115,7 +115,7 @@ async def test_nothing_is_lost_when_the_journal_files_get_larger_or_smaller() ->
 async def test_a_roll_that_comes_again_over_newer_views_closes_no_newer_segment() -> None:
     """Defect: the views were saved, the checkpoint was not; a replayed roll to memory closed the segment after it.
 
-    A later SEAL then matched no segment, and what the Parquet file held could not be read.
+    A later CONVERT then matched no segment, and what the Parquet file held could not be read.
     """
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
@@ -132,7 +132,7 @@ async def test_a_roll_that_comes_again_over_newer_views_closes_no_newer_segment(
         engine.parts._store.flush()
         await append(engine, "s", b"later")
         before = [(segment.base_offset, segment.next_offset) for segment in engine.parts.table.by_name("s").segments]
-        await engine.seal("s")
+        await engine.roll("s")
         stop_without_checkpoint(engine)
     async with open_simulated(files) as engine:
         shard = engine.parts.table.by_name("s")

@@ -12,7 +12,7 @@ import trio.testing
 from journal.check import check_directory
 from journal.engine import Engine, open_engine
 from journal.engine.subscribe.subscriptions import AnySubscription
-from journal.settings.server import SealingConfig, ServerConfig, StorageConfig
+from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from shards.format.batch import encode, read_records
 from shards.format.record import Record
 from shards.model import SegmentKind, ShardConfig
@@ -26,7 +26,7 @@ from tests.shards.batches import NOW_US
 MIB = 1 << 20
 CONFIG = ServerConfig(
     storage=StorageConfig(journal_file_bytes=4 * MIB, journal_budget_bytes=16 * MIB, disk_reserve_bytes=0),
-    sealing=SealingConfig(min_bytes=1 << 30),
+    conversion=ConversionConfig(min_bytes=1 << 30),
 )
 
 
@@ -53,15 +53,15 @@ async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
             ]
             await engine.append(shard, encode(records, now_us=NOW_US + number))
             if number % 4 == 3:
-                await engine.seal("s")
+                await engine.roll("s")
         await engine.parts.checkpointer.flush()
         yield engine
 
 
-async def seal_everything(engine: Engine) -> None:
+async def convert_everything(engine: Engine) -> None:
     shard = engine.parts.table.by_name("s")
     with trio.fail_after(20):
-        await engine.parts.sealing.wait_until_sealed(shard, shard.published_offset)
+        await engine.parts.conversion.wait_until_sealed(shard, shard.published_offset)
     assert [segment.kind for segment in shard.segments if segment.next_offset > segment.base_offset] == [
         SegmentKind.PARQUET
     ] * 3
@@ -82,7 +82,7 @@ async def by_word(engine: Engine) -> list[object]:
 async def test_reads_by_key_and_tag_find_the_same_records(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
         before = await by_word(engine)
-        await seal_everything(engine)
+        await convert_everything(engine)
         assert await by_word(engine) == before
 
 
@@ -118,7 +118,7 @@ async def test_a_subscription_goes_on_when_what_it_stands_in_is_sealed(tmp_path:
     async with shard_with_closed_segments(tmp_path) as engine:
         subscription = await subscribe(engine)
         found = await take(subscription, 5)
-        await seal_everything(engine)
+        await convert_everything(engine)
         found += await take(subscription, len(EXPECTED) - len(found))
         assert found == EXPECTED
         subscription.close()
@@ -129,7 +129,7 @@ async def test_a_subscription_goes_on_when_what_it_stands_in_is_sealed(tmp_path:
 
 async def test_a_group_is_given_sealed_records_too(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
-        await seal_everything(engine)
+        await convert_everything(engine)
         members = [await subscribe(engine, "g") for _ in range(2)]
         found: list[bytes] = []
         with trio.fail_after(20):
@@ -148,7 +148,7 @@ async def test_a_group_is_given_sealed_records_too(tmp_path: Path) -> None:
 
 async def test_who_waits_at_the_end_of_a_sealed_shard_is_told_of_the_next_record(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
-        await seal_everything(engine)
+        await convert_everything(engine)
         shard = engine.parts.table.by_name("s")
         async with trio.open_nursery() as nursery:
             with trio.fail_after(20):
@@ -161,7 +161,7 @@ async def test_who_waits_at_the_end_of_a_sealed_shard_is_told_of_the_next_record
 async def test_a_sealed_shard_reads_the_same_after_a_restart(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
         before = await by_word(engine)
-        await seal_everything(engine)
+        await convert_everything(engine)
     async with open_engine(str(tmp_path / "data"), CONFIG, make_converter=ThreadSealer) as engine:
         assert await by_word(engine) == before
         subscription = await subscribe(engine)
@@ -171,7 +171,7 @@ async def test_a_sealed_shard_reads_the_same_after_a_restart(tmp_path: Path) -> 
 
 async def test_a_check_finds_a_directory_with_sealed_and_trimmed_segments_sound(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
-        await seal_everything(engine)
+        await convert_everything(engine)
         await engine.trim("s", 16)
     report = check_directory(str(tmp_path / "data"))
     assert (report.damages, report.notes) == ([], [])

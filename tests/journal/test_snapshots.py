@@ -29,7 +29,7 @@ async def fill(engine: Engine, count: int = 200) -> list[bytes]:
     values = [b"%d" % number * 50 for number in range(count)]
     await engine.create_shard("plant", ShardConfig(segment_bytes=1 << 20))
     await append(engine, "plant", *values[: count // 2])
-    await engine.seal("plant", wait=True)
+    await engine.convert("plant")
     await append(engine, "plant", *values[count // 2 :])
     await engine.commit_cursor("plant", "reader", 7, None)
     await engine.put_state(b"key", b"value", None, 0)

@@ -56,7 +56,7 @@ async def test_an_old_directory_is_read_written_sealed_and_exported(old: Path) -
         assert before["plant/line-\u00fc"] == PLANT
         for name in SHARDS[:3]:
             await append(engine, name, b"today")
-            await engine.seal(name, wait=True)
+            await engine.convert(name)
         assert await everything(engine) == {
             name: values + [b"today"] * (name != "volatile") for name, values in before.items()
         }

@@ -67,7 +67,7 @@ REQUESTS: dict[Op, object] = {
     Op.DELETE_SHARD: messages.NameRequest("plant/line-1"),
     Op.SET_MODE: messages.SetModeRequest("plant/line-1", Mode.FILE),
     Op.CONFIGURE_SHARD: messages.ConfigureShardRequest("plant/line-1", Retention(60), None),
-    Op.SEAL: messages.SealRequest("plant/line-1"),
+    Op.ROLL: messages.RollRequest("plant/line-1"),
     Op.TRIM: messages.TrimRequest("plant/line-1", 50),
     Op.FIND_OFFSET: messages.FindOffsetRequest(3, "time", 1_700_000_000_000_000),
     Op.FETCH_INDEXED: messages.FetchIndexedRequest(3, "key", b"pump", 5, 65536, True),
@@ -102,7 +102,7 @@ REPLIES: dict[Op, object] = {
     Op.DELETE_SHARD: messages.Empty(),
     Op.SET_MODE: INFO,
     Op.CONFIGURE_SHARD: INFO,
-    Op.SEAL: FULL_INFO,
+    Op.ROLL: FULL_INFO,
     Op.TRIM: INFO,
     Op.FIND_OFFSET: messages.FindOffsetReply(33),
     Op.SUBSCRIBE: messages.SubscribeReply(77),
@@ -177,9 +177,9 @@ def golden_frames() -> dict[str, bytes]:
         correlation = 0 if op is Op.SHARD_EVENT else _correlation
         made[f"{op.name.lower()}.reply"] = frames.build(op, correlation, messages.encode(message))
     # The request as clients that do not wait have always sent it; `wait` came later.
-    made["seal.request"] = frames.build(Op.SEAL, _correlation, messages.encode(messages.NameRequest("plant/line-1")))
-    made["seal.waiting_request"] = frames.build(
-        Op.SEAL, _correlation, messages.encode(messages.SealRequest("plant/line-1", wait=True))
+    made["roll.request"] = frames.build(Op.ROLL, _correlation, messages.encode(messages.NameRequest("plant/line-1")))
+    made["roll.waiting_request"] = frames.build(
+        Op.ROLL, _correlation, messages.encode(messages.RollRequest("plant/line-1", wait=True))
     )
     # Without pages; those came later.
     for name, op, message in (

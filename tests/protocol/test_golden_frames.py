@@ -12,7 +12,7 @@ import pytest
 
 from journal.protocol import Frame, FrameParser, decode_error, decode_reply, decode_request, frames
 from journal.protocol.frames import Op
-from journal.protocol.messages import DescribedShard, SealRequest
+from journal.protocol.messages import DescribedShard, RollRequest
 from shards.errors import OffsetOutOfRangeError
 from tests.protocol.samples import (
     BATCH,
@@ -74,9 +74,9 @@ def test_reply_is_read_from_the_golden_bytes(op: Op) -> None:
     assert decode_reply(op, frame.body) == REPLIES[op]
 
 
-def test_a_seal_that_waits_is_read_from_the_golden_bytes() -> None:
-    frame = parse(read("seal.waiting_request"))
-    assert decode_request(Op.SEAL, frame.body) == SealRequest("plant/line-1", wait=True)
+def test_a_roll_that_waits_is_read_from_the_golden_bytes() -> None:
+    frame = parse(read("roll.waiting_request"))
+    assert decode_request(Op.ROLL, frame.body) == RollRequest("plant/line-1", wait=True)
 
 
 def test_a_subscription_with_an_end_is_read_from_the_golden_bytes() -> None:

@@ -62,7 +62,7 @@ def request_frames(draw: st.DrawFn) -> bytes:
     request = draw(requests)
     op = OPS[type(request)]
     if isinstance(request, messages.NameRequest):
-        op = draw(st.sampled_from([Op.DESCRIBE_SHARD, Op.DELETE_SHARD, Op.SEAL]))
+        op = draw(st.sampled_from([Op.DESCRIBE_SHARD, Op.DELETE_SHARD, Op.ROLL]))
     return frames.build(op, draw(st.integers(0, 5)), encode(request))
 
 

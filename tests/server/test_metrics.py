@@ -157,8 +157,8 @@ async def test_segments_are_counted_by_their_state_also_of_shards_that_nobody_op
         await filled(served.engine, "memory", 1, MEMORY)
         for name in ("closed", "closed too", "sealed"):
             await filled(served.engine, name, 3)
-            await served.engine.seal(name)
-        await served.engine.seal("sealed", wait=True)
+            await served.engine.roll(name)
+        await served.engine.convert("sealed")
     async with serving(tmp_path) as served:
         assert len(served.engine.parts.table.open_shards()) < 5
         await counted(served)

@@ -76,8 +76,8 @@ async def test_shards_are_created_listed_described_changed_and_deleted(tmp_path:
         assert (changed.config.retention, changed.config.segment_bytes) == (retention, 1 << 20)
         handle = await client.open("a/c", None)
         await client.append_values(handle, b"1", b"2", b"3")
-        sealed = await client.call(Op.SEAL, messages.NameRequest("a/c"))
-        assert [segment.sealed for segment in sealed.segments][:1] == [True]
+        sealed = await client.call(Op.ROLL, messages.NameRequest("a/c"))
+        assert [segment.closed for segment in sealed.segments][:1] == [True]
         trimmed = await client.call(Op.TRIM, messages.TrimRequest("a/c", 2))
         assert (trimmed.start_offset, trimmed.next_offset) == (2, 3)
         with pytest.raises(OffsetOutOfRangeError, match="from 2 up to but not including 3"):
@@ -87,7 +87,7 @@ async def test_shards_are_created_listed_described_changed_and_deleted(tmp_path:
         described = await client.call(Op.DESCRIBE_SHARD, messages.NameRequest("a/c"))
         assert described.config == switched.config
         await client.call(Op.DELETE_SHARD, messages.NameRequest("a/c"))
-        for op in (Op.DESCRIBE_SHARD, Op.DELETE_SHARD, Op.SEAL):
+        for op in (Op.DESCRIBE_SHARD, Op.DELETE_SHARD, Op.ROLL):
             with pytest.raises(ShardNotFoundError, match="a/c"):
                 await client.call(op, messages.NameRequest("a/c"))
 
@@ -364,7 +364,7 @@ async def test_a_listing_opens_no_shard(tmp_path: Path) -> None:
             handle = await client.open(f"a/{number}", MEMORY if number % 3 == 0 else FILE)
             await client.append_values(handle, b"0", b"1")
             await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest(f"a/{number}", "c", 1))
-        await client.call(Op.SEAL, messages.SealRequest("a/1"))
+        await client.call(Op.ROLL, messages.RollRequest("a/1"))
         await client.call(Op.TRIM, messages.TrimRequest("a/4", 1))
     async with serving(tmp_path) as served, served.client() as client:
         table = served.engine.parts.table
@@ -424,7 +424,7 @@ async def test_what_does_not_fit_into_a_frame_comes_in_pages(tmp_path: Path) -> 
         handle = await client.open("a")
         for number in range(150):
             await client.append_values(handle, b"%d" % number)
-            reply = await client.call(Op.SEAL, messages.SealRequest("a"))
+            reply = await client.call(Op.ROLL, messages.RollRequest("a"))
         assert 50 < len(reply.segments) < 150
         assert reply.segments[-1].next_offset == 150
         names = [f"{number:04}/{'x' * 240}" for number in range(130)]

@@ -44,7 +44,7 @@ BODIES: Final[dict[Op, bytes]] = {
     Op.DELETE_SHARD: encode(messages.NameRequest(THERE)),
     Op.SET_MODE: encode(messages.SetModeRequest(THERE, Mode.MEMORY)),
     Op.CONFIGURE_SHARD: encode(messages.ConfigureShardRequest(THERE, segment_bytes=1 << 20)),
-    Op.SEAL: encode(messages.SealRequest(THERE)),
+    Op.ROLL: encode(messages.RollRequest(THERE)),
     Op.TRIM: encode(messages.TrimRequest(THERE, 1)),
     Op.APPEND: frames.build_append(7, 0, batch_of(b"x"))[12:],
     Op.FETCH: frames.build_fetch(7, 0, 0, 1000, 0)[12:],

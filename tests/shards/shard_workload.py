@@ -35,8 +35,8 @@ class Step:
 
 ACTIONS = ("append", "append", "append", "big", "publish", "publish", "flush", "roll", "switch", "trim", "restart")
 _any_steps = st.lists(st.builds(Step, st.sampled_from(ACTIONS), st.integers(0, 1000)), max_size=30)
-_sealing_steps = st.lists(
-    st.builds(Step, st.sampled_from((*ACTIONS, "flush", "roll", "roll", "seal", "seal")), st.integers(0, 1000)),
+_conversion_steps = st.lists(
+    st.builds(Step, st.sampled_from((*ACTIONS, "flush", "roll", "roll", "convert", "convert")), st.integers(0, 1000)),
     max_size=30,
 )
 _LARGE = [Step("append", 5), *[Step("big", 3)] * 4, *[Step("publish", 2)] * 2, Step("flush", 0), Step("append", 6)]
@@ -44,7 +44,7 @@ steps = _any_steps | st.tuples(_any_steps, st.just(_LARGE), _any_steps).map(
     lambda parts: [*parts[0], *parts[1], *parts[2]]
 )
 """Half of them pass the size from which a segment has an index."""
-sealing_steps = _sealing_steps | st.tuples(_sealing_steps, st.just([*_LARGE, Step("roll", 0)]), _sealing_steps).map(
+conversion_steps = _conversion_steps | st.tuples(_conversion_steps, st.just([*_LARGE, Step("roll", 0)]), _conversion_steps).map(
     lambda parts: [*parts[0], *parts[1], *parts[2]]
 )
 """The same, with log segments that become Parquet segments."""
@@ -170,11 +170,11 @@ class ShardWorkload:
             segment
             for segment in self.shard.segments
             if isinstance(segment, LogSegment)
-            and segment.sealed
+            and segment.closed
             and segment.base_offset < segment.next_offset == segment.flushed_offset
         ]
 
-    def _seal(self, amount: int) -> None:
+    def _convert(self, amount: int) -> None:
         self.publish_all()
         self._flush(0)
         for segment in self.can_be_sealed()[: 1 + amount % 3]:

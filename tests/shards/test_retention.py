@@ -33,7 +33,7 @@ def segments_of_a_shard(draw: st.DrawFn) -> list[Segment]:
         segments.append(Segment(offset, next_offset, draw(st.integers(0, 100)), append_us))
         offset = next_offset
     if draw(st.booleans()) and segments:
-        segments[-1] = attrs.evolve(segments[-1], sealed=False)
+        segments[-1] = attrs.evolve(segments[-1], closed=False)
     return segments
 
 
@@ -52,7 +52,7 @@ def test_only_whole_sealed_segments_are_due(retention: Retention, segments: list
     offset = due(retention, segments, now_us)
     borders = {segment.base_offset for segment in segments} | {segment.next_offset for segment in segments} | {0}
     assert offset in borders
-    assert all(offset <= segment.base_offset for segment in segments if not segment.sealed)
+    assert all(offset <= segment.base_offset for segment in segments if not segment.closed)
 
 
 @given(retention=retentions, segments=segments_of_a_shard(), now_us=times)
@@ -99,7 +99,7 @@ def test_deciding_again_after_the_trim_drops_no_more(
 
 OLD = Segment(0, 10, 100, 10 * SECOND_US)
 NEWER = Segment(10, 20, 100, 20 * SECOND_US)
-ACTIVE = Segment(20, 25, 50, 30 * SECOND_US, sealed=False)
+ACTIVE = Segment(20, 25, 50, 30 * SECOND_US, closed=False)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from shards.model import Mode, SegmentKind, ShardConfig
 from shards.segments.chunks import ChunkPool
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.shard import Shard
-from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps, steps
+from tests.shards.shard_workload import ShardWorkload, Step, conversion_steps, steps
 
 
 def workload_after(*actions: str) -> ShardWorkload:
@@ -30,7 +30,7 @@ def test_segments_lie_in_order_and_only_the_last_one_is_open(wanted: list[Step])
     workload.run(wanted)
     segments = workload.shard.segments
     for older, newer in itertools.pairwise(segments):
-        assert older.sealed
+        assert older.closed
         assert older.next_offset <= newer.base_offset
         missing = set(range(older.next_offset, newer.base_offset))
         assert missing <= workload.lost
@@ -51,7 +51,7 @@ def test_a_mode_switch_moves_no_record_and_offsets_go_on() -> None:
     workload = workload_after("append", "switch", "append", "switch", "append")
     workload.publish_all()
     shard = workload.shard
-    assert [(each.kind, each.base_offset, each.next_offset, each.sealed) for each in shard.segments] == [
+    assert [(each.kind, each.base_offset, each.next_offset, each.closed) for each in shard.segments] == [
         (SegmentKind.LOG, 0, 7, True),
         (SegmentKind.MEMORY, 7, 14, True),
         (SegmentKind.LOG, 14, 21, False),
@@ -79,8 +79,8 @@ def test_a_trim_drops_whole_sealed_segments_and_never_the_published_one() -> Non
 
 
 @settings(deadline=None)
-@given(sealing_steps)
-def test_sealing_a_segment_changes_where_its_records_lie_and_nothing_else(wanted: list[Step]) -> None:
+@given(conversion_steps)
+def test_conversion_a_segment_changes_where_its_records_lie_and_nothing_else(wanted: list[Step]) -> None:
     workload = ShardWorkload()
     workload.run(wanted)
     workload.publish_all()
@@ -100,14 +100,14 @@ def test_sealing_a_segment_changes_where_its_records_lie_and_nothing_else(wanted
     ]
     info = shard.info(with_segments=True)
     assert attrs.evolve(info, size_bytes=0, segments=()) == attrs.evolve(described, size_bytes=0, segments=())
-    assert [(each.base_offset, each.next_offset, each.sealed) for each in info.segments] == [
-        (each.base_offset, each.next_offset, each.sealed) for each in described.segments
+    assert [(each.base_offset, each.next_offset, each.closed) for each in info.segments] == [
+        (each.base_offset, each.next_offset, each.closed) for each in described.segments
     ]
     assert info.size_bytes == sum(each.size_bytes for each in info.segments)
     for segment in shard.segments:
         if segment.next_offset == segment.base_offset:
             continue
-        if segment.sealed and segment.kind is not SegmentKind.MEMORY:
+        if segment.closed and segment.kind is not SegmentKind.MEMORY:
             assert segment.kind is SegmentKind.PARQUET
             assert shard.visible_end(segment) == segment.size_bytes
         place = Place.MEMORY if segment.kind is SegmentKind.MEMORY else Place.FILE
@@ -119,8 +119,8 @@ def test_sealing_a_segment_changes_where_its_records_lie_and_nothing_else(wanted
 def test_the_published_segment_may_be_a_sealed_one_and_appends_go_on_behind_it() -> None:
     workload = workload_after("append", "publish")
     shard = workload.shard
-    shard.segments[-1].sealed = True
-    workload._seal(0)
+    shard.segments[-1].closed = True
+    workload._convert(0)
     (sealed,) = shard.segments
     assert sealed.kind is SegmentKind.PARQUET
     assert shard.published_segment is sealed
@@ -135,7 +135,7 @@ def test_the_published_segment_may_be_a_sealed_one_and_appends_go_on_behind_it()
 
 
 def test_a_sealed_segment_takes_the_place_of_its_own_log_and_of_no_other() -> None:
-    workload = workload_after("append", "roll", "append", "roll", "append", "seal")
+    workload = workload_after("append", "roll", "append", "roll", "append", "convert")
     shard = workload.shard
     sealed = shard.segments[0]
     assert isinstance(sealed, ParquetSegment)
@@ -218,6 +218,6 @@ def test_an_open_segment_takes_batches_until_another_one_is_opened() -> None:
     first = shard.open_segment(Mode.FILE, 0, 5, "/a.log", ChunkPool(0))
     assert shard.active() is first
     second = shard.open_segment(Mode.MEMORY, 0, 6, "", ChunkPool(0))
-    assert first.sealed
+    assert first.closed
     assert shard.active() is second
     assert shard.in_memory_mode

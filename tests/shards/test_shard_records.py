@@ -14,13 +14,13 @@ from shards.seams.store import Family, Mutations
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.views.shard_records import held_ranges, newest_lsn, outlines, safe_offset
-from tests.shards.shard_workload import ShardWorkload, Step, sealing_steps
+from tests.shards.shard_workload import ShardWorkload, Step, conversion_steps
 
 SHARD_KEY = (7).to_bytes(8, "big")
 
 
 @settings(deadline=None)
-@given(sealing_steps)
+@given(conversion_steps)
 def test_a_loaded_shard_knows_what_the_files_hold(wanted: list[Step]) -> None:
     workload = ShardWorkload()
     workload.run(wanted)
@@ -47,7 +47,7 @@ def test_a_loaded_shard_knows_what_the_files_hold(wanted: list[Step]) -> None:
     # Everything but the last recorded segment is whole, so the journal goes on in the last one or behind it.
     for segment in loaded.segments[:-1]:
         assert segment.next_offset == originals[segment.base_offset].next_offset
-        assert segment.sealed
+        assert segment.closed
 
 
 def everything_in(segment: ParquetSegment) -> dict[str, object]:
@@ -59,7 +59,7 @@ def test_a_log_record_becomes_a_parquet_record_of_the_same_key() -> None:
     workload = ShardWorkload()
     workload.run([Step("append", 6), Step("roll", 0), Step("append", 6), Step("restart", 0)])
     assert workload.recorded == {0, 7}
-    workload.run([Step("seal", 0)])
+    workload.run([Step("convert", 0)])
     assert workload.save() == {0, 7}
     loaded = workload.load()
     assert [each.kind for each in loaded.segments] == [SegmentKind.PARQUET, SegmentKind.LOG]
@@ -70,7 +70,7 @@ def test_a_log_record_becomes_a_parquet_record_of_the_same_key() -> None:
 
 def test_the_journal_is_needed_only_for_what_lies_behind_the_sealed_segments() -> None:
     workload = ShardWorkload()
-    workload.run([Step("append", 6), Step("roll", 0), Step("seal", 0), Step("append", 6), Step("append", 6)])
+    workload.run([Step("append", 6), Step("roll", 0), Step("convert", 0), Step("append", 6), Step("append", 6)])
     workload.publish_all()
     assert safe_offset(workload.shard) == 7
     workload._flush(0)
@@ -79,7 +79,7 @@ def test_the_journal_is_needed_only_for_what_lies_behind_the_sealed_segments() -
 
 def test_the_record_of_a_sealed_segment_goes_when_it_is_trimmed() -> None:
     workload = ShardWorkload()
-    workload.run([Step("append", 6), Step("roll", 0), Step("append", 6), Step("seal", 0)])
+    workload.run([Step("append", 6), Step("roll", 0), Step("append", 6), Step("convert", 0)])
     workload.recorded = workload.save()
     workload.shard.trim(3)
     assert workload.save() == {0, 7}, "a trim inside it leaves it as it is"
@@ -89,7 +89,7 @@ def test_the_record_of_a_sealed_segment_goes_when_it_is_trimmed() -> None:
 
 
 @settings(deadline=None)
-@given(sealing_steps)
+@given(conversion_steps)
 def test_a_segment_is_recorded_only_if_it_is_published(wanted: list[Step]) -> None:
     workload = ShardWorkload()
     workload.run(wanted)
@@ -110,7 +110,7 @@ def test_nothing_is_recorded_behind_a_segment_that_is_not_whole() -> None:
     # A checkpoint flushed before the last append and the roll, and saves after them.
     assert workload.save() == {0}
     loaded = workload.load()
-    assert [(each.base_offset, each.next_offset, each.sealed) for each in loaded.segments] == [(0, 7, False)]
+    assert [(each.base_offset, each.next_offset, each.closed) for each in loaded.segments] == [(0, 7, False)]
     assert loaded.next_offset == 7
 
 
@@ -154,7 +154,7 @@ def test_a_record_of_a_newer_program_is_refused(key: bytes) -> None:
 
 
 @settings(deadline=None)
-@given(sealing_steps)
+@given(conversion_steps)
 def test_offsets_that_were_lost_with_the_memory_are_not_counted_as_records(wanted: list[Step]) -> None:
     """A shard with 10 records had 1,048,586 after a crash: its offsets were subtracted."""
     workload = ShardWorkload()

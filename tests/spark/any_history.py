@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from shards.format.record import Record
 from shards.seams.clock import ManualClock
 from tests.spark.history_model import Comparison, Question
-from tests.spark.history_player import Append, Checkpoint, Close, Crash, Delete, Restart, Seal, Step, SwitchMode, Trim
+from tests.spark.history_player import Append, Checkpoint, Close, Crash, Delete, Restart, Convert, Step, SwitchMode, Trim
 
 PLAIN, FOREIGN, FOLDED, SWITCHED = "plant/a", "größe/µ 100%/水", "fold/0", "switched"
 SHARDS = (PLAIN, FOREIGN, FOLDED, SWITCHED)
@@ -44,15 +44,15 @@ def _appends(shard: str, least: int = 1) -> st.SearchStrategy[Append]:
 
 appends = names.flatmap(_appends)
 shares = st.sampled_from([0.5, 0.3, 0.7, 0.9, 0.1, 1.0, 0.0])
-seals = st.builds(Seal, names)
+conversions = st.builds(Convert, names)
 trims = st.builds(Trim, names, shares, st.sampled_from([False, False, True]))
 deletions = st.builds(Delete, names, st.booleans())
 switches = st.builds(SwitchMode, st.sampled_from([SWITCHED, SWITCHED, SWITCHED, FOREIGN]))
 changes: st.SearchStrategy[Step] = st.one_of(
-    seals, trims, switches, deletions, st.builds(Close, names), st.builds(Checkpoint, st.booleans())
+    conversions, trims, switches, deletions, st.builds(Close, names), st.builds(Checkpoint, st.booleans())
 )
 crashes = st.one_of(
-    st.builds(Crash, st.one_of(seals, trims, appends, changes), st.sampled_from(range(1, 31))),
+    st.builds(Crash, st.one_of(conversions, trims, appends, changes), st.sampled_from(range(1, 31))),
     st.builds(Crash, look=st.booleans()),
 )
 _nothing = st.just(())
@@ -61,7 +61,7 @@ _rounds = st.tuples(
     appends,
     st.sampled_from(SHARDS).flatmap(
         lambda name: st.sampled_from(
-            [(), (Seal(name),), (Seal(name), Trim(name, 0.3)), (Close(name),), (Seal(name), Trim(name, 0.6, True))]
+            [(), (Convert(name),), (Convert(name), Trim(name, 0.3)), (Close(name),), (Convert(name), Trim(name, 0.6, True))]
         )
     ),
     st.one_of(appends, changes),
@@ -70,7 +70,7 @@ _rounds = st.tuples(
 ).map(lambda found: (found[0], *found[1], found[2], found[3], *found[4]))
 _in_memory = st.tuples(st.just(SwitchMode(SWITCHED)), _appends(SWITCHED), st.just(SwitchMode(SWITCHED)))
 _openings = st.builds(
-    lambda filled, sealed, switched: (*filled, *map(Seal, sealed), *switched),
+    lambda filled, sealed, switched: (*filled, *map(Convert, sealed), *switched),
     st.tuples(*(_appends(shard, least=2) for shard in SHARDS)),
     st.lists(names, min_size=2, max_size=3, unique=True),
     st.one_of(_in_memory, _in_memory.map(lambda steps: steps[:2]), _nothing),

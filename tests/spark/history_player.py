@@ -293,7 +293,7 @@ async def _made(player: Player, name: str) -> ShardModel:
 
 
 @attrs.frozen
-class Seal(Step):
+class Convert(Step):
     """Make Parquet of all that a shard has in files; of all shards if none is named."""
 
     shard: str = ""
@@ -301,10 +301,10 @@ class Seal(Step):
     async def take(self, player: Player) -> None:
         for name, shard in player.shards.items():
             if self.shard in ("", name):
-                info = await player.adapter.seal(name, wait=True)
+                info = await player.adapter.convert(name)
                 for segment in info.segments:
                     is_trimmed = segment.next_offset <= max(segment.base_offset, shard.start)
-                    assert segment.kind is not SegmentKind.LOG or not segment.sealed or is_trimmed, info
+                    assert segment.kind is not SegmentKind.LOG or not segment.closed or is_trimmed, info
 
 
 @attrs.frozen
@@ -315,7 +315,7 @@ class Close(Step):
 
     async def take(self, player: Player) -> None:
         if self.shard in player.shards:
-            await player.adapter.seal(self.shard)
+            await player.adapter.roll(self.shard)
 
 
 @attrs.frozen

@@ -36,8 +36,8 @@ def at(server: str, work: Callable[[StorageAdapter], Awaitable[_Result]]) -> _Re
     return trio.run(main)
 
 
-def fill(server: str, queue: str, records: Sequence[Record], *, seal: bool = False, mode: Mode | None = None) -> None:
-    """Put records into a queue, which is made if it is not there; perhaps seal all that it has then."""
+def fill(server: str, queue: str, records: Sequence[Record], *, convert: bool = False, mode: Mode | None = None) -> None:
+    """Put records into a queue, which is made if it is not there; perhaps convert all that it has then."""
 
     async def work(adapter: StorageAdapter) -> None:
         await ensure(adapter, queue, QueueSettings())
@@ -45,8 +45,8 @@ def fill(server: str, queue: str, records: Sequence[Record], *, seal: bool = Fal
             await adapter.set_mode(shard_of(queue), mode)
         for first in range(0, len(records), 1000):
             await adapter.append(shard_of(queue), records[first : first + 1000])
-        if seal:
-            await adapter.seal(shard_of(queue), wait=True)
+        if convert:
+            await adapter.convert(shard_of(queue))
 
     at(server, work)
 

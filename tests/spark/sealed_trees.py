@@ -1,4 +1,4 @@
-"""Trees of sealed segments as a server leaves them: batches in a log file, sealed by the real sealer."""
+"""Trees of sealed segments as a server leaves them: batches in a log file, sealed by the real converter."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class SealedTree:
         """The shard's id; given when it is first asked for."""
         return self._ids.setdefault(shard, len(self._ids) + 1)
 
-    def seal(self, shard: str, records: Sequence[Record], *, shard_id: int | None = None) -> Path:
-        """Append records to a shard and seal them as one segment."""
+    def convert(self, shard: str, records: Sequence[Record], *, shard_id: int | None = None) -> Path:
+        """Append records to a shard and convert them as one segment."""
         shard_id = self.id_of(shard) if shard_id is None else shard_id
         base_offset = self._next.get(f"{shard}/{shard_id}", 0)
         next_offset = base_offset + len(records)

@@ -13,7 +13,7 @@ import trio
 
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.embedded import open_embedded
-from journal.settings.server import LimitsConfig, SealingConfig, ServerConfig, StorageConfig
+from journal.settings.server import LimitsConfig, ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import MIB
 from shards.format.record import Record
 from spark_export.conditions import Condition
@@ -29,23 +29,23 @@ _CONFIG = ServerConfig(
         journal_file_bytes=16 * MIB, journal_budget_bytes=64 * MIB, segment_bytes=1 * MIB, disk_reserve_bytes=0
     ),
     limits=LimitsConfig(max_batch_bytes=8 * MIB),
-    sealing=SealingConfig(enabled=False),
+    conversion=ConversionConfig(enabled=False),
 )
 
 
 @asynccontextmanager
-async def opened(directory: Path, *, sealing: bool = False) -> AsyncIterator[StorageAdapter]:
-    """The store in a directory; with the process that seals, if that is wanted."""
-    config = attrs.evolve(_CONFIG, sealing=attrs.evolve(_CONFIG.sealing, enabled=sealing))
+async def opened(directory: Path, *, conversion: bool = False) -> AsyncIterator[StorageAdapter]:
+    """The store in a directory; with the process that converts, if that is wanted."""
+    config = attrs.evolve(_CONFIG, conversion=attrs.evolve(_CONFIG.conversion, enabled=conversion))
     async with open_embedded(f"embedded:{directory}", config) as adapter:
         yield adapter
 
 
-def within(directory: Path, work: Callable[[StorageAdapter], Awaitable[None]], *, sealing: bool = False) -> None:
+def within(directory: Path, work: Callable[[StorageAdapter], Awaitable[None]], *, conversion: bool = False) -> None:
     """Do something with the store in a directory, which is at rest afterwards."""
 
     async def run() -> None:
-        async with opened(directory, sealing=sealing) as adapter:
+        async with opened(directory, conversion=conversion) as adapter:
             await work(adapter)
 
     trio.run(run)
@@ -62,14 +62,14 @@ def append(directory: Path, shard: str, *batches: Sequence[Record] | Sequence[by
     within(directory, work)
 
 
-def seal(directory: Path, *shards: str) -> None:
-    """Seal all that the shards hold now."""
+def convert(directory: Path, *shards: str) -> None:
+    """Convert all that the shards hold now."""
 
     async def work(adapter: StorageAdapter) -> None:
         for shard in shards:
-            await adapter.seal(shard, wait=True)
+            await adapter.convert(shard)
 
-    within(directory, work, sealing=True)
+    within(directory, work, conversion=True)
 
 
 def trim(directory: Path, shard: str, before_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Any history of appends, seals, trims, deletions and crashes: a query finds what is acknowledged and not trimmed.
+"""Any history of appends, conversions, trims, deletions and crashes: a query finds what is acknowledged and not trimmed.
 
 Each record once and with every field, wherever it lies: in sealed segments, in logs closed or open, in the journal of a
 process that was killed, and, with a server, in memory.
@@ -35,7 +35,7 @@ from tests.spark.history_model import (
     kept_rows,
     require_same,
 )
-from tests.spark.history_player import Append, Close, Crash, Delete, Player, Restart, Seal, Step, SwitchMode, Trim
+from tests.spark.history_player import Append, Close, Crash, Delete, Player, Restart, Convert, Step, SwitchMode, Trim
 from tests.spark.stores import planned
 
 SHORT = settings(
@@ -58,19 +58,19 @@ RICH = (
     Append(FOREIGN, (some(0, 8),)),
     Append(FOLDED, (some(0, 3, "fold/x"), some(3, 3), some(6, 2, "$hidden/x"))),
     Append(SWITCHED, (some(0, 2),)),
-    Seal(),
+    Convert(),
     Append(PLAIN, (some(10, 5),)),
     SwitchMode(SWITCHED),
     Append(SWITCHED, (some(2, 3),)),
     Trim(FOREIGN, 0.5),
-    Crash(Seal(PLAIN), 9),
+    Crash(Convert(PLAIN), 9),
     SwitchMode(SWITCHED),
     Append(SWITCHED, (some(5, 4),)),
     Close(PLAIN),
     Append(PLAIN, (some(15, 2),)),
     Delete(FOREIGN, anew=True),
     Append(FOREIGN, (some(20, 6),)),
-    Seal(FOREIGN),
+    Convert(FOREIGN),
     Trim(FOREIGN, 0.5),
     Crash(look=True),
     Append(FOREIGN, (some(26, 1),)),
@@ -124,7 +124,7 @@ def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], ques
             require_answer(player, asked, lambda one: table(spark, directory, one), "sealed and unsealed")
         assert check_directory(str(directory)).damages == []
         # Now the tree of sealed segments says all of it, by itself.
-        player.play([Seal()])
+        player.play([Convert()])
         tree = directory / "sealed"
         require_answer(
             player,
@@ -166,7 +166,7 @@ def test_a_directory_in_use_is_read_whole_by_its_server_and_by_its_path(spark: S
             async with open_adapter(f"journal://{address}") as adapter:
                 for shard in (PLAIN, SWITCHED):
                     await append_and_note(adapter, player.shards[shard], shard, 5)
-                await adapter.seal(PLAIN, wait=True)
+                await adapter.convert(PLAIN)
                 await adapter.set_mode(SWITCHED, Mode.MEMORY)
                 for shard in (PLAIN, SWITCHED, FOLDED):
                     await append_and_note(adapter, player.shards[shard], shard, 3)

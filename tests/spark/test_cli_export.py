@@ -17,8 +17,8 @@ from tests.spark.sealed_trees import SealedTree
 def tree(tmp_path: Path) -> SealedTree:
     (tmp_path / "data").mkdir()
     tree = SealedTree(tmp_path / "data")
-    tree.seal("plant/1", [Record(value=b"20"), Record(value=b"21")])
-    tree.seal("plant/2", [Record(value=b"30")])
+    tree.convert("plant/1", [Record(value=b"20"), Record(value=b"21")])
+    tree.convert("plant/2", [Record(value=b"30")])
     return tree
 
 
@@ -35,7 +35,7 @@ def test_each_run_adds_what_is_new(
     assert capfd.readouterr() == (f"{directory}/out: run 1 added 3 records of 2 shards\n", "")
     assert run(export) == 0
     assert capfd.readouterr().out == f"{directory}/out: nothing new\n"
-    tree.seal("plant/2", [Record(value=b"31"), Record(value=b"32")])
+    tree.convert("plant/2", [Record(value=b"31"), Record(value=b"32")])
     assert run([*export, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["records"] == 2
     exported = spark.read.option("header", "true").csv(f"{directory}/out/*/*")

@@ -75,7 +75,7 @@ def test_without_spark_it_says_what_brings_it(
 
 @pytest.mark.slow("runs Spark")
 def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_is_told_what_is_waited_for(tmp_path: Path) -> None:
-    SealedTree(tmp_path).seal("plant/1", values(2))
+    SealedTree(tmp_path).convert("plant/1", values(2))
     command = [sys.executable, "-m", "spark_export.cli.main", "sql", str(tmp_path), "select count(*) as n from sealed"]
     terminal, its_end = os.openpty()
     with subprocess.Popen([*command, "--json", "--memory", "512m"], stdout=subprocess.PIPE, stderr=its_end) as process:

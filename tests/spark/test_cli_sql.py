@@ -19,9 +19,9 @@ from tests.spark.sealed_trees import NOW_US, SealedTree
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     tree = SealedTree(tmp_path)
-    tree.seal("plant/1", [record(b"20"), record(b"21"), record(b"\xff")])
-    tree.seal("plant/1", [record(b"24")])
-    tree.seal("plant/2", [record(b"two\nlines")])
+    tree.convert("plant/1", [record(b"20"), record(b"21"), record(b"\xff")])
+    tree.convert("plant/1", [record(b"24")])
+    tree.convert("plant/2", [record(b"two\nlines")])
     return tmp_path
 
 

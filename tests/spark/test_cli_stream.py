@@ -23,8 +23,8 @@ PATIENCE_S = 120
 @pytest.fixture
 def tree(tmp_path: Path) -> SealedTree:
     tree = SealedTree(tmp_path)
-    tree.seal("plant/a", values(4))
-    tree.seal("plant/b", values(2))
+    tree.convert("plant/a", values(4))
+    tree.convert("plant/b", values(2))
     return tree
 
 
@@ -36,7 +36,7 @@ def test_each_run_takes_what_is_there(
     assert run([*stream, "--available-now", "--max-records", "5", "--json"]) == 0
     batches = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(batch["batch"], batch["records"], batch["behind"]) for batch in batches] == [(0, 5, 1), (1, 1, 0)]
-    tree.seal("plant/b", values(1, first=2))
+    tree.convert("plant/b", values(1, first=2))
     assert run([*stream, "--available-now"]) == 0
     told = capfd.readouterr().out
     assert told.startswith("batch 2: 1 records in ")

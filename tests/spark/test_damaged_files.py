@@ -17,7 +17,7 @@ from shards.seams.file_system import OsFileSystem
 from shards.topics.names import directory_name
 from spark_export.errors import UnreadableError
 from spark_export.sealed_table import read_sealed
-from tests.spark.stores import append, seal
+from tests.spark.stores import append, convert
 
 BROKEN, WHOLE = "größe/broken", "whole"
 Damage = Callable[[bytes, int], bytes]
@@ -52,7 +52,7 @@ def data(tmp_path: Path) -> Path:
     data = tmp_path / "data"
     for shard, count in ((BROKEN, 300), (WHOLE, 50), (BROKEN, 100)):
         append(data, shard, [Record(b"%d;" % number * 90, key=b"k") for number in range(count)])
-        seal(data, shard)
+        convert(data, shard)
     return data
 
 

@@ -87,7 +87,7 @@ def to_files(server: str, target: Path, **changes: Any) -> ExportOptions:
 def test_all_that_waits_is_written_and_leaves_the_queue(
     spark: SparkSession, server: str, data: Path, queue: str, tmp_path: Path
 ) -> None:
-    fill(server, queue, numbered(COUNT // 2), seal=True)
+    fill(server, queue, numbered(COUNT // 2), convert=True)
     fill(server, queue, numbered(COUNT // 2, first=COUNT // 2))
     steps: list[str] = []
     result = run_drain(
@@ -109,7 +109,7 @@ def test_all_that_waits_is_written_and_leaves_the_queue(
     # Nothing waits any more; what comes later is the next run, read from the server's files this time.
     again = run_drain(spark, queue, to_files(server, tmp_path / "out"))
     assert (again.run, again.records, cursor_of(server, queue)) == (None, 0, COUNT)
-    fill(server, queue, numbered(50, first=COUNT), seal=True)
+    fill(server, queue, numbered(50, first=COUNT), convert=True)
     fill(server, queue, numbered(50, first=COUNT + 50))
     third = run_drain(spark, queue, to_files(server, tmp_path / "out", path=str(data)))
     assert (third.run, third.records, third.first_offset) == (2, 100, COUNT)
@@ -299,7 +299,7 @@ def test_a_run_that_was_published_without_the_cursor_is_recognised(
 
 def test_the_jobs_of_who_lost_the_queue_end(spark: SparkSession, tmp_path: Path) -> None:
     tree = SealedTree(tmp_path)
-    tree.seal("plant/a", values(5_000))
+    tree.convert("plant/a", values(5_000))
     begun = str(tmp_path / "begun")
 
     class Lost:

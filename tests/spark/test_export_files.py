@@ -41,13 +41,13 @@ def target(tmp_path: Path) -> Path:
 def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, tree: SealedTree, target: Path) -> None:
     options = ExportOptions(path=str(tree.root), target=str(target))
     for name in ("plant/a", "plant/b"):
-        tree.seal(name, values(30))
+        tree.convert(name, values(30))
     tree.trim("plant/b", 4)
     first = run_export(spark, options)
     assert (first.run, first.records, first.shards) == (1, 56, 2)
     assert run_export(spark, options).run is None
-    tree.seal("plant/a", values(5, first=30))
-    tree.seal("plant/c", values(2))
+    tree.convert("plant/a", values(5, first=30))
+    tree.convert("plant/c", values(2))
     second = run_export(spark, options)
     assert (second.run, second.records, second.shards) == (2, 7, 2)
     rows = spark.read.parquet(str(target)).select("shard", "offset").collect()
@@ -61,8 +61,8 @@ def test_directories_tell_date_and_topic_and_the_rows_stay_whole(
     spark: SparkSession, tree: SealedTree, target: Path
 ) -> None:
     for number, topic in enumerate(ODD_TOPICS, 1):
-        tree.seal(topic, values(number * 24))
-    tree.seal("old", [Record(value=b"x", timestamp_us=1)])
+        tree.convert(topic, values(number * 24))
+    tree.convert("old", [Record(value=b"x", timestamp_us=1)])
     run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
     frame = spark.read.parquet(str(target))
     counts = {row.topic: row["count"] for row in frame.groupBy("topic").count().collect()}
@@ -96,7 +96,7 @@ def test_a_topic_that_looks_like_a_number_or_null_is_text_as_a_directory(
 ) -> None:
     """topic_dir came back as the number 7 for the topic 007, and as null for __HIVE_DEFAULT_PARTITION__."""
     for topic in topics:
-        tree.seal(topic, values(1))
+        tree.convert(topic, values(1))
     run_export(spark, ExportOptions(path=str(tree.root), target=str(target), partition_by=("topic",)))
     frame = spark.read.parquet(str(target))
     assert dict(frame.dtypes)["topic_dir"] == "string"
@@ -111,7 +111,7 @@ def test_json_and_csv_hold_any_bytes_and_say_how(spark: SparkSession, tree: Seal
         Record(value=b"", timestamp_us=NOW_US),
         Record(value=b"\xc3\x28", timestamp_us=NOW_US),
     ]
-    tree.seal("plant/a", records)
+    tree.convert("plant/a", records)
     for form in ("json", "csv"):
         run_export(spark, ExportOptions(path=str(tree.root), target=str(tmp_path / form), format=form, partition_by=()))
     reader = spark.read.option("header", True).option("multiLine", True).option("escape", '"')
@@ -140,7 +140,7 @@ def test_json_and_csv_hold_any_bytes_and_say_how(spark: SparkSession, tree: Seal
 
 
 def test_values_that_are_json_become_part_of_the_document(spark: SparkSession, tree: SealedTree, target: Path) -> None:
-    tree.seal("plant/a", [Record(value=b'{"t": {"u": 1}}'), Record(value=b"no json"), Record(value=b"\xff")])
+    tree.convert("plant/a", [Record(value=b'{"t": {"u": 1}}'), Record(value=b"no json"), Record(value=b"\xff")])
     options = ExportOptions(
         path=str(tree.root), target=str(target), format="json", value_as="json", partition_by=("topic",)
     )
@@ -156,14 +156,14 @@ def test_values_that_are_json_become_part_of_the_document(spark: SparkSession, t
 
 
 def test_progress_goes_from_planning_to_published(spark: SparkSession, tree: SealedTree, target: Path) -> None:
-    tree.seal("plant/a", values(3))
+    tree.convert("plant/a", values(3))
     told: list[ExportProgress] = []
     run_export(spark, ExportOptions(path=str(tree.root), target=str(target)), progress=told.append)
     assert list(dict.fromkeys(one.step for one in told)) == ["planning", "writing", "publishing", "published"]
 
 
 def test_exports_of_two_names_in_one_directory_are_apart(spark: SparkSession, tree: SealedTree, target: Path) -> None:
-    tree.seal("plant/a", values(3))
+    tree.convert("plant/a", values(3))
     for name in ("default", "other.one"):
         result = run_export(spark, ExportOptions(path=str(tree.root), target=str(target), name=name))
         assert (result.run, result.records) == (1, 3)
@@ -171,7 +171,7 @@ def test_exports_of_two_names_in_one_directory_are_apart(spark: SparkSession, tr
 
 
 def test_going_on_with_other_settings_is_refused(spark: SparkSession, tree: SealedTree, target: Path) -> None:
-    tree.seal("plant/a", values(3))
+    tree.convert("plant/a", values(3))
     run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
     with pytest.raises(OptionError, match=r"topics \['#'\], now it is \['plant/#'\].*another name"):
         run_export(spark, ExportOptions(path=str(tree.root), target=str(target), topics="plant/#"))
@@ -180,9 +180,9 @@ def test_going_on_with_other_settings_is_refused(spark: SparkSession, tree: Seal
 def test_records_trimmed_before_they_were_exported_are_an_error_unless_passed_over(
     spark: SparkSession, tree: SealedTree, target: Path
 ) -> None:
-    tree.seal("plant/a", values(3))
+    tree.convert("plant/a", values(3))
     run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
-    tree.seal("plant/a", values(10, first=3))
+    tree.convert("plant/a", values(10, first=3))
     tree.trim("plant/a", 6)
     with pytest.raises(DataLossError, match="'plant/a': records from offset 3 up to 6"):
         run_export(spark, ExportOptions(path=str(tree.root), target=str(target)))
@@ -201,17 +201,17 @@ def test_a_shard_that_was_missing_for_one_run_came_twice(
     """The export lost its place: 24 rows, of which 14 were distinct."""
     strict = ExportOptions(path=str(tree.root), target=str(target))
     lenient = ExportOptions(path=str(tree.root), target=str(target), fail_on_data_loss=False)
-    directory = tree.seal("plant/a", values(10)).parent
-    tree.seal("plant/b", values(1))
+    directory = tree.convert("plant/a", values(10)).parent
+    tree.convert("plant/b", values(1))
     run_export(spark, strict)
     directory.rename(tmp_path / "away")
-    tree.seal("plant/b", values(1, first=1))
+    tree.convert("plant/b", values(1, first=1))
     with pytest.raises(DataLossError, match=r"'plant/a' .*read up to offset 10, is not there any more"):
         run_export(spark, strict)
     assert run_export(spark, lenient).records == 1
     assert run_export(spark, strict).run is None
     (tmp_path / "away").rename(directory)
-    tree.seal("plant/a", values(4, first=10))
+    tree.convert("plant/a", values(4, first=10))
     assert run_export(spark, strict).records == 4
     assert places(spark, target) == [("plant/a", n) for n in range(14)] + [("plant/b", n) for n in range(2)]
 
@@ -244,7 +244,7 @@ def test_a_shard_that_was_deleted_and_created_again_was_not_noticed(spark: Spark
 
 
 def test_of_two_runs_at_a_time_one_is_published(spark: SparkSession, tree: SealedTree, target: Path) -> None:
-    tree.seal("plant/a", values(30))
+    tree.convert("plant/a", values(30))
     options = ExportOptions(path=str(tree.root), target=str(target))
 
     def overtake(progress: ExportProgress) -> None:
@@ -259,10 +259,10 @@ def test_of_two_runs_at_a_time_one_is_published(spark: SparkSession, tree: Seale
 
 
 def test_a_failed_run_leaves_the_target_as_it_was(spark: SparkSession, tree: SealedTree, target: Path) -> None:
-    tree.seal("plant/a", values(3))
+    tree.convert("plant/a", values(3))
     options = ExportOptions(path=str(tree.root), target=str(target))
     run_export(spark, options)
-    damaged = tree.seal("plant/a", values(300, first=3))
+    damaged = tree.convert("plant/a", values(300, first=3))
     good = damaged.read_bytes()
     damaged.write_bytes(good[:500] + bytes([good[500] ^ 1]) + good[501:])
     with pytest.raises(Exception, match=r"CRC|plant%252Fa"):
@@ -275,7 +275,7 @@ def test_a_failed_run_leaves_the_target_as_it_was(spark: SparkSession, tree: Sea
 def test_what_killed_runs_left_is_removed_by_the_next_but_not_what_is_being_written(
     spark: SparkSession, tree: SealedTree, target: Path
 ) -> None:
-    tree.seal("plant/a", values(3))
+    tree.convert("plant/a", values(3))
     for name in ("_writing-default-00000001-ab", "_writing-default-00000002-cd", "_writing-other-00000001-ef"):
         (target / name).mkdir(parents=True)
         (target / name / "part").write_text("half")

@@ -44,7 +44,7 @@ def rows(spark: SparkSession, url: str, table: str = "records") -> list[tuple[st
 
 def test_each_run_adds_what_is_new_to_a_table(spark: SparkSession, tree: SealedTree, url: str) -> None:
     options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
-    tree.seal(
+    tree.convert(
         "plant/ü",
         [
             Record(value="größe\0".encode(), key=b"k", timestamp_us=NOW_US + 123_456, tags=("a",)),
@@ -55,7 +55,7 @@ def test_each_run_adds_what_is_new_to_a_table(spark: SparkSession, tree: SealedT
     assert (result.run, result.records) == (1, 2)
     assert "create=true" not in result.target
     assert run_export(spark, options).run is None
-    tree.seal("plant/ü", values(3, first=2))
+    tree.convert("plant/ü", values(3, first=2))
     assert run_export(spark, options).records == 3
     assert rows(spark, url) == [("plant/ü", offset) for offset in range(5)]
     frame = spark.read.format("jdbc").options(url=url, dbtable="records", preferTimestampNTZ=True).load()
@@ -69,7 +69,7 @@ def test_each_run_adds_what_is_new_to_a_table(spark: SparkSession, tree: SealedT
 
 
 def test_of_two_runs_at_a_time_one_is_added(spark: SparkSession, tree: SealedTree, url: str) -> None:
-    tree.seal("plant/a", values(30))
+    tree.convert("plant/a", values(30))
     options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
 
     def overtake(progress: ExportProgress) -> None:
@@ -88,10 +88,10 @@ def test_a_killed_export_is_made_good_by_the_next(
     spark: SparkSession, tree: SealedTree, url: str, tmp_path: Path, step: str
 ) -> None:
     given = {"path": str(tree.root), "target": url, "format": "jdbc", "table": "records"}
-    tree.seal("plant/a", values(40))
+    tree.convert("plant/a", values(40))
     run_export(spark, ExportOptions(**given))
     leave(spark, tmp_path)
-    tree.seal("plant/a", values(30, first=40))
+    tree.convert("plant/a", values(30, first=40))
     kill_export_at(step, given)
     assert rows(spark, url) == [("plant/a", offset) for offset in range(70 if step == "published" else 40)]
     run_export(spark, ExportOptions(**given))
@@ -102,7 +102,7 @@ def test_a_killed_export_is_made_good_by_the_next(
 def test_a_database_that_cannot_be_reached_is_named_without_its_parameters(
     spark: SparkSession, tree: SealedTree
 ) -> None:
-    tree.seal("plant/a", values(1))
+    tree.convert("plant/a", values(1))
     options = ExportOptions(
         path=str(tree.root), target="jdbc:derby:/no/such/place;password=secret", format="jdbc", table="records"
     )
@@ -114,7 +114,7 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_parameters(
 def test_postgresql_takes_what_derby_takes(spark: SparkSession, tree: SealedTree) -> None:
     url = url_of(*empty_database())
     options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
-    tree.seal("plant/ü", [Record(value=b"a\0b"), *values(30)])
+    tree.convert("plant/ü", [Record(value=b"a\0b"), *values(30)])
 
     def overtake(progress: ExportProgress) -> None:
         if progress.step == "publishing":
@@ -122,7 +122,7 @@ def test_postgresql_takes_what_derby_takes(spark: SparkSession, tree: SealedTree
 
     with pytest.raises(ExportConflictError):
         run_export(spark, options, progress=overtake)
-    tree.seal("plant/ü", values(3))
+    tree.convert("plant/ü", values(3))
     assert run_export(spark, options).records == 3
     assert len(rows(spark, url)) == 34
 
@@ -132,7 +132,7 @@ def test_postgresql_takes_what_derby_takes(spark: SparkSession, tree: SealedTree
 
 def test_rows_of_a_task_that_was_tried_again_came_twice(spark: SparkSession, tree: SealedTree, url: str) -> None:
     """Both attempts had committed, for the answer to the first COMMIT was lost."""
-    tree.seal("plant/a", values(30))
+    tree.convert("plant/a", values(30))
     options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
 
     def try_again(progress: ExportProgress) -> None:
@@ -149,7 +149,7 @@ def test_a_run_with_more_or_fewer_rows_than_its_tasks_wrote_was_published(
     spark: SparkSession, tree: SealedTree, url: str, sql: str
 ) -> None:
     """Nothing compared the counts."""
-    tree.seal("plant/a", values(30))
+    tree.convert("plant/a", values(30))
     options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
 
     def change(progress: ExportProgress) -> None:
@@ -171,7 +171,7 @@ def test_the_class_of_a_driver_is_known_by_the_url_unless_it_is_given() -> None:
 
 
 def test_a_missing_driver_is_named_with_the_way_out(spark: SparkSession, tree: SealedTree) -> None:
-    tree.seal("plant/a", values(1))
+    tree.convert("plant/a", values(1))
     options = ExportOptions(
         path=str(tree.root), target="jdbc:mysql://127.0.0.1:1/plant", format="jdbc", table="records"
     )
@@ -184,7 +184,7 @@ def test_a_missing_driver_is_named_with_the_way_out(spark: SparkSession, tree: S
 @pytest.mark.timeout(300)
 def test_a_task_whose_commit_was_not_answered_wrote_its_rows_twice(spark: SparkSession, tree: SealedTree) -> None:
     """2,000 rows were in the table of a run that told of 1,000."""
-    tree.seal("plant/a", values(1_000))
+    tree.convert("plant/a", values(1_000))
     database, port = empty_database()
     with losing_commits(port, b"INSERT INTO journal_run_") as lossy_port:
         given = {
@@ -201,7 +201,7 @@ def test_a_task_whose_commit_was_not_answered_wrote_its_rows_twice(spark: SparkS
 def test_a_run_that_was_published_was_called_failed_when_the_answer_was_lost(
     spark: SparkSession, tree: SealedTree
 ) -> None:
-    tree.seal("plant/a", values(100))
+    tree.convert("plant/a", values(100))
     database, port = empty_database()
     with losing_commits(port, b"UPDATE journal_exports") as lossy_port:
         options = ExportOptions(

@@ -40,16 +40,16 @@ def test_a_killed_export_is_made_good_by_the_next(
     tree, target = SealedTree(tmp_path), tmp_path / "target"
     given = {"path": str(tree.root), "target": str(target), "partition_by": ["topic"]}
     for shard in SHARDS:
-        tree.seal(shard, values(400))
+        tree.convert(shard, values(400))
     assert run_export(spark, ExportOptions(**given)).records == 800
     for shard in SHARDS:
-        tree.seal(shard, values(300, first=400))
+        tree.convert(shard, values(300, first=400))
     kill_export_at(step, given)
     assert rows(spark, target) == expected(700 if is_complete else 400)
     assert run_export(spark, ExportOptions(**given)).run == (None if is_complete else 2)
     assert rows(spark, target) == expected(700)
     for shard in SHARDS:
-        tree.seal(shard, values(1, first=700))
+        tree.convert(shard, values(1, first=700))
     assert run_export(spark, ExportOptions(**given)).records == 2
     assert rows(spark, target) == expected(701)
     assert not list(target.glob("_writing*"))

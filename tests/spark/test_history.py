@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.embedded import BROKER_CONFIG, open_embedded
-from journal.settings.server import SealingConfig
+from journal.settings.server import ConversionConfig
 from shards.history import HistoryGap
 from shards.model import SegmentKind
 from shards.topics.names import directory_name
@@ -26,7 +26,7 @@ from spark_export.sealed_scan import SealedTree
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 from tests.spark.sealed_trees import values
 
-CONFIG = attrs.evolve(BROKER_CONFIG, sealing=SealingConfig(enabled=True, min_bytes=0))
+CONFIG = attrs.evolve(BROKER_CONFIG, conversion=ConversionConfig(enabled=True, min_bytes=0))
 PARQUET, LOG = SegmentKind.PARQUET, SegmentKind.LOG
 
 
@@ -40,12 +40,12 @@ def with_store(directory: Path, work: Callable[[StorageAdapter], Awaitable[None]
     trio.run(main)
 
 
-def append(directory: Path, shard: str, first: int, count: int, *, seal: bool = False) -> None:
+def append(directory: Path, shard: str, first: int, count: int, *, convert: bool = False) -> None:
     async def work(store: StorageAdapter) -> None:
         await store.create_shard(shard, exist_ok=True)
         await store.append(shard, values(count, first=first))
-        if seal:
-            await store.seal(shard, wait=True)
+        if convert:
+            await store.convert(shard)
 
     with_store(directory, work)
 
@@ -60,8 +60,8 @@ def expected(**counts: int) -> list[tuple[str, int, bytes]]:
 
 
 def test_sealed_and_unsealed_records_come_once_each(spark: SparkSession, tmp_path: Path) -> None:
-    append(tmp_path, "a", 0, 30, seal=True)
-    append(tmp_path, "a", 30, 20, seal=True)
+    append(tmp_path, "a", 0, 30, convert=True)
+    append(tmp_path, "a", 30, 20, convert=True)
     append(tmp_path, "a", 50, 10)
     append(tmp_path, "b", 0, 5)
     assert places(read_sealed(spark, str(tmp_path))) == expected(a=50)
@@ -69,7 +69,7 @@ def test_sealed_and_unsealed_records_come_once_each(spark: SparkSession, tmp_pat
     assert places(whole) == expected(a=60, b=5)
     assert places(read_sealed(spark, str(tmp_path), topics="b", with_unsealed=True)) == expected(b=5)
     # What is sealed, and what is appended, after the table was made changes nothing of it.
-    append(tmp_path, "a", 60, 10, seal=True)
+    append(tmp_path, "a", 60, 10, convert=True)
     append(tmp_path, "c", 0, 1)
     assert places(whole) == expected(a=60, b=5)
 
@@ -77,10 +77,10 @@ def test_sealed_and_unsealed_records_come_once_each(spark: SparkSession, tmp_pat
 def test_an_export_takes_what_is_not_sealed_too_and_once(spark: SparkSession, tmp_path: Path) -> None:
     data, target = tmp_path / "data", tmp_path / "target"
     options = ExportOptions(path=str(data), target=str(target), partition_by=("topic",))
-    append(data, "a", 0, 30, seal=True)
+    append(data, "a", 0, 30, convert=True)
     append(data, "a", 30, 10)
     assert run_export(spark, options).records == 40
-    append(data, "a", 40, 10, seal=True)
+    append(data, "a", 40, 10, convert=True)
     append(data, "a", 50, 1)
     assert run_export(spark, options).records == 11
     assert places(spark.read.parquet(str(target))) == expected(a=51)
@@ -230,6 +230,6 @@ def test_a_shard_that_takes_the_name_of_a_missing_one_is_read_from_its_start() -
 
 
 def test_a_path_is_listed_after_the_snapshot(spark: SparkSession, tmp_path: Path) -> None:
-    append(tmp_path, "a", 0, 3, seal=True)
+    append(tmp_path, "a", 0, 3, convert=True)
     history = take_history(spark, Origin(str(tmp_path)))
     assert [(one.sealed_end, one.next_offset) for one in history.ranges] == [(3, 3)]

@@ -72,7 +72,7 @@ def test_every_field_of_a_record_comes_back(spark: SparkSession, tree: SealedTre
         tags=("red", "grün"),
         expires_at_us=1,
     )
-    tree.seal("plant/a", [record, Record()])
+    tree.convert("plant/a", [record, Record()])
     frame = read_sealed(spark, str(tree.root))
     assert tuple(frame.columns) == COLUMNS
     first, empty = frame.orderBy("offset").collect()
@@ -87,7 +87,7 @@ def test_every_field_of_a_record_comes_back(spark: SparkSession, tree: SealedTre
 
 def test_any_shard_name_comes_back_as_it_is(spark: SparkSession, tree: SealedTree) -> None:
     for number, name in enumerate(ODD_NAMES, 1):
-        tree.seal(name, values(number))
+        tree.convert(name, values(number))
     frame = read_sealed(spark, str(tree.root))
     assert dict(frame.groupBy("shard").count().collect()) == {name: n for n, name in enumerate(ODD_NAMES, 1)}
     assert frame.where("topic <> shard").count() == 0
@@ -96,7 +96,7 @@ def test_any_shard_name_comes_back_as_it_is(spark: SparkSession, tree: SealedTre
 
 def test_a_filter_on_the_shard_opens_only_its_files(spark: SparkSession, tree: SealedTree) -> None:
     for name in ODD_NAMES:
-        tree.seal(name, values(2))
+        tree.convert(name, values(2))
     frame = read_sealed(spark, str(tree.root))
     # One file, looked at for records with and without a topic of their own.
     for name in ODD_NAMES[2:9:3]:
@@ -109,7 +109,7 @@ def test_a_filter_on_the_topic_opens_only_files_of_the_shard_of_that_name(
     spark: SparkSession, tree: SealedTree
 ) -> None:
     for name in ("plant/a", "plant/b", "plant/c"):
-        tree.seal(name, values(5))
+        tree.convert(name, values(5))
     frame = read_sealed(spark, str(tree.root)).where("topic = 'plant/b'")
     assert frame.count() == 5
     plain, own = plan_of(frame).split("Batched")[1:3]
@@ -121,7 +121,7 @@ def test_a_filter_on_the_topic_opens_only_files_of_the_shard_of_that_name(
 def test_filters_on_offset_and_time_reach_the_row_groups(spark: SparkSession, tree: SealedTree) -> None:
     # 1 KiB a value: about a thousand records a row group.
     records = [Record(value=b"%08d" % n + bytes(1016), timestamp_us=NOW_US + n * 1_000_000) for n in range(5000)]
-    tree.seal("plant/a", records)
+    tree.convert("plant/a", records)
     frame = read_sealed(spark, str(tree.root)).select("offset")
     for condition in ("offset = 4321", f"timestamp = timestamp_micros({NOW_US + 4321 * 1_000_000})"):
         chosen = read_sealed(spark, str(tree.root)).where(condition).select("offset")
@@ -132,7 +132,7 @@ def test_filters_on_offset_and_time_reach_the_row_groups(spark: SparkSession, tr
 
 
 def test_columns_that_are_not_asked_for_are_not_read(spark: SparkSession, tree: SealedTree) -> None:
-    tree.seal("plant/a", values(5))
+    tree.convert("plant/a", values(5))
     plan = plan_of(read_sealed(spark, str(tree.root)).select("offset"))
     assert "ReadSchema: struct<offset:bigint,topic:string>" in plan
 
@@ -140,7 +140,7 @@ def test_columns_that_are_not_asked_for_are_not_read(spark: SparkSession, tree: 
 def test_topic_filters_choose_as_brokers_do(spark: SparkSession, tree: SealedTree) -> None:
     names = ("plant/a", "plant/a/b", "plant", "plants", "$internal/x", "a.b/c", "axb/c")
     for name in names:
-        tree.seal(name, values(1))
+        tree.convert(name, values(1))
     for topics in ("#", "+", "plant/#", "plant/+", "+/+", "$internal/#", "a.b/+", "plant/a", "+/a/#"):
         found = {row.topic for row in read_sealed(spark, str(tree.root), topics=topics).collect()}
         assert found == {name for name in names if matches(topics, name)}, topics
@@ -151,8 +151,8 @@ def test_topic_filters_choose_as_brokers_do(spark: SparkSession, tree: SealedTre
 
 
 def test_topics_folded_into_a_shard_are_found_by_topic(spark: SparkSession, tree: SealedTree) -> None:
-    tree.seal("folded/0", [*values(3, topic="plant/a"), *values(2, topic="plant/b"), *values(1)])
-    tree.seal("plant/a", values(4))
+    tree.convert("folded/0", [*values(3, topic="plant/a"), *values(2, topic="plant/b"), *values(1)])
+    tree.convert("plant/a", values(4))
     frame = read_sealed(spark, str(tree.root))
     assert dict(frame.groupBy("topic").count().collect()) == {"plant/a": 7, "plant/b": 2, "folded/0": 1}
     assert frame.where("topic = 'plant/b'").count() == 2
@@ -163,8 +163,8 @@ def test_topics_folded_into_a_shard_are_found_by_topic(spark: SparkSession, tree
 
 def test_records_below_a_start_mark_are_not_shown(spark: SparkSession, tree: SealedTree) -> None:
     for name in ("plant/a", "plant/ü"):
-        tree.seal(name, values(10))
-        tree.seal(name, values(10, first=10))
+        tree.convert(name, values(10))
+        tree.convert(name, values(10, first=10))
     tree.trim("plant/ü", 13)
     frame = read_sealed(spark, str(tree.root))
     assert offsets(frame, "plant/ü") == list(range(13, 20))
@@ -173,18 +173,18 @@ def test_records_below_a_start_mark_are_not_shown(spark: SparkSession, tree: Sea
 
 
 def test_files_of_a_shard_that_was_deleted_and_made_anew_do_not_count(spark: SparkSession, tree: SealedTree) -> None:
-    tree.seal("plant/a", values(10))
+    tree.convert("plant/a", values(10))
     tree.trim("plant/a", 5)
-    tree.seal("plant/a", values(3, first=100), shard_id=99)
+    tree.convert("plant/a", values(3, first=100), shard_id=99)
     frame = read_sealed(spark, str(tree.root))
     assert offsets(frame, "plant/a") == [0, 1, 2]
     assert frame.agg({"value": "max"}).first()[0] == b'{"n": 102}'
 
 
 def test_a_file_within_the_range_of_another_does_not_count(spark: SparkSession, tree: SealedTree) -> None:
-    whole = tree.seal("plant/a", values(10))
+    whole = tree.convert("plant/a", values(10))
     shutil.copy(whole, whole.with_name(whole.name.replace("-00000000000000000010-", "-00000000000000000006-")))
-    tree.seal("plant/b", values(2))
+    tree.convert("plant/b", values(2))
     frame = read_sealed(spark, str(tree.root))
     assert offsets(frame, "plant/a") == list(range(10))
     shutil.copy(
@@ -217,14 +217,14 @@ def test_a_path_may_be_the_data_directory_or_a_url_and_look_like_a_pattern(spark
     directory = tmp_path / "a{b}[c]*d é"
     directory.mkdir()
     tree = SealedTree(directory)
-    tree.seal("plant/a", values(3))
+    tree.convert("plant/a", values(3))
     tree.trim("plant/a", 1)
     for path in (str(directory), f"{directory}/", str(tree.root), f"file:{tree.root}"):
         assert read_sealed(spark, path).count() == 2
 
 
 def test_a_damaged_start_mark_is_an_error_that_names_it(spark: SparkSession, tree: SealedTree) -> None:
-    path = tree.seal("plant/a", values(3))
+    path = tree.convert("plant/a", values(3))
     (path.parent / f"_start-{tree.id_of('plant/a'):016x}").write_text("12")
     with pytest.raises(UnreadableError, match=r"_start-0+1 should be JSON"):
         read_sealed(spark, str(tree.root))
@@ -232,8 +232,8 @@ def test_a_damaged_start_mark_is_an_error_that_names_it(spark: SparkSession, tre
 
 def test_duckdb_and_polars_read_the_same_directory_and_agree(spark: SparkSession, tree: SealedTree) -> None:
     for name in ("plant/a", "plant/ü", "x=y z"):
-        tree.seal(name, values(250))
-        tree.seal(name, values(50, first=250))
+        tree.convert(name, values(250))
+        tree.convert(name, values(50, first=250))
     pattern = f"{tree.root}/shard=*/*.parquet"
     ours = read_sealed(spark, str(tree.root))
     rows = sorted((row.shard, row.offset, bytes(row.key), bytes(row.value)) for row in ours.collect())
@@ -252,9 +252,9 @@ def test_a_hundred_files_that_do_not_count_are_left_out(
 ) -> None:
     # Over this many files the whole tree is listed and what does not count is dropped by name.
     monkeypatch.setattr("spark_export.sealed_scan._MOST_PATHS", 2)
-    tree.seal("plant/a", values(7))
+    tree.convert("plant/a", values(7))
     for _ in range(4):
-        tree.seal("plant/a", values(5), shard_id=50)
+        tree.convert("plant/a", values(5), shard_id=50)
     frame = read_sealed(spark, str(tree.root))
     assert offsets(frame, "plant/a") == list(range(20))
     assert scanned(spark, frame, "numFiles") == 8

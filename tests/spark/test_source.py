@@ -24,7 +24,7 @@ from shards.topics.names import directory_name
 from spark_export.errors import UnreadableError
 from spark_export.server_connection import connected
 from tests.faults.processes import running
-from tests.spark.stores import append, numbered, places, seal, trim
+from tests.spark.stores import append, numbered, places, convert, trim
 
 ROOT = Path(__file__).parents[2]
 HUGE = bytes(range(256)) * (5 << 12)
@@ -69,7 +69,7 @@ def test_every_field_comes_back_from_a_log_and_from_a_sealed_segment(spark: Spar
         assert [row.us for row in times.collect()] == [record.timestamp_us for record in FIELDS]
         appended = load(spark, path=tmp_path / "data").selectExpr("max(append_time) AS at").collect()[0].at
         assert abs((datetime.now(UTC) - appended.astimezone(UTC)).total_seconds()) < 3_600
-        seal(tmp_path / "data", "plant/ü")
+        convert(tmp_path / "data", "plant/ü")
 
 
 def test_a_narrower_schema_reads_only_its_columns_in_its_order(spark: SparkSession, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_an_empty_store_is_an_empty_table(spark: SparkSession, tmp_path: Path) -
 @pytest.mark.parametrize("pushdown", [True, False])
 def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, tmp_path: Path, pushdown: bool) -> None:
     append(tmp_path / "data", "a", numbered(0, 40), [Record(b"own", topic="b", timestamp_us=41_000)])
-    seal(tmp_path / "data", "a")
+    convert(tmp_path / "data", "a")
     append(tmp_path / "data", "a", numbered(41, 20))
     append(tmp_path / "data", "b", numbered(0, 10))
     one_frame = load(spark, path=tmp_path / "data")
@@ -124,13 +124,13 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, tmp_
         assert not re.search(r"\bFilter \(", plan.getvalue()), "the source sees to all of it"
 
 
-def test_a_seal_between_planning_and_reading_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_conversion_between_planning_and_reading_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     for shard in ("a", "b"):
         append(tmp_path / "data", shard, numbered(0, 30), numbered(30, 30))
     rows = load(spark, path=tmp_path / "data").select("shard", "offset").rdd
     assert rows.getNumPartitions() >= 1  # this plans the query: from here on it knows only log files
     append(tmp_path / "data", "a", numbered(60, 5))
-    seal(tmp_path / "data", "a", "b")
+    convert(tmp_path / "data", "a", "b")
     assert not list((tmp_path / "data" / "log").rglob("*.log"))
     assert sorted(map(tuple, rows.collect())) == [*places("a", range(60)), *places("b", range(60))]
 
@@ -141,7 +141,7 @@ def test_damage_is_told_with_file_shard_and_offsets_and_other_shards_are_read(
     data = tmp_path / "data"
     append(data, "broken", numbered(0, 50))
     append(data, "whole", numbered(0, 50))
-    seal(data, "broken", "whole")
+    convert(data, "broken", "whole")
     path = next((data / "sealed" / directory_name("broken")).glob("*.parquet"))
     content = bytearray(path.read_bytes())
     content[60] ^= 1
@@ -157,7 +157,7 @@ def test_what_was_trimmed_after_planning_is_an_error_unless_that_is_allowed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     append(tmp_path / "data", "s", numbered(0, 30))
-    seal(tmp_path / "data", "s")
+    convert(tmp_path / "data", "s")
     append(tmp_path / "data", "s", numbered(30, 10))
     strict = load(spark, path=tmp_path / "data").select("shard", "offset").rdd
     lenient = load(spark, path=tmp_path / "data", failOnDataLoss="false").select("shard", "offset").rdd
@@ -184,7 +184,7 @@ def test_a_server_and_the_directory_that_it_uses_show_what_is_in_memory_too(
                     await adapter.append("file", numbered(100 + number * 10, 10))
                 await adapter.set_mode("memory", Mode.FILE)
                 await adapter.append("memory", numbered(50, 10))
-                await adapter.seal("file", wait=True)
+                await adapter.convert("file")
                 await adapter.append("file", numbered(150, 10))
 
         trio.run(work)

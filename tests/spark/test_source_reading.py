@@ -17,7 +17,7 @@ from shards.topics.names import directory_name
 from spark_export.conditions import Condition
 from spark_export.errors import DataLossError, OptionError, UnreadableError
 from spark_export.file_access import FileTree
-from tests.spark.stores import append, numbered, places, planned, seal, trim, within
+from tests.spark.stores import append, numbered, places, planned, convert, trim, within
 
 YEAR_2100_US = 4_102_444_800_000_000
 
@@ -33,11 +33,11 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def a_history(directory: Path) -> None:
     """Shard "a": 10 sealed records, 10 in a closed log, 10 in the open one; shard "b/c": 5 in a log."""
     append(directory, "a", numbered(0, 4), numbered(4, 6))
-    seal(directory, "a")
+    convert(directory, "a")
     append(directory, "a", numbered(10, 10))
 
     async def close(adapter: StorageAdapter) -> None:
-        await adapter.seal("a")
+        await adapter.roll("a")
 
     within(directory, close)
     append(directory, "a", numbered(20, 10))
@@ -134,21 +134,21 @@ def test_a_record_has_its_own_topic_or_its_shards(tmp_path: Path) -> None:
         chosen = planned({"path": data, "shards": "$fold/+,#", "topics": "a/+"}).rows()
         assert [row["value"] for row in chosen] == [b"1", b"5"]
         assert [row["value"] for row in planned({"path": data, "topics": "a/+"}).rows()] == [b"5"]
-        seal(data, "$fold/0", "a/9")
+        convert(data, "$fold/0", "a/9")
 
 
 def test_expired_records_are_history(tmp_path: Path) -> None:
     append(tmp_path / "data", "s", [Record(b"gone", expires_at_us=1), Record(b"there", expires_at_us=YEAR_2100_US)])
     for _ in ("log", "sealed"):
         assert [row["value"] for row in planned({"path": tmp_path / "data"}).rows()] == [b"gone", b"there"]
-        seal(tmp_path / "data", "s")
+        convert(tmp_path / "data", "s")
 
 
 def test_a_log_that_was_sealed_after_planning_is_read_from_its_parquet_file(tmp_path: Path) -> None:
     a_history(tmp_path / "data")
     query = planned({"path": tmp_path / "data"})
     append(tmp_path / "data", "a", numbered(30, 5))
-    seal(tmp_path / "data", "a", "b/c")
+    convert(tmp_path / "data", "a", "b/c")
     assert not list((tmp_path / "data" / "log").rglob("*.log"))
     assert query.places() == [*places("a", range(30)), *places("b/c", range(5))]
 
@@ -158,7 +158,7 @@ def test_what_was_trimmed_after_planning_is_lost_with_its_place_in_the_error(tmp
     for allowed in ("true", "false"):
         query = planned({"path": tmp_path / "data", "failOnDataLoss": allowed, "startingOffsets": '{"a": 10}'})
         if allowed == "true":
-            seal(tmp_path / "data", "a")
+            convert(tmp_path / "data", "a")
             trim(tmp_path / "data", "a", 20)
             with pytest.raises(DataLossError, match=r"'a'.*offsets 10 up to but not including 20.*failOnDataLoss"):
                 query.rows()
@@ -168,7 +168,7 @@ def test_what_was_trimmed_after_planning_is_lost_with_its_place_in_the_error(tmp
 
 def test_a_trim_inside_a_sealed_segment_hides_what_lies_below(tmp_path: Path) -> None:
     append(tmp_path / "data", "s", numbered(0, 10))
-    seal(tmp_path / "data", "s")
+    convert(tmp_path / "data", "s")
     trim(tmp_path / "data", "s", 7)
     assert planned({"path": tmp_path / "data"}).places() == places("s", range(7, 10))
     assert planned({"path": tmp_path / "data" / "sealed"}).places() == places("s", range(7, 10))
@@ -179,7 +179,7 @@ def test_a_damaged_sealed_segment_is_named_and_other_shards_are_read(tmp_path: P
     data = tmp_path / "data"
     for shard in ("broken", "whole"):
         append(data, shard, [Record(b"%d" % number * 200) for number in range(2_000)])
-    seal(data, "broken", "whole")
+    convert(data, "broken", "whole")
     path = next((data / "sealed" / directory_name("broken")).glob("*.parquet"))
     content = bytearray(path.read_bytes())
     content[damage] ^= 0x40
@@ -208,7 +208,7 @@ def test_a_copied_tree_of_sealed_segments_is_read_without_its_directory(tmp_path
     long_name = "long/" + "x" * 400
     for shard in ("a", long_name, "$internal/b"):
         append(tmp_path / "data", shard, numbered(0, 6))
-    seal(tmp_path / "data", "a", long_name, "$internal/b")
+    convert(tmp_path / "data", "a", long_name, "$internal/b")
     append(tmp_path / "data", "a", numbered(6, 4))
     shutil.copytree(tmp_path / "data" / "sealed", tmp_path / "copy" / "sealed")
     for path in (tmp_path / "copy", tmp_path / "copy" / "sealed", f"file://{tmp_path}/copy"):
@@ -221,7 +221,7 @@ def test_a_copied_tree_of_sealed_segments_is_read_without_its_directory(tmp_path
 def test_a_deleted_shard_of_the_same_name_is_not_read(tmp_path: Path) -> None:
     data = tmp_path / "data"
     append(data, "s", numbered(0, 6))
-    seal(data, "s")
+    convert(data, "s")
     (old,) = (data / "sealed").rglob("*.parquet")
     kept = old.read_bytes()
 
@@ -230,7 +230,7 @@ def test_a_deleted_shard_of_the_same_name_is_not_read(tmp_path: Path) -> None:
 
     within(data, delete)
     append(data, "s", numbered(50, 3))
-    seal(data, "s")
+    convert(data, "s")
     old.write_bytes(kept)
     assert [row["value"] for row in planned({"path": data / "sealed"}).rows()] == [b"50", b"51", b"52"]
 
@@ -239,7 +239,7 @@ def test_a_file_in_the_wrong_directory_is_not_taken_for_its_shards(tmp_path: Pat
     data = tmp_path / "data"
     append(data, "s", numbered(0, 6))
     append(data, "t", numbered(0, 6))
-    seal(data, "s", "t")
+    convert(data, "s", "t")
     (of_s,) = (data / "sealed" / directory_name("s")).glob("*.parquet")
     (of_t,) = (data / "sealed" / directory_name("t")).glob("*.parquet")
     shutil.copy(of_s, of_t)
@@ -249,7 +249,7 @@ def test_a_file_in_the_wrong_directory_is_not_taken_for_its_shards(tmp_path: Pat
 
 def test_a_file_on_an_object_store_is_read_in_few_requests(tmp_path: Path) -> None:
     append(tmp_path / "data", "s", numbered(0, 500))
-    seal(tmp_path / "data", "s")
+    convert(tmp_path / "data", "s")
     tree = FileTree(str(tmp_path / "data" / "sealed"))
     (path,) = (path for path, size in tree.files() if size >= 0)
     tree.is_local = False
@@ -294,7 +294,7 @@ def test_as_a_queue_it_gives_what_a_consumer_would_get(tmp_path: Path) -> None:
         assert planned({"path": tmp_path, "shards": "$queue/q"}).places() == places("$queue/q", range(3, 4))
         rows = planned({"path": tmp_path, "shards": "$queue/q", "asQueue": True}).rows()
         assert [(row["offset"], row["topic"]) for row in rows] == [(0, "$queue/q"), (1, "$SYS/load"), (3, "plant/a")]
-        seal(tmp_path, "$queue/q")
+        convert(tmp_path, "$queue/q")
 
 
 def test_a_tree_in_which_nothing_is_sealed_was_called_no_tree(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A stream into Parquet files is killed again and again while a server appends and seals: each record is there once.
+"""A stream into Parquet files is killed again and again while a server appends and rolls: each record is there once.
 
 The stream is the command, with Spark's Java, as processes of their own. When it is killed is chosen by what the
 checkpoint and the target show: a micro-batch planned, files being written, the files counted but the micro-batch not
@@ -31,7 +31,7 @@ _LOOK_S = 0.002
 
 
 class Writer:
-    """Appends numbered values to all shards, and seals them now and then, until it is told to stop."""
+    """Appends numbered values to all shards, and rolls them now and then, until it is told to stop."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -48,7 +48,7 @@ class Writer:
                     self.counts[shard] += 1
                 number += 1
                 if number % 20 == 0:
-                    await adapter.seal(SHARDS[number // 20 % len(SHARDS)])
+                    await adapter.roll(SHARDS[number // 20 % len(SHARDS)])
                 # A pace that Spark keeps up with.
                 await trio.sleep(0.05)
 
@@ -151,7 +151,7 @@ def test_a_stream_that_is_killed_misses_nothing_and_repeats_nothing(
 ) -> None:
     data = tmp_path / "data"
     stream = Stream(data, tmp_path)
-    with running(data, "sealing.min_bytes=0") as server:
+    with running(data, "conversion.min_bytes=0") as server:
         writer = Writer(server.ports["tcp"])
         with writer.writing():
             for _ in range(rounds):

@@ -39,7 +39,7 @@ def test_trimmed_and_deleted_shards_end_the_query_or_are_passed_over(followed: F
     async def meddle() -> None:
         async with open_adapter(f"embedded:{followed.source}") as adapter:
             await append_to(adapter, "plant/a", [b"lost"] * 4)
-            await adapter.seal("plant/a")
+            await adapter.roll("plant/a")
             await append_to(adapter, "plant/a", [b"kept"] * 2)
             await adapter.trim("plant/a", 14)
             await adapter.delete_shard("plant/b")
@@ -67,16 +67,16 @@ def test_trimmed_and_deleted_shards_end_the_query_or_are_passed_over(followed: F
 def test_a_tree_of_sealed_segments_is_followed_from_a_time_on(spark: SparkSession, tmp_path: Path) -> None:
     tree = SealedTree(tmp_path)
     followed = Followed(spark, tree.root, tmp_path)
-    tree.seal("plant/a", values(10))
+    tree.convert("plant/a", values(10))
     assert followed.run(startingTimestamp="2026-03-01T19:00:00Z") == [3]
-    tree.seal("plant/a", values(2, first=10))
-    tree.seal("plant/b", values(1))
+    tree.convert("plant/a", values(2, first=10))
+    tree.convert("plant/b", values(1))
     assert followed.run() == [3]
     assert followed.offsets() == {"plant/a": [7, 8, 9, 10, 11], "plant/b": [0]}
 
 
 def test_a_running_query_reads_on_while_segments_are_sealed(followed: Followed) -> None:
-    with running(followed.source, "sealing.min_bytes=0", "storage.segment_bytes=64 KiB") as server:
+    with running(followed.source, "conversion.min_bytes=0", "storage.segment_bytes=64 KiB") as server:
         frame = followed.spark.readStream.format("journal").option("path", str(followed.source))
         query = (
             frame.option("startingOffsets", "earliest")
@@ -93,7 +93,7 @@ def test_a_running_query_reads_on_while_segments_are_sealed(followed: Followed) 
                     for number in range(2):
                         await append_to(adapter, "plant/a", [bytes(20_000)] * 5)
                         await append_to(adapter, f"plant/{number}", [b"new"])
-                        await adapter.seal("plant/a")
+                        await adapter.roll("plant/a")
                         await trio.to_thread.run_sync(query.processAllAvailable)
                         seen = [progress.numInputRows for progress in query.recentProgress]
                         assert sum(seen) == 6 * (number + 1)
@@ -115,7 +115,7 @@ def test_options_that_cannot_be_are_told(
     spark: SparkSession, tmp_path: Path, options: dict[str, str], told: str
 ) -> None:
     tree = SealedTree(tmp_path)
-    tree.seal("plant/a", values(1))
+    tree.convert("plant/a", values(1))
     with pytest.raises(StreamingQueryException) as caught:
         Followed(spark, tree.root, tmp_path).run(**options)
     assert told in str(caught.value)

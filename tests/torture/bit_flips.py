@@ -29,7 +29,7 @@ from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.backup import back_up, restore
 from journal.check import check_directory
 from journal.engine import open_engine
-from journal.settings.server import SealingConfig, ServerConfig, StorageConfig
+from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import KIB, MIB
 from shards.errors import StorageError
 from shards.format.record import Gap
@@ -46,7 +46,7 @@ CONFIG: Final = ServerConfig(
         disk_reserve_bytes=0,
         flush_interval_ms=20,
     ),
-    sealing=SealingConfig(min_bytes=64 * KIB),
+    conversion=ConversionConfig(min_bytes=64 * KIB),
 )
 
 KINDS: Final = {
@@ -78,7 +78,7 @@ async def fill(adapter: EmbeddedAdapter, seed: int) -> None:
             names = [f"{number}/{batch}/{place}" for place in range(rng.randrange(1, 20))]
             await adapter.append(shard, [values.encode(name) for name in names])
         if number == 0:
-            await adapter.seal(shard, wait=True)
+            await adapter.convert(shard)
             await adapter.append(shard, [values.encode("0/after/0")])
     for number in range(200):
         await adapter.put_state(f"key/{number}".encode(), values.encode(f"state {number}"))

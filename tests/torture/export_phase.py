@@ -106,7 +106,7 @@ class Exports:
         changes = self._changes
         steps: tuple[Callable[[], None], ...] = (
             *(changes.append, changes.append, changes.append_while_killed, self._fill_queue),
-            *(changes.seal, changes.trim, changes.delete, self._export, self._export, self._drain),
+            *(changes.convert, changes.trim, changes.delete, self._export, self._export, self._drain),
         )
         ends_at = time.monotonic() + seconds
         count = 0

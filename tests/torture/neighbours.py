@@ -1,4 +1,4 @@
-"""What went on around a moment of a history, in words: trims, seals, switches of mode, starts, deaths, faults."""
+"""What went on around a moment of a history, in words: trims, conversions, switches of mode, starts, deaths, faults."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ BATCH_RECORDS: Final = 40
 
 
 class ShardChanges:
-    """Appends, seals, trims and deletions at random.
+    """Appends, converts, trims and deletions at random.
 
     Args:
         rng: Decides everything.
@@ -90,12 +90,12 @@ class ShardChanges:
 
         self.at_store(work)
 
-    def seal(self) -> None:
+    def convert(self) -> None:
         """Make Parquet of a shard."""
 
         async def work(store: StorageAdapter) -> None:
             with suppress(ShardNotFoundError):
-                await store.seal(self._rng.choice(SHARDS), wait=True)
+                await store.convert(self._rng.choice(SHARDS))
 
         self.at_store(work)
 

@@ -69,7 +69,7 @@ class Streams:
         """Take steps for some time, take the rest, and compare."""
         changes = self._changes
         steps: tuple[Callable[[], None], ...] = (
-            *(changes.append, changes.append_while_killed, changes.seal, changes.trim, changes.delete),
+            *(changes.append, changes.append_while_killed, changes.convert, changes.trim, changes.delete),
             *(self.kill_stream, self.kill_stream, self.take_all),
         )
         ends_at = time.monotonic() + seconds
@@ -94,7 +94,7 @@ class Streams:
         try:
             self._rng.choice((self._changes.append, self._changes.append_while_killed))()
             if self._rng.random() < 0.3:
-                self._changes.seal()
+                self._changes.convert()
             while process.poll() is None and self._planned() == planned and time.monotonic() < began_s + STARTS_S:
                 time.sleep(_LOOK_S)
             time.sleep(self._rng.uniform(*KILLED_AFTER_S))  # the moment is the point of it

@@ -474,12 +474,12 @@ def test_the_command_says_what_it_found_by_its_status(tmp_path: Path, capsys: py
 
 
 def test_a_skipped_poll_was_reported_without_what_went_on_around_it() -> None:
-    """Whoever read of it had to search the history for trims, seals, switches, starts and faults by hand."""
+    """Whoever read of it had to search the history for trims, conversions, switches, starts and faults by hand."""
     operations = at(
         *THREE,
         attrs.evolve(polled(0, "p0"), epoch=1),
         Trim(who="a", shard="s", before=1, outcome=UNKNOWN),
-        Event(who="a", shard="s", what="seal", outcome=OK),
+        Event(who="a", shard="s", what="convert", outcome=OK),
         Event(who="a", shard="other", what="switch to memory mode", outcome=OK),
         Event(who="driver", what="openat:error=EMFILE", outcome=OK),
         Event(who="r", shard="s", assignment="a", what="the server delivers the shard no further", outcome=OK),
@@ -492,7 +492,7 @@ def test_a_skipped_poll_was_reported_without_what_went_on_around_it() -> None:
     [anomaly] = check(operations)
     assert anomaly.kind == "skipped poll"
     for told in (
-        *("over its connection 1", "over connection 2", "trim to 1 (unknown)", "seal", "openat:error=EMFILE"),
+        *("over its connection 1", "over connection 2", "trim to 1 (unknown)", "convert", "openat:error=EMFILE"),
         *("no further", "death of the server (SIGKILL)", "start of the server"),
     ):
         assert told in anomaly.detail
@@ -501,10 +501,10 @@ def test_a_skipped_poll_was_reported_without_what_went_on_around_it() -> None:
 
 
 def test_only_the_newest_neighbours_of_a_skipped_poll_are_told() -> None:
-    seals = [Event(who="a", shard="s", what=f"seal {number}", outcome=OK) for number in range(40)]
-    [anomaly] = check(at(*THREE, polled(0, "p0"), *seals, polled(2, "p2")))
-    assert "28 earlier ones, seal 28 at" in anomaly.detail
-    assert "seal 27 at" not in anomaly.detail
+    conversions = [Event(who="a", shard="s", what=f"convert {number}", outcome=OK) for number in range(40)]
+    [anomaly] = check(at(*THREE, polled(0, "p0"), *conversions, polled(2, "p2")))
+    assert "28 earlier ones, convert 28 at" in anomaly.detail
+    assert "convert 27 at" not in anomaly.detail
 
 
 def test_two_subscriptions_of_a_client_had_one_name_in_the_history(tmp_path: Path) -> None:

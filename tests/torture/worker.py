@@ -3,7 +3,7 @@
     python -m tests.torture.worker HOST:PORT HISTORY SEED NAME
 
 Its clients append, read, subscribe alone and in groups, commit changes together, compare and set state and cursors,
-switch modes, seal and trim. Each client lives for a moment and is followed by another; its connections are cut now and
+switch modes, convert and trim. Each client lives for a moment and is followed by another; its connections are cut now and
 then. The server may be stopped, killed or broken meanwhile.
 """
 
@@ -421,7 +421,7 @@ class Session:
             await self.pause(0.1)
 
     async def administer(self) -> None:
-        """Switch modes, seal and trim."""
+        """Switch modes, convert and trim."""
         while True:
             await self.pause(0.5)
             act = self.rng.randrange(6)
@@ -431,8 +431,8 @@ class Session:
                     await self.client.set_mode(SWITCHED, mode)
             elif act < 5:
                 shard = self.rng.choice(SHARDS)
-                with self.noting(shard, "seal"):
-                    await self.client.seal(shard, wait=act == 4)
+                with self.noting(shard, "convert"):
+                    await (self.client.convert if act == 4 else self.client.roll)(shard)
             else:
                 await self.trim(self.rng.choice(TRIMMED))
 

@@ -21,7 +21,7 @@ import trio
 
 import journal
 from journal.settings.values import ConfigurationError
-from shards.errors import CorruptionError, SealFailedError
+from shards.errors import CorruptionError, ConversionFailedError
 from shards.extras import install_command
 from shards.segments.conversion_plan import ConversionPlan, SealedFile
 
@@ -39,7 +39,7 @@ class ParquetConverter(Protocol):
 
         Raises:
             CorruptionError: The log segment is damaged; another attempt will not help.
-            SealFailedError: The disk refused, or the worker process has ended.
+            ConversionFailedError: The disk refused, or the worker process has ended.
         """
         ...
 
@@ -72,8 +72,8 @@ def open_worker_converter() -> ParquetConverter:
     missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(
-            f"sealing.enabled is true, but {' and '.join(missing)} cannot be imported: "
-            f"{install_command('parquet')}, or set sealing.enabled = false"
+            f"conversion.enabled is true, but {' and '.join(missing)} cannot be imported: "
+            f"{install_command('parquet')}, or set conversion.enabled = false"
         )
     return WorkerConverter()
 
@@ -108,7 +108,7 @@ class WorkerConverter:
             raise CorruptionError(*answer.corruption)
         # The cause may last as long as the process, such as a partly imported numpy after a shortage of open files.
         self._kill()
-        raise SealFailedError(answer.failure)
+        raise ConversionFailedError(answer.failure)
 
     async def _ask(self, plan: ConversionPlan) -> Answer:
         if self._process is None:
@@ -124,14 +124,14 @@ class WorkerConverter:
         if not line:
             with trio.move_on_after(_GOODBYE_S):
                 await process.wait()
-            raise SealFailedError(
+            raise ConversionFailedError(
                 f"the process that writes Parquet files (pid {process.pid}) ended while it wrote offsets "
                 f"{plan.base_offset} to {plan.next_offset} of shard {plan.name!r}: {_ending(process.returncode)}"
             )
         try:
             return msgspec.json.decode(line, type=Answer)
         except msgspec.DecodeError as error:
-            raise SealFailedError(f"the process that writes Parquet files answered {line[:80]!r}: {error}") from error
+            raise ConversionFailedError(f"the process that writes Parquet files answered {line[:80]!r}: {error}") from error
 
     async def _receive_line(self, process: trio.Process) -> bytes:
         """The next line, or nothing when the process has closed its output."""
@@ -184,7 +184,7 @@ async def _start(command: tuple[str, ...]) -> trio.Process:
             list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
     except OSError as error:
-        raise SealFailedError(f"the process that writes Parquet files cannot be started: {error}") from error
+        raise ConversionFailedError(f"the process that writes Parquet files cannot be started: {error}") from error
 
 
 def _ending(returncode: int | None) -> str:
@@ -207,7 +207,7 @@ class InlineConverter:
         try:
             return await trio.to_thread.run_sync(self._write, plan)
         except OSError as error:
-            raise SealFailedError(f"{error.filename or plan.out_path}: {error.strerror or error}") from error
+            raise ConversionFailedError(f"{error.filename or plan.out_path}: {error.strerror or error}") from error
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()

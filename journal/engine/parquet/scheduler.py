@@ -1,7 +1,7 @@
 """Conversion: closed log segments become Parquet files, one after the other, in the background.
 
 This module decides which segment is next, handles failed conversions, and serves callers that wait for a conversion. A
-`ParquetConverter` writes the file and `SegmentFiles` moves it into place. It is valid from the moment that a `Sealed`
+`ParquetConverter` writes the file and `SegmentFiles` moves it into place. It is valid from the moment that a `Converted`
 entry is durable; then the log file is removed. At any time exactly one of the two files is valid.
 No failure here stops the engine: a segment that cannot be converted stays a log file, and no record is lost.
 """
@@ -20,16 +20,16 @@ from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
-from journal.engine.wal.entry_payloads import Decision, Rolled, Sealed, ShardDeleted, Trimmed
+from journal.engine.wal.entry_payloads import Decision, Rolled, Converted, ShardDeleted, Trimmed
 from journal.engine.write.commands import Commands
-from journal.settings.server import SealingConfig
+from journal.settings.server import ConversionConfig
 from shards.back_off import BackOff
-from shards.errors import CorruptionError, InvalidRequestError, SealFailedError, StorageError, StorageFailedError
+from shards.errors import CorruptionError, InvalidRequestError, ConversionFailedError, StorageError, StorageFailedError
 from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.segments.log_segment import LogSegment
 from shards.segments.shard import Shard
 
-_log = logging.getLogger("journal.sealing")
+_log = logging.getLogger("journal.conversion")
 
 _FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
 _IDLE_S = 30.0
@@ -75,7 +75,7 @@ class ParquetScheduler:
     def __init__(
         self,
         *,
-        config: SealingConfig,
+        config: ConversionConfig,
         converter: ParquetConverter | None,
         files: SegmentFiles,
         table: ShardTable,
@@ -147,7 +147,7 @@ class ParquetScheduler:
         """
         if self._converter is None:
             raise InvalidRequestError(
-                "segments are not converted to Parquet here: sealing.enabled is false in the configuration; send the "
+                "segments are not converted to Parquet here: conversion.enabled is false in the configuration; send the "
                 "request without waiting"
             )
 
@@ -158,7 +158,7 @@ class ParquetScheduler:
 
         Raises:
             InvalidRequestError: Conversion is disabled.
-            SealFailedError: A segment could not be converted this time.
+            ConversionFailedError: A segment could not be converted this time.
             CorruptionError: A segment is damaged.
             DiskFullError: The disk is nearly full.
             ShardNotFoundError: The shard was deleted in the meantime.
@@ -306,7 +306,7 @@ class ParquetScheduler:
             self._stopped = failure
         except UnsyncedDirectoryError as error:
             self._stop(
-                SealFailedError(
+                ConversionFailedError(
                     f"{error.filename} could not be synced: {error.strerror}. No segment is converted any more; "
                     f"appends and reads go on. Restart the server once the disk is sound"
                 )
@@ -353,7 +353,7 @@ class ParquetScheduler:
             # Trimmed or deleted while the file was being written.
             await self._files.withdraw(sealed)
         else:
-            await self._commands.record_sealed(shard, decision)
+            await self._commands.record_converted(shard, decision)
             self.sealed_segments += 1
         await self._discard(path)
 
@@ -375,7 +375,7 @@ class ParquetScheduler:
         failed.attempts += 1
         self._not_before = now + _FAILED.delay_s(self._failures_in_a_row)
         self._failures_in_a_row += 1
-        self._tell(shard, segment, error if isinstance(error, StorageError) else SealFailedError(str(error)))
+        self._tell(shard, segment, error if isinstance(error, StorageError) else ConversionFailedError(str(error)))
 
     def _tell(self, shard: Shard, segment: LogSegment, error: StorageError) -> None:
         text = f"shard {shard.name!r}, offsets {segment.base_offset} to {segment.next_offset}: {error}"
@@ -388,7 +388,7 @@ class ParquetScheduler:
     def _stop(self, error: StorageError) -> None:
         self._stopped = error
         self.last_failure = str(error)
-        _log.error("sealing stops: %s", error)
+        _log.error("conversion stops: %s", error)
 
 
 def _grant(request: _ConversionRequest, error: StorageError | None) -> None:
@@ -403,7 +403,7 @@ def _closed_logs(shard: Shard) -> Iterator[LogSegment]:
         return
     for segment in shard.segments:
         if segment is shard.published_segment and not (
-            segment.sealed and not shard.pending_groups and segment.next_offset <= shard.published_offset
+            segment.closed and not shard.pending_groups and segment.next_offset <= shard.published_offset
         ):
             return
         if isinstance(segment, LogSegment) and segment.next_offset > max(segment.base_offset, shard.start_offset):
@@ -430,8 +430,8 @@ def _plan(segment: LogSegment, out_path: str) -> ConversionPlan:
     )
 
 
-def _decision(segment: LogSegment, written: SealedFile) -> Sealed:
-    return Sealed(
+def _decision(segment: LogSegment, written: SealedFile) -> Converted:
+    return Converted(
         base_offset=segment.base_offset,
         next_offset=segment.next_offset,
         size_bytes=written.size_bytes,

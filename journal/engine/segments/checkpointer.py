@@ -29,7 +29,7 @@ from journal.engine.wal.disk_full import RetriableWhenFull
 from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from journal.engine.write.commands import Commands
-from journal.settings.server import SealingConfig, ShardsConfig, StorageConfig
+from journal.settings.server import ConversionConfig, ShardsConfig, StorageConfig
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 from shards.errors import DiskFullError, StorageFailedError
 from shards.seams.file_system import FileSystem
@@ -100,7 +100,7 @@ class Checkpointer:
         restores: Restores,
         fail: Callable[[Exception], None],
         segment_files: SegmentFiles,
-        sealing: SealingConfig,
+        conversion: ConversionConfig,
         checkpoint_lsn: int,
         producer_use: ProducerUse,
         closing: Callable[[Shard], None],
@@ -133,7 +133,7 @@ class Checkpointer:
         self._segment_files = segment_files
         self.retention = SegmentRetention(
             defaults=defaults,
-            sealing=sealing,
+            conversion=conversion,
             table=table,
             commands=commands,
             committer=committer,

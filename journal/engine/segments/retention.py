@@ -14,7 +14,7 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.group_commit import Committer
 from journal.engine.write.commands import Commands
-from journal.settings.server import SealingConfig, ShardsConfig
+from journal.settings.server import ConversionConfig, ShardsConfig
 from shards.model import Retention, SegmentKind
 from shards.segments.log_segment import LogSegment
 from shards.segments.retention import due
@@ -29,7 +29,7 @@ class SegmentRetention:
 
     Args:
         defaults: Retention of shards that have none of their own.
-        sealing: When an active segment is to be closed so that it can be converted.
+        conversion: When an active segment is to be closed so that it can be converted.
         table: The shards.
         commands: Decides.
         committer: Makes them durable.
@@ -43,7 +43,7 @@ class SegmentRetention:
         self,
         *,
         defaults: ShardsConfig,
-        sealing: SealingConfig,
+        conversion: ConversionConfig,
         table: ShardTable,
         commands: Commands,
         committer: Committer,
@@ -53,7 +53,7 @@ class SegmentRetention:
         is_waiting: Callable[[Shard], bool],
     ) -> None:
         self._defaults = defaults
-        self._sealing = sealing
+        self._conversion = conversion
         self._table = table
         self._commands = commands
         self._committer = committer
@@ -95,7 +95,7 @@ class SegmentRetention:
         memory = [segment for segment in shard.segments if segment.kind is SegmentKind.MEMORY]
         over = sum(segment.size_bytes for segment in memory) - self._defaults.memory_max_bytes
         for segment in memory:
-            if over <= 0 or not segment.sealed or segment is shard.published_segment:
+            if over <= 0 or not segment.closed or segment is shard.published_segment:
                 return
             over -= segment.size_bytes
             if segment is shard.segments[0] or segment.base_offset <= shard.trim_decided:
@@ -124,7 +124,7 @@ class SegmentRetention:
                 shard.is_at_rest
                 and shard.config.retention == Retention()
                 and not self._is_waiting(shard)
-                and (active is None or not self._is_for_sealing_one_day(active))
+                and (active is None or not self._is_for_conversion_one_day(active))
             ):
                 self._closing(shard)
                 self._table.close(shard)
@@ -140,7 +140,7 @@ class SegmentRetention:
                 if (
                     active is not None
                     and not shard.damage
-                    and (self._is_outdated(shard, active, now) or self._is_for_sealing(active, now))
+                    and (self._is_outdated(shard, active, now) or self._is_for_conversion(active, now))
                 ):
                     self._commands.roll_nowait(shard)
                 self.retain(shard)
@@ -157,17 +157,17 @@ class SegmentRetention:
             and now_us - active.newest_append_us > max_age * 1_000_000
         )
 
-    def _is_for_sealing(self, active: Segment, now_us: int) -> bool:
+    def _is_for_conversion(self, active: Segment, now_us: int) -> bool:
         """Whether the active segment is old and large enough to be closed, so that it is converted to Parquet."""
-        return self._is_for_sealing_one_day(active) and now_us - active.created_us > self._sealing.max_age_s * 1_000_000
+        return self._is_for_conversion_one_day(active) and now_us - active.created_us > self._conversion.max_age_s * 1_000_000
 
-    def _is_for_sealing_one_day(self, active: Segment) -> bool:
+    def _is_for_conversion_one_day(self, active: Segment) -> bool:
         """Whether it will be, at some age."""
-        sealing = self._sealing
+        conversion = self._conversion
         return (
-            sealing.enabled
-            and sealing.max_age_s > 0
+            conversion.enabled
+            and conversion.max_age_s > 0
             and isinstance(active, LogSegment)
             and active.next_offset > active.base_offset
-            and active.size_bytes >= sealing.min_bytes
+            and active.size_bytes >= conversion.min_bytes
         )

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from journal.engine.wal.entry_payloads import Sealed
+from journal.engine.wal.entry_payloads import Converted
 from shards.errors import ShardNotFoundError
 from shards.model import Mode, ShardConfig
 from shards.seams.store import OrderedStore
@@ -76,7 +76,7 @@ class ShardTable:
         """The path of a log segment."""
         return log_path(self._log_directory, shard_id, base_offset)
 
-    def sealed_segment(self, shard: Shard, sealed: Sealed) -> ParquetSegment:
+    def sealed_segment(self, shard: Shard, sealed: Converted) -> ParquetSegment:
         """The Parquet segment that a decision describes."""
         return ParquetSegment(self.sealed_root, shard.name, shard.shard_id, **attrs.asdict(sealed))
 

@@ -24,7 +24,7 @@ from journal.engine.wal.entry_payloads import (
     ProducerOpened,
     ProducerUsed,
     Rolled,
-    Sealed,
+    Converted,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,
@@ -155,7 +155,7 @@ class Views:
         if shard is None or shard.damage or base_offset < shard.next_offset:
             return
         segment = shard.segments[-1] if shard.segments else None
-        if segment is None or segment.sealed or segment.kind is not SegmentKind.LOG:
+        if segment is None or segment.closed or segment.kind is not SegmentKind.LOG:
             # The first segment of a shard is opened by its first batch, without an entry of its own.
             shard.next_offset = max(shard.next_offset, base_offset if not shard.segments else 0)
             segment = self.table.open_segment(shard, Mode.FILE, base_offset, append_time_us)
@@ -253,7 +253,7 @@ class Views:
             return
         if newest is not None and newest.base_offset == decision.base_offset and to_file:
             # The views have the segment that this entry opened. A later entry, which is replayed too, may close it.
-            newest.sealed = newest.kind is not SegmentKind.LOG
+            newest.closed = newest.kind is not SegmentKind.LOG
             shard.in_memory_mode = False
             return
         if decision.base_offset > shard.next_offset:
@@ -267,7 +267,7 @@ class Views:
         else:
             # The memory segment itself is lost; the next batch opens a new one.
             if newest is not None:
-                newest.sealed = True
+                newest.closed = True
             shard.in_memory_mode = True
         shard.dirty = True
 
@@ -287,7 +287,7 @@ class Views:
         if isinstance(first, ParquetSegment) and first.base_offset < shard.start_offset:
             self._note().start_in_sealed.append(shard)
 
-    def _sealed(self, mutations: Mutations, lsn: int, shard_id: int, decision: Sealed) -> None:
+    def _converted(self, mutations: Mutations, lsn: int, shard_id: int, decision: Converted) -> None:
         shard = self.table.by_id(shard_id)
         if shard is None:
             return
@@ -345,7 +345,7 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     ShardConfigured: Views._configured,
     Rolled: Views._rolled,
     Trimmed: Views._trimmed,
-    Sealed: Views._sealed,
+    Converted: Views._converted,
     OffsetsReserved: Views._offsets_reserved,
     LsnsReserved: Views._lsns_reserved,
     CursorCommitted: Views._cursor_committed,

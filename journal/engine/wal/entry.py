@@ -54,7 +54,7 @@ class Kind(enum.IntEnum):
     PUT_STATE = 11
     DELETE_STATE = 12
     OPEN_PRODUCER = 13
-    SEAL = 14
+    CONVERT = 14
     USE_PRODUCER = 15
     DELETE_PRODUCER = 16
 

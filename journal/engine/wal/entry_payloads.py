@@ -56,7 +56,7 @@ class Trimmed:
 
 
 @attrs.frozen(slots=True)
-class Sealed:
+class Converted:
     """The closed log segment of this range is a Parquet file from now on; its log file is not needed any more.
 
     Attributes:
@@ -158,7 +158,7 @@ Decision: TypeAlias = (
     | ShardConfigured
     | Rolled
     | Trimmed
-    | Sealed
+    | Converted
     | OffsetsReserved
     | LsnsReserved
     | CursorCommitted
@@ -176,7 +176,7 @@ KINDS: dict[type[Decision], Kind] = {
     ShardConfigured: Kind.CONFIGURE_SHARD,
     Rolled: Kind.ROLL,
     Trimmed: Kind.TRIM,
-    Sealed: Kind.SEAL,
+    Converted: Kind.CONVERT,
     OffsetsReserved: Kind.RESERVE_OFFSETS,
     LsnsReserved: Kind.RESERVE_LSNS,
     CursorCommitted: Kind.COMMIT_CURSOR,

@@ -205,7 +205,7 @@ class Appender:
                     break
                 segment = segments[-1]
                 chunks = segment.chunks
-                if segment.sealed or chunks.end >= shard.segment_limit_bytes:
+                if segment.closed or chunks.end >= shard.segment_limit_bytes:
                     break
                 if producer_id:
                     producer = shard.producers.get(producer_id) if shard.producers is not None else None

@@ -17,7 +17,7 @@ from journal.engine.wal.entry_payloads import (
     ProducerDeleted,
     ProducerUsed,
     Rolled,
-    Sealed,
+    Converted,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,
@@ -162,7 +162,7 @@ class Commands(Decisions):
             await self._committer.wait(self._committer.group)
         return shard.info(with_segments=True)
 
-    async def record_sealed(self, shard: Shard, sealed: Sealed) -> None:
+    async def record_converted(self, shard: Shard, sealed: Converted) -> None:
         """Record that a Parquet file, which is durably in its place, replaces a closed log segment of the shard.
 
         Raises:

@@ -11,7 +11,7 @@ from journal.engine.wal.entry_payloads import (
     CursorDeleted,
     Decision,
     ProducerDeleted,
-    Sealed,
+    Converted,
     ShardConfigured,
     ShardDeleted,
     StateDeleted,
@@ -22,7 +22,7 @@ from shards.errors import StorageError, afresh
 from shards.views.compare_and_set import check
 
 # Changes that free space, or need nearly none, are also made on a full disk.
-_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Sealed, CursorDeleted, StateDeleted, ProducerDeleted)
+_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Converted, CursorDeleted, StateDeleted, ProducerDeleted)
 
 
 class Decisions:

@@ -106,8 +106,8 @@ async def _set_mode(on: Administered, requester: Requester, query: forms.ShardQu
     return await on.shards.set_mode(requester, query.name, body.mode)
 
 
-async def _seal(on: Administered, requester: Requester, query: forms.ShardQuery, _: None) -> ShardInfo:
-    return await on.shards.seal(requester, query.name)
+async def _roll(on: Administered, requester: Requester, query: forms.ShardQuery, _: None) -> ShardInfo:
+    return await on.shards.roll(requester, query.name)
 
 
 async def _trim(on: Administered, requester: Requester, query: forms.ShardQuery, body: forms.TrimForm) -> ShardInfo:
@@ -212,12 +212,12 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "POST",
-        "/shard/seal",
-        "seal",
+        "/shard/roll",
+        "roll",
         "Close the active segment of a shard; it becomes a Parquet file in the background",
         forms.ShardQuery,
         ShardInfo,
-        _seal,
+        _roll,
         changes=True,
         may_conflict=True,
         finds=True,

@@ -36,7 +36,7 @@ _STATUS: Final[dict[str, HTTPStatus]] = {
     "quota_exceeded": HTTPStatus.TOO_MANY_REQUESTS,
     "overloaded": HTTPStatus.SERVICE_UNAVAILABLE,
     "shutting_down": HTTPStatus.SERVICE_UNAVAILABLE,
-    "seal_failed": HTTPStatus.SERVICE_UNAVAILABLE,
+    "conversion_failed": HTTPStatus.SERVICE_UNAVAILABLE,
     "disk_full": HTTPStatus.INSUFFICIENT_STORAGE,
 }
 

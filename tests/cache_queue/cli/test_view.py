@@ -32,7 +32,7 @@ def state(
     settings: dict[str, str | int] | None = None,
     shard_id: int = 1,
 ) -> QueueState:
-    segment = SegmentInfo(SegmentKind.LOG, 0, next_offset, 1, 0, sealed=False)
+    segment = SegmentInfo(SegmentKind.LOG, 0, next_offset, 1, 0, closed=False)
     shard = ShardInfo("$queue/q", shard_id, ShardConfig(), 0, 0, next_offset, 0, 0, (segment,))
     definition = Definition("id", shard_id, settings or {}, is_paused)
     progress = Progress(shard_id, first_offset, Counts(confirmed=first_offset))

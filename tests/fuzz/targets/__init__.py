@@ -13,7 +13,7 @@ _MODULES: Final = {
     "journal_files": ("entries", "journal_files", "decisions"),
     "appends": ("appends",),
     "directories": ("directories",),
-    "segments": ("log_segments", "sparse_index", "sealing"),
+    "segments": ("log_segments", "sparse_index", "conversion"),
     "parquet": ("parquet",),
     "dump": ("dump",),
     "views": ("views", "state_forms"),

@@ -13,11 +13,11 @@ from shards.format.checksum import crc32c
 from shards.format.record import Record
 from shards.parquet import verification
 from shards.parquet.reading import SealedReader
-from shards.parquet.schema import MAGIC, SEALS, SEALS_MAGIC, TAIL, WRITER_OPTIONS
+from shards.parquet.schema import MAGIC, CHECKSUMS, CHECKSUMS_MAGIC, TAIL, WRITER_OPTIONS
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches
-from tests.shards.parquet.segments import encode_all, seal, stamp_all
+from tests.shards.parquet.segments import encode_all, convert, stamp_all
 
 _NUMBERS = re.compile(rb"\[" + rb"([0-9]{1,19})," * 7 + rb"( *[0-9]{1,19})\]")
 _PATH = "/sealed/segment.parquet"
@@ -52,29 +52,29 @@ def _repair(data: bytes) -> bytes:
     """Make the checksums of row groups, page index and footer right. That of a row group is a decimal number in the
     footer: it is only written where it has room."""
     fixed = bytearray(data)
-    if len(fixed) < 4 + SEALS.size + TAIL.size:
+    if len(fixed) < 4 + CHECKSUMS.size + TAIL.size:
         return data
     fixed[-4:] = MAGIC
     (footer_size,) = struct.unpack_from("<I", fixed, len(fixed) - TAIL.size)
     footer_at = len(fixed) - TAIL.size - footer_size
-    seals_at = footer_at - SEALS.size
-    if seals_at < 4:
-        seals_at = fixed.rfind(SEALS_MAGIC, 4, len(fixed) - SEALS.size - TAIL.size)
-        if seals_at < 0:
+    checksums_at = footer_at - CHECKSUMS.size
+    if checksums_at < 4:
+        checksums_at = fixed.rfind(CHECKSUMS_MAGIC, 4, len(fixed) - CHECKSUMS.size - TAIL.size)
+        if checksums_at < 0:
             return data
-        footer_at = seals_at + SEALS.size
+        footer_at = checksums_at + CHECKSUMS.size
         struct.pack_into("<I", fixed, len(fixed) - TAIL.size, max(0, len(fixed) - TAIL.size - footer_at))
     index_at = 4
     for found in _NUMBERS.finditer(fixed, footer_at):
         start, end = int(found[6]), int(found[7])
         width = len(found[8])
-        crc = b"%d" % crc32c(bytes(fixed[start:end])) if end <= seals_at else b""
+        crc = b"%d" % crc32c(bytes(fixed[start:end])) if end <= checksums_at else b""
         if crc and len(crc) <= width:
             fixed[found.start(8) : found.end(8)] = crc.rjust(width)
-        if end <= seals_at:
+        if end <= checksums_at:
             index_at = max(index_at, end)
     footer_crc = crc32c(bytes(fixed[footer_at : len(fixed) - TAIL.size]))
-    SEALS.pack_into(fixed, seals_at, SEALS_MAGIC, footer_crc, crc32c(bytes(fixed[index_at:seals_at])))
+    CHECKSUMS.pack_into(fixed, checksums_at, CHECKSUMS_MAGIC, footer_crc, crc32c(bytes(fixed[index_at:checksums_at])))
     return bytes(fixed)
 
 
@@ -84,16 +84,16 @@ def _seeds() -> tuple[bytes, ...]:
     for records in (*batches.RECORDS, [Record(b"x" * 20, b"key", "t", 9, (("a", b"b"),), ("t",), 10)] * 40):
         for salt in range(60):
             # A row group whose checksum has ten digits leaves room for every other one.
-            content = seal(stamp_all(encode_all([(records, 0), ([Record(b"%d" % salt)], 0)]))).content
+            content = convert(stamp_all(encode_all([(records, 0), ([Record(b"%d" % salt)], 0)]))).content
             if all(len(found[8]) == 10 for found in _NUMBERS.finditer(content)):
                 made.append(content)
                 break
     several = stamp_all(encode_all([(batches.RECORDS[3], 0)] * 3))
-    made.append(seal(several, row_group_bytes=100).content)
+    made.append(convert(several, row_group_bytes=100).content)
     # Where nothing is compressed, changed bytes are changed values.
     with patch.dict(WRITER_OPTIONS, compression="none", compression_level=None):
-        made += [seal(stamp_all(encode_all([(records, 0)]))).content for records in batches.RECORDS]
-        made.append(seal(several).content)
+        made += [convert(stamp_all(encode_all([(records, 0)]))).content for records in batches.RECORDS]
+        made.append(convert(several).content)
     assert len(made) > 3
     assert all(_repair(each) == each for each in made)
     return tuple(made)
@@ -105,7 +105,7 @@ TARGETS = (
         run_parquet,
         _seeds,
         _repair,
-        (b"journal.row_groups", b"journal.", b"[[", b"]]", b"-1", b"99999999999999999999", SEALS_MAGIC, MAGIC),
+        (b"journal.row_groups", b"journal.", b"[[", b"]]", b"-1", b"99999999999999999999", CHECKSUMS_MAGIC, MAGIC),
         max_input_bytes=16_384,
         max_growth_bytes=64 << 20,
         is_slow=True,

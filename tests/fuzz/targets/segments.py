@@ -106,7 +106,7 @@ def _repair_index(data: bytes) -> bytes:
     return bytes(fixed)
 
 
-def run_sealing(data: bytes) -> None:
+def run_conversion(data: bytes) -> None:
     """Stamped batches in a log become a Parquet segment with the same records, or CorruptionError says which cannot.
 
     The Parquet file is one in which nothing is wrong.
@@ -153,5 +153,5 @@ def run_sealing(data: bytes) -> None:
 TARGETS = (
     Target("log_segments", run_log_segments, _log_seeds, _repair_log, (MAGIC,), max_input_bytes=96 << 10),
     Target("sparse_index", run_sparse_index, lambda: [(_GOLDEN / "log_segment.index").read_bytes()], _repair_index),
-    Target("sealing", run_sealing, lambda: [_log(), _log()[:200], _log()[:-8]], batches.repair, is_slow=True),
+    Target("conversion", run_conversion, lambda: [_log(), _log()[:200], _log()[:-8]], batches.repair, is_slow=True),
 )

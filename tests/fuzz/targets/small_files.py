@@ -13,7 +13,7 @@ from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 
 _LAST_LINE = b'{"files":'
-_DIGEST = re.compile(rb'("sealed_sha256":")[0-9a-f]*(")')
+_DIGEST = re.compile(rb'("lines_sha256":")[0-9a-f]*(")')
 _COUNT = re.compile(rb'("files":)[0-9]+')
 _SIZE = re.compile(rb'("size_bytes":)([0-9]{1,20})')
 _CHUNK = 100
@@ -34,7 +34,7 @@ def run_manifests(data: bytes) -> None:
         assert ".." not in order_of(entry.path)
     encoder = ManifestEncoder()
     lines = [encoder.header(header), *map(encoder.entry, entries)]
-    assert _read([b"".join(lines), encoder.seal()]) == whole
+    assert _read([b"".join(lines), encoder.last_line()]) == whole
 
 
 def _read(chunks: list[bytes]) -> tuple[Header, list[FileEntry]] | None:
@@ -43,7 +43,7 @@ def _read(chunks: list[bytes]) -> tuple[Header, list[FileEntry]] | None:
         entries = list(decoder.entries())
     except (CorruptionError, FormatVersionError):
         return None
-    assert decoder.seal is not None
+    assert decoder.last_line is not None
     return decoder.header, entries
 
 
@@ -68,7 +68,7 @@ def _manifest_seeds() -> list[bytes]:
             encoder.entry(FileEntry(f"log/0{number}/x-{number}.log", 10 * number, 5, "0" * 64))
             for number in range(count)
         ]
-        made.append(b"".join([*lines, encoder.seal()]))
+        made.append(b"".join([*lines, encoder.last_line()]))
     return made
 
 

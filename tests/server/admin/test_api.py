@@ -57,8 +57,8 @@ async def test_a_shard_from_its_creation_to_its_end(tmp_path: Path) -> None:
         switched = await client.put("/shard/mode", params=shard, json={"mode": "memory"})
         assert switched.json()["config"]["mode"] == "memory"
         await talker.append(name, "3")
-        sealed = (await client.post("/shard/seal", params=shard)).json()
-        assert [(segment["kind"], segment["sealed"]) for segment in sealed["segments"]] == [
+        sealed = (await client.post("/shard/roll", params=shard)).json()
+        assert [(segment["kind"], segment["closed"]) for segment in sealed["segments"]] == [
             ("log", True),
             ("memory", True),
             ("memory", False),

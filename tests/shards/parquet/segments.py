@@ -45,7 +45,7 @@ def stamp_all(batches: Sequence[bytes], *, base_offset: int = BASE_OFFSET, first
 
 
 def write_log(files: FileSystem, batches: bytes, *, base_offset: int = BASE_OFFSET) -> ConversionPlan:
-    """Write a log file with stamped batches and return the plan to seal it."""
+    """Write a log file with stamped batches and return the plan to convert it."""
     header = LogHeader(SHARD_ID, base_offset, NOW_US, NAME).encode()
     next_offset = base_offset
     for _, batch in iterate(batches):
@@ -94,8 +94,8 @@ class Sealed:
         return SealedReader(self.files, self.path)
 
 
-def seal(batches: bytes, **options: int) -> Sealed:
-    """Seal a log of these stamped batches."""
+def convert(batches: bytes, **options: int) -> Sealed:
+    """Convert a log of these stamped batches."""
     files = SimulatedFileSystem()
     plan = write_log(files, batches)
     return Sealed(files, plan, convert_log(files, plan, **options))

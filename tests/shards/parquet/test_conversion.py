@@ -1,4 +1,4 @@
-"""What sealing refuses, what it leaves behind when it fails, and what it takes of memory and disk."""
+"""What conversion refuses, what it leaves behind when it fails, and what it takes of memory and disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shards.format.record import Record
 from shards.parquet.conversion import ConversionPlan, convert_log
 from shards.parquet.verification import verify
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import seal, stamp_all, write_log
+from tests.shards.parquet.segments import convert, stamp_all, write_log
 from tests.shards.test_batch_damage import crafted
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem, everything_lost
 
@@ -29,7 +29,7 @@ SIZE = len(BATCH)
 
 
 def refusal(files: SimulatedFileSystem, plan: ConversionPlan, **options: int) -> CorruptionError:
-    """Return the error that sealing ends with; nothing may be left at the target."""
+    """Return the error that conversion ends with; nothing may be left at the target."""
     with pytest.raises(CorruptionError) as caught:
         convert_log(files, plan, **options)
     assert not files.exists(plan.out_path)
@@ -174,13 +174,13 @@ def test_a_full_disk_leaves_nothing_behind() -> None:
 
 
 def test_what_seal_log_returned_for_survives_a_crash() -> None:
-    sealed = seal(LOG)
+    sealed = convert(LOG)
     sealed.files.sync_directory("/sealed/shard=plant%2Fline-%C3%BC")
     survived = sealed.files.crash(everything_lost)
     assert verify(survived, sealed.path, size_bytes=sealed.file.size_bytes, digest=sealed.file.digest) == []
 
 
-def test_a_crash_on_the_way_is_no_obstacle_to_sealing_again() -> None:
+def test_a_crash_on_the_way_is_no_obstacle_to_another_conversion() -> None:
     files = SimulatedFileSystem()
     plan = write_log(files, LOG)
     begun = len(files.operations)
@@ -232,7 +232,7 @@ def test_telemetry_takes_a_fifth_of_its_log_at_most() -> None:
     ]
     batches = [encode_values(values[at : at + 100], timestamp_us=NOW_US + at) for at in range(0, 4000, 100)]
     log = stamp_all(batches)
-    assert seal(log).file.size_bytes * 5 < len(log)
+    assert convert(log).file.size_bytes * 5 < len(log)
 
 
 @pytest.mark.parametrize("codec", Codec)

@@ -15,10 +15,10 @@ from shards.format.batch import Codec, encode
 from shards.format.checksum import crc32c
 from shards.format.record import Record
 from shards.parquet.reading import SealedReader
-from shards.parquet.schema import SCHEMA, SEALS, SEALS_MAGIC, TAIL
+from shards.parquet.schema import SCHEMA, CHECKSUMS, CHECKSUMS_MAGIC, TAIL
 from shards.parquet.verification import verify
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import Sealed, decode_all, records_of, seal, stamp_all
+from tests.shards.parquet.segments import Sealed, decode_all, records_of, convert, stamp_all
 from tests.simulation.file_system import SimulatedFileSystem
 
 RECORDS = [
@@ -34,7 +34,7 @@ RECORDS = [
     for number in range(6)
 ]
 LOG = stamp_all([encode(RECORDS[at : at + 2], now_us=NOW_US, codec=Codec.NONE) for at in range(0, 6, 2)])
-SEALED = seal(LOG, row_group_bytes=200)
+SEALED = convert(LOG, row_group_bytes=200)
 CONTENT = SEALED.content
 DIGEST = SEALED.file.digest
 
@@ -160,7 +160,7 @@ def rewritten(change: dict[bytes, bytes], table: pa.Table | None = None) -> byte
 def with_seals(content: bytes) -> bytes:
     size, _ = TAIL.unpack_from(content, len(content) - TAIL.size)
     at = len(content) - TAIL.size - size
-    return content[:at] + SEALS.pack(SEALS_MAGIC, crc32c(content[at : -TAIL.size]), crc32c(b"")) + content[at:]
+    return content[:at] + CHECKSUMS.pack(CHECKSUMS_MAGIC, crc32c(content[at : -TAIL.size]), crc32c(b"")) + content[at:]
 
 
 def test_a_newer_format_is_refused_as_such() -> None:

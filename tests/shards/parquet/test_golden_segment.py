@@ -18,7 +18,7 @@ from shards.format.record import Record, StoredRecord
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA
 from shards.parquet.verification import verify
-from tests.shards.parquet.segments import Sealed, records_of, seal
+from tests.shards.parquet.segments import Sealed, records_of, convert
 from tests.simulation.file_system import SimulatedFileSystem
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "sealed_segment.parquet"
@@ -76,7 +76,7 @@ def make_log() -> bytes:
 
 
 def make() -> Sealed:
-    return seal(make_log(), row_group_bytes=300)
+    return convert(make_log(), row_group_bytes=300)
 
 
 def known_records() -> list[StoredRecord]:

@@ -12,7 +12,7 @@ import pytest
 from shards.format.batch import Codec, encode
 from shards.format.record import Record, StoredRecord
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import NAME, decode_all, records_of, seal, stamp_all
+from tests.shards.parquet.segments import NAME, decode_all, records_of, convert, stamp_all
 
 RECORDS = [
     Record(
@@ -39,7 +39,7 @@ def log() -> bytes:
 @pytest.fixture(scope="module")
 def directory(log: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree with one sealed segment, and beside it what readers must not take for one."""
-    sealed = seal(log, row_group_bytes=2000)
+    sealed = convert(log, row_group_bytes=2000)
     assert sealed.file.row_groups > 3
     root = tmp_path_factory.mktemp("data")
     path = root / sealed.path[1:]

@@ -31,7 +31,7 @@ from tests.shards.parquet.segments import (
     decode_all,
     encode_all,
     records_of,
-    seal,
+    convert,
     stamp_all,
     write_log,
 )
@@ -46,7 +46,7 @@ buffer_sizes = st.sampled_from([1, 100, 512, 4096, 1 << 20])
 @given(batch_lists, row_group_sizes, buffer_sizes)
 def test_batches_read_back_hold_the_same_records(batches: Batches, row_group_bytes: int, buffer_bytes: int) -> None:
     log = stamp_all(encode_all(batches))
-    sealed = seal(log, row_group_bytes=row_group_bytes, buffer_bytes=buffer_bytes)
+    sealed = convert(log, row_group_bytes=row_group_bytes, buffer_bytes=buffer_bytes)
     with sealed.open() as reader:
         groups = [reader.batches(group.index) for group in reader.row_groups]
     found = b"".join(group.data for group in groups)
@@ -64,7 +64,7 @@ def test_batches_read_back_hold_the_same_records(batches: Batches, row_group_byt
 @given(batch_lists, row_group_sizes)
 def test_batches_without_a_producer_and_a_codec_come_back_byte_by_byte(batches: Batches, row_group_bytes: int) -> None:
     log = stamp_all(encode_all([(records, Codec.NONE) for records, _ in batches]))
-    sealed = seal(log, row_group_bytes=row_group_bytes)
+    sealed = convert(log, row_group_bytes=row_group_bytes)
     with sealed.open() as reader:
         assert b"".join(reader.batches(group.index).data for group in reader.row_groups) == log
 
@@ -73,7 +73,7 @@ def test_batches_without_a_producer_and_a_codec_come_back_byte_by_byte(batches: 
 @given(batch_lists)
 def test_the_rows_of_a_sealed_segment_are_its_records(batches: Batches) -> None:
     log = stamp_all(encode_all(batches))
-    with seal(log).open() as reader:
+    with convert(log).open() as reader:
         tables = [reader.table(group.index) for group in reader.row_groups]
     assert all(table.schema.equals(SCHEMA) for table in tables)
     assert records_of(pa.Table.from_batches(tables, SCHEMA)) == decode_all(log)
@@ -109,7 +109,7 @@ def test_no_batches_are_no_rows() -> None:
 
 
 def test_a_log_without_batches_becomes_a_segment_without_row_groups() -> None:
-    sealed = seal(b"")
+    sealed = convert(b"")
     with sealed.open() as reader:
         assert reader.row_groups == []
         assert reader.base_offset == reader.next_offset
@@ -120,7 +120,7 @@ def test_a_log_without_batches_becomes_a_segment_without_row_groups() -> None:
 @given(record_lists, st.sampled_from(["value", "topic", "tags"]))
 def test_columns_are_read_alone(records: list[Record], name: str) -> None:
     log = stamp_all([encode(records, now_us=NOW_US)])
-    with seal(log).open() as reader:
+    with convert(log).open() as reader:
         assert reader.table(0, [name, "offset"]).equals(reader.table(0).select(["offset", name]))
         with pytest.raises(KeyError, match="nothing"):
             reader.table(0, [name, "nothing"])
@@ -128,7 +128,7 @@ def test_columns_are_read_alone(records: list[Record], name: str) -> None:
 
 def test_row_groups_end_where_batches_end() -> None:
     log = stamp_all([encode_values([bytes(100)] * 7, timestamp_us=NOW_US)] * 10)
-    with seal(log, row_group_bytes=2000).open() as reader:
+    with convert(log, row_group_bytes=2000).open() as reader:
         ranges = [(group.first_offset, group.next_offset) for group in reader.row_groups]
     assert ranges == [(1000, 1021), (1021, 1042), (1042, 1063), (1063, 1070)]
 
@@ -137,7 +137,7 @@ def test_a_large_batch_is_a_row_group_of_its_own() -> None:
     small = encode_values([b"small"], timestamp_us=NOW_US)
     large = encode_values([bytes(3 << 20)], timestamp_us=NOW_US)
     log = stamp_all([small, large, small, small])
-    with seal(log).open() as reader:
+    with convert(log).open() as reader:
         ranges = [(group.first_offset, group.next_offset) for group in reader.row_groups]
         assert ranges == [(1000, 1001), (1001, 1002), (1002, 1004)]
         assert b"".join(reader.batches(index).data for index in range(3)) == log
@@ -146,7 +146,7 @@ def test_a_large_batch_is_a_row_group_of_its_own() -> None:
 
 def test_what_a_segment_says_of_itself_is_true() -> None:
     log = stamp_all([encode([Record(value=b"abc", timestamp_us=time_us)], now_us=NOW_US) for time_us in (9, 11, 10)])
-    sealed = seal(log, row_group_bytes=1)
+    sealed = convert(log, row_group_bytes=1)
     with sealed.open() as reader:
         assert (reader.shard, reader.shard_id) == (sealed.plan.name, sealed.plan.shard_id)
         assert (reader.base_offset, reader.next_offset) == (1000, 1003)
@@ -160,7 +160,7 @@ def test_what_a_segment_says_of_itself_is_true() -> None:
 
 def test_threads_may_share_a_reader_of_many_row_groups() -> None:
     log = stamp_all([encode_values([b"%d" % number], timestamp_us=NOW_US) for number in range(150)])
-    with seal(log, row_group_bytes=1).open() as reader, ThreadPoolExecutor(4) as pool:
+    with convert(log, row_group_bytes=1).open() as reader, ThreadPoolExecutor(4) as pool:
         assert len(reader.row_groups) == 150
         # More than is read of the end of a file at first.
         assert reader.end.size_bytes - reader.end.index_end > 1 << 16

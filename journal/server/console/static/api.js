@@ -37,7 +37,7 @@ export class Api {
   connections = (page, signal) => this.#ask("GET", "connections", page, undefined, signal);
   setMode = (name, mode) => this.#ask("PUT", "shard/mode", { name }, { mode });
   configure = (name, changes) => this.#ask("PATCH", "shard", { name }, changes);
-  seal = (name) => this.#ask("POST", "shard/seal", { name });
+  roll = (name) => this.#ask("POST", "shard/roll", { name });
   deleteShard = (name) => this.#ask("DELETE", "shard", { name });
   deleteCursor = (shard, name, version) => this.#ask("DELETE", "cursor", { shard, name, version });
 

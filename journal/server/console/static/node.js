@@ -47,7 +47,7 @@ export function openNode({ main, api, signal }) {
     rates.add("bytes", found.append_bytes, now);
     rates.add("fetched", found.fetched_bytes, now);
     const why = [...node.reasons];
-    if (found.sealing_failure) why.push(`sealing: ${found.sealing_failure}`);
+    if (found.conversion_failure) why.push(`conversion: ${found.conversion_failure}`);
     state.className = `badge ${node.ready ? "good" : "bad"}`;
     setText(state, node.ready ? "ready" : "not ready");
     setText(title, `${node.node_id} · ${node.server} · ${node.addresses.join(" · ")}`);

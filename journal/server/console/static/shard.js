@@ -80,9 +80,9 @@ function segmentsPanel() {
     shown = state;
     const newest = segments.slice(-SHOWN_SEGMENTS);
     body.replaceChildren(...newest.map(segmentRow));
-    const sealed = segments.filter((segment) => segment.sealed).length;
+    const closed = segments.filter((segment) => segment.closed).length;
     element.hidden = segments.length === 0;
-    setText(sum, segments.length ? `${count(sealed)} sealed, ${count(segments.length - sealed)} active; oldest first` : "none yet");
+    setText(sum, segments.length ? `${count(closed)} closed, ${count(segments.length - closed)} active; oldest first` : "none yet");
     left.hidden = newest.length === segments.length;
     left.textContent = `${count(segments.length - newest.length)} older segments are not listed.`;
     drawStrip(strip, segments);
@@ -92,7 +92,7 @@ function segmentsPanel() {
 }
 
 function segmentRow(segment) {
-  const state = segment.sealed ? ["sealed", "badge good"] : ["active", "badge warn"];
+  const state = segment.closed ? ["closed", "badge good"] : ["active", "badge warn"];
   return h(
     "tr",
     {},

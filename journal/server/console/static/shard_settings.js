@@ -44,11 +44,11 @@ export function settingsPanel(api, name, again) {
     if (sure) await act(mode, `${name} is in ${wanted} mode.`, () => api.setMode(name, wanted));
   });
 
-  const seal = h("button", { type: "button", id: "seal", disabled: true }, "Seal active segment");
-  seal.addEventListener("click", async () => {
+  const roll = h("button", { type: "button", id: "roll", disabled: true }, "Roll active segment");
+  roll.addEventListener("click", async () => {
     const text = "The active segment is closed and becomes a Parquet file in the background. Nothing is lost.";
-    if (await confirmed({ title: "Seal the active segment?", text, action: "Seal" })) {
-      await act(seal, `The active segment of ${name} is closed.`, () => api.seal(name));
+    if (await confirmed({ title: "Roll the active segment?", text, action: "Roll" })) {
+      await act(roll, `The active segment of ${name} is closed.`, () => api.roll(name));
     }
   });
 
@@ -84,7 +84,7 @@ export function settingsPanel(api, name, again) {
 
   function show(found) {
     // Disabled until the shard is known; afterwards each action disables its own button.
-    if (shard === null) for (const button of [mode, seal, remove, save]) button.disabled = false;
+    if (shard === null) for (const button of [mode, roll, remove, save]) button.disabled = false;
     shard = found;
     mode.textContent = found.config.mode === "memory" ? "Switch to file mode" : "Switch to memory mode";
     if (edited || form.contains(document.activeElement)) return;
@@ -97,7 +97,7 @@ export function settingsPanel(api, name, again) {
     h("h2", { id: "settings" }, "Change it"),
     failure.element,
     form,
-    h("p", { class: "row level" }, mode, seal, remove),
+    h("p", { class: "row level" }, mode, roll, remove),
   );
   return { element, show };
 }

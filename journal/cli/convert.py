@@ -1,10 +1,9 @@
-"""`journal shard seal`: close segments and have them converted to Parquet."""
+"""`journal shard roll` and `journal shard convert`: close segments, and convert them to Parquet."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
-
-from cyclopts import Parameter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
 from command_line.app import JsonOption
 from command_line.boundary import CommandError, UsageError
@@ -19,43 +18,66 @@ _AT_ONCE: Final = 16
 _SILENT_S: Final = 2.0
 
 
-def seal_command(
+def roll_command(
     *names: str,
     filter: str | None = None,  # noqa: A002
-    wait: Annotated[bool, Parameter(negative="--no-wait")] = True,
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Close the active segments of shards, and wait until all closed segments are Parquet files.
+    """Close the active segments of shards. The server converts them to Parquet in the background, if they are large.
 
     Args:
         names: Names of the shards.
         filter: Topic filter, with + and #, of more shards.
-        wait: Return when the Parquet files are complete; --no-wait closes the segments and does not wait for the rest.
     """
+    _run(names, filter, server, json, converts=False)
+
+
+def convert_command(
+    *names: str,
+    filter: str | None = None,  # noqa: A002
+    json: JsonOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+) -> None:
+    """Close the active segments of shards, and wait until all closed segments are Parquet files, the small ones too.
+
+    Args:
+        names: Names of the shards.
+        filter: Topic filter, with + and #, of more shards.
+    """
+    _run(names, filter, server, json, converts=True)
+
+
+def _run(names: tuple[str, ...], topic_filter: str | None, server: str, as_json: bool, *, converts: bool) -> None:
     import trio
 
-    if not names and filter is None:
-        raise UsageError("name the shards to seal, or give a --filter such as --filter 'plant/#'")
-    trio.run(_seal_all, server, names, filter, wait, json)
+    if not names and topic_filter is None:
+        raise UsageError(
+            f"name the shards to {'convert' if converts else 'roll'}, or give a --filter such as --filter 'plant/#'"
+        )
+    trio.run(_change_all, server, names, topic_filter, converts, as_json)
 
 
-async def _seal_all(server: str, names: tuple[str, ...], topic_filter: str | None, wait: bool, as_json: bool) -> None:
+async def _change_all(
+    server: str, names: tuple[str, ...], topic_filter: str | None, converts: bool, as_json: bool
+) -> None:
     import trio
 
     from shards.errors import StorageError, StorageFailedError
 
+    done_word = "converted" if converts else "rolled"
     failed = 0
     async with connect(server) as client:
+        change: Callable[[str], Awaitable[ShardInfo]] = client.convert if converts else client.roll
         wanted = list(dict.fromkeys([*names, *await _matching(client, topic_filter)]))
         waiting = iter(wanted)
         done = 0
 
-        async def seal_some() -> None:
+        async def change_some() -> None:
             nonlocal done, failed
             for name in waiting:
                 try:
-                    info = await client.seal(name, wait=wait)
+                    info = await change(name)
                 except StorageFailedError:
                     raise
                 except StorageError as error:
@@ -64,24 +86,24 @@ async def _seal_all(server: str, names: tuple[str, ...], topic_filter: str | Non
                     failed += 1
                     note("journal", f"{name}: {error}")
                 else:
-                    _tell(info, wait=wait, as_json=as_json)
+                    _tell(info, converts=converts, as_json=as_json)
                 done += 1
 
         async def show() -> None:
             await trio.sleep(_SILENT_S)
-            with progress("shards sealed", len(wanted)) as tick:
+            with progress(f"shards {done_word}", len(wanted)) as tick:
                 while True:
                     tick(done)
                     await trio.sleep(0.2)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(show)
-            async with trio.open_nursery() as sealing:
+            async with trio.open_nursery() as changing:
                 for _ in range(min(_AT_ONCE, len(wanted))):
-                    sealing.start_soon(seal_some)
+                    changing.start_soon(change_some)
             nursery.cancel_scope.cancel()
     if failed:
-        raise CommandError(f"{failed} of {len(wanted)} shards could not be sealed")
+        raise CommandError(f"{failed} of {len(wanted)} shards could not be {done_word}")
 
 
 async def _matching(client: Client, topic_filter: str | None) -> list[str]:
@@ -90,25 +112,25 @@ async def _matching(client: Client, topic_filter: str | None) -> list[str]:
     return [info.name for info in await client.list_shards(topic_filter)]
 
 
-def _tell(info: ShardInfo, *, wait: bool, as_json: bool) -> None:
+def _tell(info: ShardInfo, *, converts: bool, as_json: bool) -> None:
     if as_json:
         write_json(info)
         return
-    write_text(outcome_for_people(info, wait=wait))
+    write_text(outcome_for_people(info, converts=converts))
 
 
-def outcome_for_people(info: ShardInfo, *, wait: bool) -> str:
+def outcome_for_people(info: ShardInfo, *, converts: bool) -> str:
     """Up to which offset a shard is sealed or closed now; records that were appended since are not included."""
     from shards.model import SegmentKind
 
     files = [segment for segment in info.segments if segment.kind is SegmentKind.PARQUET]
-    closed = max((segment.next_offset for segment in info.segments if segment.sealed), default=info.start_offset)
-    if not wait:
+    closed = max((segment.next_offset for segment in info.segments if segment.closed), default=info.start_offset)
+    if not converts:
         what = f"closed up to offset {closed}"
     elif files:
         what = f"sealed up to offset {files[-1].next_offset}"
     else:
-        what = f"nothing to seal; closed up to offset {closed}"
+        what = f"nothing to convert; closed up to offset {closed}"
     # The reply has only the newest segments; older ones may be left out.
     over = "over " if info.segments and info.segments[0].base_offset > info.start_offset else ""
     return f"{info.name}: {what}, {over}{len(files)} Parquet {'file' if len(files) == 1 else 'files'}"
