@@ -16,11 +16,11 @@ from shards.back_off import BackOff
 
 
 class BreakerState(enum.StrEnum):
-    """Whether a sink is sent records."""
+    """Whether a sink is sent records. The values are the words that operators see."""
 
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half open"
+    CLOSED = "ok"
+    OPEN = "down"
+    HALF_OPEN = "retrying"
 
 
 @attrs.frozen(slots=True, kw_only=True)

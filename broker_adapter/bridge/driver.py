@@ -36,7 +36,7 @@ from shards.seams.clock import Clock, SystemClock
 STANDING_BY: Final = "standing by"
 """Another process drives the bridge, or the store cannot be reached."""
 
-DRIVER_STATES: Final = (STANDING_BY, "starting", "closed", "half open", "open", "paused")
+DRIVER_STATES: Final = (STANDING_BY, "starting", *BreakerState, "paused")
 """The states of a candidate: standing by, or, as the driver, one of the others."""
 
 _PAUSE_S: Final = 0.5

@@ -77,7 +77,7 @@ class QueueInfo:
         name: Name of the queue.
         shard: Name of the shard with the waiting records.
         shard_id: Id of the shard.
-        state: ``closed``: the sink accepts records; ``open``: it is not available; ``half open``: it is being tried;
+        state: ``ok``: the sink accepts records; ``down``: it is not available; ``retrying``: it is being tried again;
             ``starting``, ``draining`` and ``idle`` of drivers that begin or drain once; ``paused``; ``not driven``;
             ``unknown`` if only the shard of the queue is known.
         reason: Why the sink is not available, or why no driver runs the queue; empty otherwise.

@@ -49,7 +49,7 @@ async def waiting(drain: QueueDrain) -> Sequence[StoredRecord]:
 
 async def report(adapter: StorageAdapter, drain: QueueDrain) -> None:
     """Store the drain's counts, as its driver does now and then."""
-    status = Status("driver", "closed", 0, "", 0, drain.counts, drain.offset, 0.0, 0.0, 0)
+    status = Status("driver", "ok", 0, "", 0, drain.counts, drain.offset, 0.0, 0.0, 0)
     await adapter.put_state(names.status_key(NAME), encode(status))
 
 

@@ -233,7 +233,7 @@ async def test_a_queue_of_a_program_before_goes_on_where_it_was(adapter: Storage
     definition = Definition("0123456789abcdef", info.shard_id, {}, purged_count=2)
     await adapter.put_state(names.definition_key(NAME), encode(definition))
     await adapter.commit_cursor(names.shard_of(NAME), QUEUE_CURSOR, 7)
-    status = Status("driver", "closed", 0, "", 0, Counts(confirmed=3), 3, 0.0, 0.0, 0)
+    status = Status("driver", "ok", 0, "", 0, Counts(confirmed=3), 3, 0.0, 0.0, 0)
     await adapter.put_state(names.status_key(NAME), encode(status))
     assert (await look(adapter, NAME)).depth.record_count == 3
     drain = await driven(adapter)

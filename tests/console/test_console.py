@@ -187,25 +187,29 @@ async def test_the_rules_of_brokers_are_shown_and_follow_each_change(served: Ser
 
 
 async def test_a_queue_says_first_how_its_sink_is_and_why(served: Served, browser: Browser) -> None:
-    """One whose sink was out was told as `0 % of 400 drained`, one that kept up flipped between that and `empty`."""
+    """One whose sink was out was shown as `0 % of 400 drained`, one that kept up flipped between that and `empty`."""
     progress = "document.querySelector('[data-queue=plant] progress').hidden"
     async with open_adapter(f"journal://127.0.0.1:{served.ports['tcp']}") as adapter:
         await filled(adapter, *[b"row"] * 400)
-        await told(adapter, "open", reason="http://sink: Connection refused")
+        await told(adapter, "down", reason="http://sink: Connection refused")
         page = await browser.page(url(served, "#/queues"))
         await page.says("sink is out")
         await page.says("by broker-1 · http://sink: Connection refused · next attempt at")
         await page.says("400 records wait")
         assert await page.ask(progress) is True
-        await told(adapter, "closed", done_offset=20)
+        await told(adapter, "ok", done_offset=20)
         await page.says("delivering")
         await page.says("5 % of 400 drained")
-        await told(adapter, "closed", done_offset=400)
+        await told(adapter, "ok", done_offset=400)
         await page.says("keeps up")
         assert await page.ask(progress) is True
         assert "drained" not in await page.ask("document.querySelector('[data-queue=plant] .head').innerText")
-        await told(adapter, "closed", done_offset=400, age_s=60)
-        await page.says("nobody drives it")
+        await told(adapter, "ok", done_offset=400, age_s=60)
+        await page.says("no bridge drives it")
+        state = "document.querySelector('[data-queue=plant]').dataset.state"
+        assert await page.ask(state) == "unused", "an empty queue without a driver is no alarm"
+        await filled(adapter, b"row")
+        await page.until(f"{state} === 'not driven'")
     assert page.errors == []
 
 

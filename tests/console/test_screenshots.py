@@ -103,6 +103,6 @@ async def work(served: Served) -> None:
                 if values:
                     await client.append(handles[name], batch_of(*values, timestamp_us=served.engine.now_us()))
             drained = min(WAITING, drained + 60)
-            await told(adapter, "closed", done_offset=drained, queue="warehouse")
-            await told(adapter, "open", reason=_OUTAGE, queue="cloud-archive")
+            await told(adapter, "ok", done_offset=drained, queue="warehouse")
+            await told(adapter, "down", reason=_OUTAGE, queue="cloud-archive")
             await trio.sleep(_TICK_S)

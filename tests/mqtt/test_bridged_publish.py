@@ -26,7 +26,7 @@ SHARD = names.shard_of("warehouse")
 
 @asynccontextmanager
 async def no_sink(_context: SinkContext) -> AsyncIterator[Sink]:
-    raise AssertionError("nobody drives this bridge")
+    raise AssertionError("no process drives this bridge")
     yield
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from broker_adapter.cache_queue.cli.view import QueueView, outcomes, put_in
 from journal.telemetry.exposition import Family, Labels, counters, gauges, page_of
 
-STATES: Final = ("closed", "half open", "open", "paused", "starting", "not driven", "draining", "idle")
+STATES: Final = ("ok", "retrying", "down", "paused", "starting", "not driven", "draining", "idle")
 """States of a queue; exactly one of them has the value 1. A state that is not in this list is shown as well."""
 
 _UNWRITTEN: Final = ("rejected", "dropped_newest")

@@ -138,7 +138,7 @@ class World:
 
     async def wait_out(self) -> None:
         """Wait until the bridge has found out that the sink is out."""
-        await self.wait_queue(lambda state: state.status is not None and state.status.state in ("open", "half open"))
+        await self.wait_queue(lambda state: state.status is not None and state.status.state in ("down", "retrying"))
 
     async def publish(self, count: int) -> None:
         """Wait until each publisher has had so many more messages acknowledged."""

@@ -141,7 +141,7 @@ async def held(adapter: StorageAdapter, *, updated_us: int = 0, reason: str = "r
     now_us = time.time_ns() // 1000
     counts = Counts(confirmed=1, dead_lettered=2, dropped_oldest=3, expired=4, lost=5)
     status = Status(
-        "broker-1", "open", now_us - 9_000_000, reason, now_us + 30_000_000, counts, 15, 3.0, 5.0, updated_us or now_us
+        "broker-1", "down", now_us - 9_000_000, reason, now_us + 30_000_000, counts, 15, 3.0, 5.0, updated_us or now_us
     )
     await adapter.put_state(names.status_key(NAME), encode(status))
     shard = await adapter.describe_shard(names.shard_of(NAME))
@@ -167,7 +167,7 @@ def test_list_tells_rates_and_state_as_the_driver_does(store: Store) -> None:
     began_s = time.monotonic()
     line = store.queue("list").out.splitlines()[-1]
     assert time.monotonic() - began_s < 1, "nothing had to be measured"
-    assert line.split()[-4:] == ["3.0/s", "5.0/s", "open", "broker-1"]
+    assert line.split()[-4:] == ["3.0/s", "5.0/s", "down", "broker-1"]
 
 
 def test_a_driver_that_says_nothing_any_more_is_not_believed(store: Store) -> None:
@@ -185,7 +185,7 @@ def test_list_as_json_has_everything(store: Store) -> None:
     store.do(held)
     told = json.loads(store.queue("list", "--json").out)
     assert (told["queue"], told["records"], told["first_offset"], told["next_offset"]) == (NAME, 3, 1, 4)
-    assert (told["state"], told["holder"], told["epoch"], told["reason"]) == ("open", "broker-1", 4, "refused")
+    assert (told["state"], told["holder"], told["epoch"], told["reason"]) == ("down", "broker-1", 4, "refused")
     assert (told["in_rate"], told["out_rate"], told["rates_measured_over_s"]) == (3.0, 5.0, 0.0)
     assert told["time_to_drain_s"] == 1.5
     assert told["counts"] == {
@@ -405,7 +405,7 @@ async def test_a_drain_waits_for_what_waited_and_tells_of_the_outage(
 
         async def drive() -> None:
             async with QueueLease(adapter, NAME, "broker-1").hold():
-                await queues.told(adapter, "open", reason="refused")
+                await queues.told(adapter, "down", reason="refused")
                 while not (await look(adapter, NAME)).definition.wake_count:
                     await trio.sleep(0.05)
                 await trio.sleep(0.7)

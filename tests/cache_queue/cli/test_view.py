@@ -41,7 +41,7 @@ def state(
 
 
 def status(holder: str = "broker-1", age_s: int = 0) -> Status:
-    return Status(holder, "open", 0, "", 0, Counts(), 0, 1.0, 2.0, NOW_US - age_s * 1_000_000)
+    return Status(holder, "down", 0, "", 0, Counts(), 0, 1.0, 2.0, NOW_US - age_s * 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_rates_are_measured_between_two_looks() -> None:
 @pytest.mark.parametrize(
     ("seen", "doing", "driven_by"),
     [
-        (state(status=status()), "open", "broker-1"),
+        (state(status=status()), "down", "broker-1"),
         (
             state(status=status(age_s=60)),
             "not driven",

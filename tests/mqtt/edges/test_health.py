@@ -304,7 +304,7 @@ async def test_metrics_tell_what_is_done_for_bridges(tmp_path: Path) -> None:
         }
 
     async with broker_process(tmp_path, "--config", str(config), *ALONE) as broker:
-        wanted = {"out": "open", "files": "closed"}
+        wanted = {"out": "down", "files": "ok"}
         await until(broker, "/metrics", lambda answer: states(answer) == wanted)
         assert (await ask(broker, "/readyz")).status == 200, "a sink that is out is no reason to send clients away"
         assert await broker.stop() == 0

@@ -31,7 +31,7 @@ async def view(adapter: StorageAdapter) -> QueueView:
 
 @pytest.mark.parametrize(
     ("state", "reason", "age_s"),
-    [("closed", "", 0), ("open", "http://sink: Connection refused", 0), ("half open", "", 0), ("closed", "", 60)],
+    [("ok", "", 0), ("down", "http://sink: Connection refused", 0), ("retrying", "", 0), ("ok", "", 60)],
 )
 async def test_a_queue_is_told_as_its_driver_and_its_operator_see_it(
     tmp_path: Path, state: str, reason: str, age_s: int

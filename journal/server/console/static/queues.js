@@ -14,17 +14,17 @@ const INTERVAL_MS = 2000;
 const KEEPS_UP_S = 10;
 
 const STATES = {
-  closed: "delivering",
-  open: "sink is out",
-  "half open": "trying the sink again",
+  ok: "delivering",
+  down: "sink is out",
+  retrying: "trying the sink again",
   starting: "starting",
   draining: "being drained",
   idle: "drained",
   paused: "paused",
-  "not driven": "nobody drives it",
+  "not driven": "no bridge drives it",
   unknown: "state not known",
 };
-const LEAVING = new Set(["closed", "draining", "unknown"]);
+const LEAVING = new Set(["ok", "draining", "unknown"]);
 
 export function openQueues({ main, api, parameters, signal }) {
   const after = parameters.get("after") ?? "";
@@ -102,7 +102,8 @@ class Card {
     const keepsUp = leaves && queue.state !== "unknown" && (depth === 0 || depth <= out * KEEPS_UP_S);
     setText(this.#state, STATES[queue.state] ?? queue.state);
     setText(this.#why, why(queue));
-    this.element.dataset.state = queue.state;
+    // An empty queue without a driver, as of a bridge that was removed, is no alarm.
+    this.element.dataset.state = queue.state === "not driven" && depth === 0 ? "unused" : queue.state;
     // The start of the backlog is not known: progress is relative to the highest depth that this page has seen.
     this.#highest = depth === 0 || keepsUp ? 0 : Math.max(this.#highest, depth);
     const part = this.#highest === 0 ? 1 : 1 - depth / this.#highest;
