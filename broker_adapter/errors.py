@@ -26,6 +26,7 @@ from journal.protocol.errors import (
 )
 from shards.errors import (
     BatchError,
+    ConversionFailedError,
     CorruptionError,
     CursorConflictError,
     DataDirectoryError,
@@ -39,7 +40,6 @@ from shards.errors import (
     OffsetConflictError,
     OffsetOutOfRangeError,
     OverloadedError,
-    ConversionFailedError,
     SequenceGapError,
     SequenceLostError,
     ShardDamagedError,
@@ -57,6 +57,7 @@ __all__ = [
     "AuthenticationError",
     "BatchError",
     "ConnectionLostError",
+    "ConversionFailedError",
     "CorruptionError",
     "CursorConflictError",
     "DataDirectoryError",
@@ -76,7 +77,6 @@ __all__ = [
     "ProtocolError",
     "QuotaExceededError",
     "RemoteProtocolError",
-    "ConversionFailedError",
     "SequenceGapError",
     "SequenceLostError",
     "ServerRestoredError",

@@ -26,7 +26,7 @@ from journal.engine.wal.entry import (
     decode_entry_size,
     decode_group_header,
 )
-from journal.engine.wal.entry_payloads import Decision, Converted, ShardCreated, ShardDeleted, Trimmed, decode_payload
+from journal.engine.wal.entry_payloads import Converted, Decision, ShardCreated, ShardDeleted, Trimmed, decode_payload
 from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path, list_journal_files
 from journal.engine.wal.recovery import Verdict, check_payload, judge
 from shards.errors import CorruptionError, FormatVersionError

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from shards.format.checksum import crc32c
 from shards.parquet.log_rows import BUFFER_BYTES, ROW_GROUP_BYTES, LogReader, LogRows
 from shards.parquet.schema import (
-    FORMAT_VERSION,
-    SCHEMA,
     CHECKSUMS,
     CHECKSUMS_MAGIC,
+    FORMAT_VERSION,
+    SCHEMA,
     TAIL,
     WRITER_OPTIONS,
     RowGroupEntry,

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from shards.errors import CorruptionError, FormatVersionError
 from shards.format.checksum import crc32c
 from shards.parquet.schema import (
+    CHECKSUMS,
+    CHECKSUMS_MAGIC,
     FORMAT_VERSION,
     MAGIC,
     METADATA_PREFIX,
     SCHEMA,
-    CHECKSUMS,
-    CHECKSUMS_MAGIC,
     TAIL,
     SegmentMetadata,
 )
@@ -248,12 +248,12 @@ class FileEnd:
             missing_at = footer_at - CHECKSUMS.size
             tail = file.pread(tail_at - missing_at, missing_at) + tail
             tail_at = missing_at
-        checksums_magic, footer_crc, index_crc = CHECKSUMS.unpack_from(tail, footer_at - CHECKSUMS.size - tail_at)
-        if checksums_magic != CHECKSUMS_MAGIC:
+        found_magic, footer_crc, index_crc = CHECKSUMS.unpack_from(tail, footer_at - CHECKSUMS.size - tail_at)
+        if found_magic != CHECKSUMS_MAGIC:
             raise CorruptionError(
                 path,
                 footer_at - CHECKSUMS.size,
-                f"expected {CHECKSUMS_MAGIC!r}, which sealed segments have before the footer, found {checksums_magic!r}",
+                f"expected {CHECKSUMS_MAGIC!r}, which sealed segments have before the footer, found {found_magic!r}",
             )
         footer = tail[footer_at - tail_at :]
         found_crc = crc32c(memoryview(footer)[: -TAIL.size])

@@ -304,7 +304,9 @@ def test_the_life_of_a_shard(server: Server) -> None:
     assert "(durable)" in server.journal("append", name, given=b"2\n3\n")
     assert server.journal("read", name) == "0\n1\n2\n3\n"
     assert "closed up to offset 4" in server.journal("shard", "roll", name)
-    assert server.journal("shard", "convert", "--filter", "life/#") == f"{name}: sealed up to offset 4, 1 Parquet file\n"
+    assert (
+        server.journal("shard", "convert", "--filter", "life/#") == f"{name}: sealed up to offset 4, 1 Parquet file\n"
+    )
 
     (listed,) = (json.loads(line) for line in server.journal("shard", "list", "life/#", "--json").splitlines())
     assert "segments" not in listed, "a list does not look at them"

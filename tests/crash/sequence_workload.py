@@ -1,7 +1,7 @@
 """The workload of the failure sequences: that of `simulated_workload` with commits, resends, checkpoints and clocks.
 
-What its clients find wrong while no call has failed is a broken promise too: conversion that fails on a sound disk, a time
-that falls, an acknowledgement that says more than what is stored.
+What its clients find wrong while no call has failed is a broken promise too: a conversion that fails on a sound disk, a
+time that falls, an acknowledgement that says more than what is stored.
 """
 
 from __future__ import annotations

@@ -13,7 +13,13 @@ import trio
 
 from journal.engine import Engine
 from journal.protocol.frames import ACK, ACK_DUPLICATE, build_append
-from shards.errors import DiskFullError, OffsetOutOfRangeError, ConversionFailedError, StaleEpochError, StorageFailedError
+from shards.errors import (
+    ConversionFailedError,
+    DiskFullError,
+    OffsetOutOfRangeError,
+    StaleEpochError,
+    StorageFailedError,
+)
 from shards.format.batch import encode_values, read_records
 from shards.format.record import Gap, StoredRecord
 from shards.model import AckLevel, Appended, Mode, SegmentKind, ShardConfig

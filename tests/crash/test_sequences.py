@@ -39,9 +39,9 @@ SEEDS = 12
 FOUND = (770051, 4200013, 2112596931, 55510066, 91200057)
 """Seeds that found a defect, of the engine or of the checks.
 
-A trim under a conversion that was called a failing disk; a right mark that was called damage; a log file that was put back
-after a start had rightly done without it, and was called left over; a Parquet file of a deleted shard that could not be
-removed and was forgotten; a gap between recycled journal files that the offline check called damage.
+A trim under a conversion that was called a failing disk; a right mark that was called damage; a log file that was put
+back after a start had rightly done without it, and was called left over; a Parquet file of a deleted shard that could
+not be removed and was forgotten; a gap between recycled journal files that the offline check called damage.
 """
 FOUND_IN_SHORT_STEPS = (55510008, 330011326, 440000144)
 """The same, with long work in short steps: a client that sent a batch again without those before it; records that were

@@ -7,6 +7,7 @@ from pathlib import Path
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import (
     KINDS,
+    Converted,
     CursorCommitted,
     CursorDeleted,
     Decision,
@@ -16,7 +17,6 @@ from journal.engine.wal.entry_payloads import (
     ProducerOpened,
     ProducerUsed,
     Rolled,
-    Converted,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,

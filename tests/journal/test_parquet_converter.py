@@ -24,7 +24,7 @@ from journal.engine.parquet.converter import WorkerConverter
 from journal.engine.parquet.worker import answer
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import ConfigurationError
-from shards.errors import CorruptionError, ConversionFailedError
+from shards.errors import ConversionFailedError, CorruptionError
 from shards.model import SegmentKind, ShardConfig
 from shards.seams.file_system import OsFileSystem
 from shards.segments.conversion_plan import ConversionPlan

@@ -23,7 +23,7 @@ from journal.engine.wal.disk import InlineDisk
 from journal.engine.wal.entry_payloads import Converted
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.settings.values import MIB
-from shards.errors import CorruptionError, InvalidRequestError, ConversionFailedError, ShardNotFoundError
+from shards.errors import ConversionFailedError, CorruptionError, InvalidRequestError, ShardNotFoundError
 from shards.model import Mode, Retention, SegmentKind, ShardConfig
 from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
@@ -234,7 +234,9 @@ async def test_what_is_trimmed_while_it_is_written_is_not_kept() -> None:
         assert engine.parts.conversion.sealed_segments == 0
 
 
-@pytest.mark.parametrize("failure", [ConversionFailedError("No such file"), CorruptionError("log", 0, "ends here")], ids=type)
+@pytest.mark.parametrize(
+    "failure", [ConversionFailedError("No such file"), CorruptionError("log", 0, "ends here")], ids=type
+)
 async def test_a_conversion_that_fails_because_of_a_trim_is_no_failure(
     failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -547,7 +549,7 @@ async def test_a_conversion_that_fails_is_tried_again_after_a_pause(autojump_clo
 async def test_a_log_removed_before_its_conversion_reads_it_is_no_failure_and_holds_up_no_other_segment(
     delete: bool, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trim removed the log that a conversion had not opened yet; this counted as a failing disk, and all conversion paused."""
+    """A trim removed the log before its conversion opened it; this counted as a failing disk, and conversion paused."""
     files = SimulatedFileSystem()
     gate = Gate(files)
     async with opened(files, converter=gate) as engine:

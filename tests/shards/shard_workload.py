@@ -44,9 +44,9 @@ steps = _any_steps | st.tuples(_any_steps, st.just(_LARGE), _any_steps).map(
     lambda parts: [*parts[0], *parts[1], *parts[2]]
 )
 """Half of them pass the size from which a segment has an index."""
-conversion_steps = _conversion_steps | st.tuples(_conversion_steps, st.just([*_LARGE, Step("roll", 0)]), _conversion_steps).map(
-    lambda parts: [*parts[0], *parts[1], *parts[2]]
-)
+conversion_steps = _conversion_steps | st.tuples(
+    _conversion_steps, st.just([*_LARGE, Step("roll", 0)]), _conversion_steps
+).map(lambda parts: [*parts[0], *parts[1], *parts[2]])
 """The same, with log segments that become Parquet segments."""
 
 

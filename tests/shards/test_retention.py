@@ -15,7 +15,7 @@ class Segment:
     next_offset: int
     size_bytes: int
     newest_append_us: int
-    sealed: bool = True
+    closed: bool = True
 
 
 SECOND_US = 1_000_000
@@ -23,7 +23,7 @@ SECOND_US = 1_000_000
 
 @st.composite
 def segments_of_a_shard(draw: st.DrawFn) -> list[Segment]:
-    """Segments as a shard has them: adjoining, ages falling, the last one active or sealed."""
+    """Segments as a shard has them: adjoining, ages falling, the last one active or closed."""
     segments: list[Segment] = []
     offset = draw(st.integers(0, 5))
     append_us = 0
@@ -48,7 +48,7 @@ def test_without_a_bound_nothing_is_due(segments: list[Segment], now_us: int) ->
 
 
 @given(retention=retentions, segments=segments_of_a_shard(), now_us=times)
-def test_only_whole_sealed_segments_are_due(retention: Retention, segments: list[Segment], now_us: int) -> None:
+def test_only_whole_closed_segments_are_due(retention: Retention, segments: list[Segment], now_us: int) -> None:
     offset = due(retention, segments, now_us)
     borders = {segment.base_offset for segment in segments} | {segment.next_offset for segment in segments} | {0}
     assert offset in borders
@@ -61,7 +61,7 @@ def test_what_stays_passes_no_bound_unless_it_is_active(
 ) -> None:
     offset = due(retention, segments, now_us)
     left = [segment for segment in segments if segment.base_offset >= offset and segment.next_offset > offset]
-    if left and left[0].sealed:
+    if left and left[0].closed:
         assert not retention.max_age_s or now_us - left[0].newest_append_us <= retention.max_age_s * SECOND_US
         assert not retention.max_bytes or sum(s.size_bytes for s in left) <= retention.max_bytes
         assert not retention.max_records or left[-1].next_offset - left[0].base_offset <= retention.max_records
@@ -122,7 +122,7 @@ def test_the_first_bound_that_is_passed_wins(retention: Retention, offset: int) 
     assert due(retention, [OLD, NEWER, ACTIVE], 100 * SECOND_US) == offset
 
 
-def test_a_shard_of_sealed_segments_only_may_lose_all_of_them() -> None:
+def test_a_shard_of_closed_segments_only_may_lose_all_of_them() -> None:
     assert due(Retention(max_age_s=1), [OLD, NEWER], 100 * SECOND_US) == 20
 
 

@@ -7,7 +7,18 @@ import hypothesis.strategies as st
 from shards.format.record import Record
 from shards.seams.clock import ManualClock
 from tests.spark.history_model import Comparison, Question
-from tests.spark.history_player import Append, Checkpoint, Close, Crash, Delete, Restart, Convert, Step, SwitchMode, Trim
+from tests.spark.history_player import (
+    Append,
+    Checkpoint,
+    Close,
+    Convert,
+    Crash,
+    Delete,
+    Restart,
+    Step,
+    SwitchMode,
+    Trim,
+)
 
 PLAIN, FOREIGN, FOLDED, SWITCHED = "plant/a", "größe/µ 100%/水", "fold/0", "switched"
 SHARDS = (PLAIN, FOREIGN, FOLDED, SWITCHED)
@@ -61,7 +72,13 @@ _rounds = st.tuples(
     appends,
     st.sampled_from(SHARDS).flatmap(
         lambda name: st.sampled_from(
-            [(), (Convert(name),), (Convert(name), Trim(name, 0.3)), (Close(name),), (Convert(name), Trim(name, 0.6, True))]
+            [
+                (),
+                (Convert(name),),
+                (Convert(name), Trim(name, 0.3)),
+                (Close(name),),
+                (Convert(name), Trim(name, 0.6, True)),
+            ]
         )
     ),
     st.one_of(appends, changes),

@@ -36,7 +36,9 @@ def at(server: str, work: Callable[[StorageAdapter], Awaitable[_Result]]) -> _Re
     return trio.run(main)
 
 
-def fill(server: str, queue: str, records: Sequence[Record], *, convert: bool = False, mode: Mode | None = None) -> None:
+def fill(
+    server: str, queue: str, records: Sequence[Record], *, convert: bool = False, mode: Mode | None = None
+) -> None:
     """Put records into a queue, which is made if it is not there; perhaps convert all that it has then."""
 
     async def work(adapter: StorageAdapter) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from broker_adapter import StorageAdapter
 from broker_adapter.engines.embedded import open_embedded
-from journal.settings.server import LimitsConfig, ConversionConfig, ServerConfig, StorageConfig
+from journal.settings.server import ConversionConfig, LimitsConfig, ServerConfig, StorageConfig
 from journal.settings.values import MIB
 from shards.format.record import Record
 from spark_export.conditions import Condition

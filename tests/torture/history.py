@@ -201,7 +201,7 @@ class Death(Operation):
 
 @attrs.frozen(kw_only=True)
 class Event(Operation):
-    """Something that is not judged, and may explain what is: a start, a fault that was injected, a conversion, a new mode.
+    """Something that is not judged, and may explain what is: a start, an injected fault, a conversion, a new mode.
 
     Attributes:
         what: In words.

@@ -3,8 +3,8 @@
     python -m tests.torture.worker HOST:PORT HISTORY SEED NAME
 
 Its clients append, read, subscribe alone and in groups, commit changes together, compare and set state and cursors,
-switch modes, convert and trim. Each client lives for a moment and is followed by another; its connections are cut now and
-then. The server may be stopped, killed or broken meanwhile.
+switch modes, convert and trim. Each client lives for a moment and is followed by another; its connections are cut at
+times. The server may be stopped, killed or broken meanwhile.
 """
 
 from __future__ import annotations

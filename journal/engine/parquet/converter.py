@@ -21,7 +21,7 @@ import trio
 
 import journal
 from journal.settings.values import ConfigurationError
-from shards.errors import CorruptionError, ConversionFailedError
+from shards.errors import ConversionFailedError, CorruptionError
 from shards.extras import install_command
 from shards.segments.conversion_plan import ConversionPlan, SealedFile
 
@@ -131,7 +131,9 @@ class WorkerConverter:
         try:
             return msgspec.json.decode(line, type=Answer)
         except msgspec.DecodeError as error:
-            raise ConversionFailedError(f"the process that writes Parquet files answered {line[:80]!r}: {error}") from error
+            raise ConversionFailedError(
+                f"the process that writes Parquet files answered {line[:80]!r}: {error}"
+            ) from error
 
     async def _receive_line(self, process: trio.Process) -> bytes:
         """The next line, or nothing when the process has closed its output."""

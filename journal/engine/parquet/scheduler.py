@@ -1,8 +1,8 @@
 """Conversion: closed log segments become Parquet files, one after the other, in the background.
 
 This module decides which segment is next, handles failed conversions, and serves callers that wait for a conversion. A
-`ParquetConverter` writes the file and `SegmentFiles` moves it into place. It is valid from the moment that a `Converted`
-entry is durable; then the log file is removed. At any time exactly one of the two files is valid.
+`ParquetConverter` writes the file and `SegmentFiles` moves it into place. It is valid as soon as a `Converted` entry is
+durable; then the log file is removed. At any time exactly one of the two files is valid.
 No failure here stops the engine: a segment that cannot be converted stays a log file, and no record is lost.
 """
 
@@ -20,11 +20,11 @@ from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
-from journal.engine.wal.entry_payloads import Decision, Rolled, Converted, ShardDeleted, Trimmed
+from journal.engine.wal.entry_payloads import Converted, Decision, Rolled, ShardDeleted, Trimmed
 from journal.engine.write.commands import Commands
 from journal.settings.server import ConversionConfig
 from shards.back_off import BackOff
-from shards.errors import CorruptionError, InvalidRequestError, ConversionFailedError, StorageError, StorageFailedError
+from shards.errors import ConversionFailedError, CorruptionError, InvalidRequestError, StorageError, StorageFailedError
 from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.segments.log_segment import LogSegment
 from shards.segments.shard import Shard
@@ -147,8 +147,8 @@ class ParquetScheduler:
         """
         if self._converter is None:
             raise InvalidRequestError(
-                "segments are not converted to Parquet here: conversion.enabled is false in the configuration; send the "
-                "request without waiting"
+                "segments are not converted to Parquet here: conversion.enabled is false in the configuration; "
+                "switch it on, or only roll the shard"
             )
 
     async def wait_until_sealed(self, shard: Shard, up_to: int) -> None:

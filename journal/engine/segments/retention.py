@@ -159,7 +159,10 @@ class SegmentRetention:
 
     def _is_for_conversion(self, active: Segment, now_us: int) -> bool:
         """Whether the active segment is old and large enough to be closed, so that it is converted to Parquet."""
-        return self._is_for_conversion_one_day(active) and now_us - active.created_us > self._conversion.max_age_s * 1_000_000
+        return (
+            self._is_for_conversion_one_day(active)
+            and now_us - active.created_us > self._conversion.max_age_s * 1_000_000
+        )
 
     def _is_for_conversion_one_day(self, active: Segment) -> bool:
         """Whether it will be, at some age."""

@@ -15,6 +15,7 @@ from journal.engine.state.node_record import NodeKey, put_number, read_number
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.wal.entry import Entry, Kind
 from journal.engine.wal.entry_payloads import (
+    Converted,
     CursorCommitted,
     CursorDeleted,
     Decision,
@@ -24,7 +25,6 @@ from journal.engine.wal.entry_payloads import (
     ProducerOpened,
     ProducerUsed,
     Rolled,
-    Converted,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,

@@ -12,12 +12,12 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry_payloads import (
+    Converted,
     CursorCommitted,
     CursorDeleted,
     ProducerDeleted,
     ProducerUsed,
     Rolled,
-    Converted,
     ShardConfigured,
     ShardCreated,
     ShardDeleted,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from journal.engine.wal.entry_payloads import (
+    Converted,
     CursorDeleted,
     Decision,
     ProducerDeleted,
-    Converted,
     ShardConfigured,
     ShardDeleted,
     StateDeleted,

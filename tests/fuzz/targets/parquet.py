@@ -13,11 +13,11 @@ from shards.format.checksum import crc32c
 from shards.format.record import Record
 from shards.parquet import verification
 from shards.parquet.reading import SealedReader
-from shards.parquet.schema import MAGIC, CHECKSUMS, CHECKSUMS_MAGIC, TAIL, WRITER_OPTIONS
+from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, MAGIC, TAIL, WRITER_OPTIONS
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches
-from tests.shards.parquet.segments import encode_all, convert, stamp_all
+from tests.shards.parquet.segments import convert, encode_all, stamp_all
 
 _NUMBERS = re.compile(rb"\[" + rb"([0-9]{1,19})," * 7 + rb"( *[0-9]{1,19})\]")
 _PATH = "/sealed/segment.parquet"

@@ -15,10 +15,10 @@ from shards.format.batch import Codec, encode
 from shards.format.checksum import crc32c
 from shards.format.record import Record
 from shards.parquet.reading import SealedReader
-from shards.parquet.schema import SCHEMA, CHECKSUMS, CHECKSUMS_MAGIC, TAIL
+from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, SCHEMA, TAIL
 from shards.parquet.verification import verify
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import Sealed, decode_all, records_of, convert, stamp_all
+from tests.shards.parquet.segments import Sealed, convert, decode_all, records_of, stamp_all
 from tests.simulation.file_system import SimulatedFileSystem
 
 RECORDS = [

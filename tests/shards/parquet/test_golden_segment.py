@@ -18,7 +18,7 @@ from shards.format.record import Record, StoredRecord
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA
 from shards.parquet.verification import verify
-from tests.shards.parquet.segments import Sealed, records_of, convert
+from tests.shards.parquet.segments import Sealed, convert, records_of
 from tests.simulation.file_system import SimulatedFileSystem
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "sealed_segment.parquet"

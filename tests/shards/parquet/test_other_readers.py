@@ -12,7 +12,7 @@ import pytest
 from shards.format.batch import Codec, encode
 from shards.format.record import Record, StoredRecord
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import NAME, decode_all, records_of, convert, stamp_all
+from tests.shards.parquet.segments import NAME, convert, decode_all, records_of, stamp_all
 
 RECORDS = [
     Record(

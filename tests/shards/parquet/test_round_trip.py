@@ -28,10 +28,10 @@ from shards.seams.file_system import OsFileSystem
 from tests.shards.batches import NOW_US, record_lists, stamped
 from tests.shards.parquet.segments import (
     batch_lists,
+    convert,
     decode_all,
     encode_all,
     records_of,
-    convert,
     stamp_all,
     write_log,
 )
