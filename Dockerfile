@@ -33,5 +33,5 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:7422/livez', timeout=2)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["journal", "serve", "--data", "/data"]
-# Inside its own network the container asks nobody who they are; publish the port only with a configuration that does.
+# Inside its own network the container accepts clients without authentication; publish the port only with a configuration that does.
 CMD ["--listen", "0.0.0.0:7420", "--set", "access.allow_insecure=true"]

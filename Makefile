@@ -12,7 +12,7 @@ VENV_STAMP := .venv/.installed
 # One Python, the one found above: uv must not download another.
 export UV_PYTHON_DOWNLOADS := never
 
-# Servers, brokers and commands are started by the hundred: compiling all modules anew would triple what each start takes.
+# Servers, brokers and commands are started by the hundred: compiling all modules again would triple the time of each start.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Trust what the machine trusts (as its pip does): a company's own certificate authority is in the system's store.

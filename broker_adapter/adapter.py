@@ -92,7 +92,7 @@ class StorageAdapter(abc.ABC):
     async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
         """Set the mode (memory or file) of the records appended from now on; offsets and order are unbroken.
 
-        Writers and readers go on meanwhile. Must not return until the new mode would survive a crash.
+        Writers and readers continue meanwhile. Must not return until the new mode would survive a crash.
         """
 
     @abc.abstractmethod
@@ -123,7 +123,7 @@ class StorageAdapter(abc.ABC):
         Must not return until the dropped records would stay gone after a crash.
 
         Raises:
-            OffsetOutOfRangeError: ``before_offset`` lies past the shard's end. One below its start does nothing.
+            OffsetOutOfRangeError: ``before_offset`` is past the shard's end. One below its start does nothing.
         """
 
     # Records
@@ -430,7 +430,7 @@ class StorageAdapter(abc.ABC):
     async def end_client(self, name: str) -> int:
         """Close the connections of another client of the store, and with them its shares in groups.
 
-        A client that is alive connects again. Whatever it had sent is either carried out by then or never will be.
+        A client that is alive connects again. Each request that it had sent is carried out by then, or never will be.
 
         Returns:
             How many connections it had.

@@ -45,7 +45,7 @@ async def open_adapter(
         ends_at_restore: When a journal server comes back with data that was restored from a backup, let every call fail
             with `ServerRestoredError` and `StorageAdapter.wait_failed` return, before anything is sent to it. For
             programs that keep positions, versions or records of the store themselves: these may belong to a history
-            that is lost. Without it subscriptions and feeds go on in the restored history.
+            that is lost. Without it subscriptions and feeds continue in the restored history.
         first_within_s: How long to try a server that does not answer at the start, in seconds; None means 10,
             `math.inf` without a limit. A connection that is lost later is retried without a limit.
 

@@ -71,7 +71,7 @@ class Table:
         shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         for column in self.columns:
             is_numeric = column in self.numeric
-            # What does not fit goes on below: a name that is cut cannot be used.
+            # What does not fit continues below: a name that is cut cannot be used.
             shown.add_column(column, justify="right" if is_numeric else "left", no_wrap=is_numeric, overflow="fold")
         for row in self.rows:
             shown.add_row(*(Text(cell) for cell in row))

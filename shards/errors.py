@@ -89,7 +89,7 @@ class ShardExistsError(StorageError):
 
 
 class ShardDamagedError(StorageError):
-    """The shard is stopped because its stored data is damaged; other shards go on."""
+    """The shard is stopped because its stored data is damaged; other shards continue."""
 
     code = "shard_damaged"
 
@@ -224,7 +224,7 @@ class OverloadedError(StorageError):
 
 
 class DiskFullError(StorageError):
-    """The disk is nearly full: appends are refused before it is completely full, reads go on."""
+    """The disk is nearly full: appends are refused before it is completely full, reads continue."""
 
     code = "disk_full"
     retriable = True

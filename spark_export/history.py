@@ -267,7 +267,7 @@ def _missing(snapshot: Snapshot, since: Places, losses: _Losses, lsn: int | None
             losses.add(
                 f"shard {name!r} (id {one.shard_id}), which was read up to offset {one.next_offset}, is not there any "
                 "more: it was deleted, or all of its segments were removed",
-                "to go on without it",
+                "to continue without it",
             )
             missing[name] = one
     return {name: attrs.evolve(one, common_lsn=lower_lsn(one.common_lsn, lsn)) for name, one in missing.items()}
@@ -289,7 +289,7 @@ def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losse
         losses.add(
             f"shard {shard.name!r} was deleted and created again: the one with id {place.shard_id} was read up to "
             f"offset {place.next_offset} and is gone, the one with id {shard.shard_id} is another ({held})",
-            f"to go on with that one from offset {shard.start_offset}",
+            f"to continue with that one from offset {shard.start_offset}",
         )
         return shard.start_offset
     if place is None:
@@ -303,7 +303,7 @@ def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losse
             losses.add(
                 f"shard {shard.name!r} was created after the last run, and its records below offset "
                 f"{shard.start_offset} were trimmed before they were read",
-                "to go on without them",
+                "to continue without them",
             )
         return shard.start_offset
     first = place.next_offset
@@ -319,14 +319,14 @@ def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losse
         losses.add(
             f"shard {shard.name!r} ends at offset {shard.next_offset} but was read up to {first}: the store was set "
             "back to an earlier state",
-            "to go on with what is appended from there on",
+            "to continue with what is appended from there on",
         )
         first = shard.next_offset
     if first < shard.start_offset:
         losses.add(
             f"shard {shard.name!r}: records from offset {first} up to {shard.start_offset} were trimmed before they "
             "were read",
-            "to go on without them",
+            "to continue without them",
         )
         first = shard.start_offset
     return first

@@ -83,7 +83,7 @@ def _other_shards(snapshot: Snapshot, options: SourceOptions) -> set[str]:
         name = min(others)
         found = f"the one of that name has id {ids[name]}" if name in ids else "there is none of that name"
         raise DataLossError(
-            f"shard {name!r} with id {options.shard_ids[name]} is to be read, but {found}: it was deleted; to go on "
+            f"shard {name!r} with id {options.shard_ids[name]} is to be read, but {found}: it was deleted; to continue "
             f"without it, set failOnDataLoss to false"
         )
     return others

@@ -116,7 +116,7 @@ class StreamPosition:
         if version not in range(1, 1 + VERSION):
             raise UnreadableError(
                 f"the checkpoint holds a position of version {version!r}, this program reads versions up to {VERSION}: "
-                f"go on with the program that wrote it, or begin with a new checkpoint ({_shown(found)})"
+                f"continue with the program that wrote it, or begin with a new checkpoint ({_shown(found)})"
             )
         try:
             members = json.loads(zlib.decompress(base64.b64decode(found["packed"]))) if "packed" in found else found

@@ -79,7 +79,7 @@ def next_position(
                 options,
                 f"shard {name!r} (id {one.shard_id}), which was read up to offset {one.next_offset}, is not there any "
                 f"more: it was deleted, or all of its segments were removed",
-                "to go on without it",
+                "to continue without it",
             )
             missing[name] = unseen(one)
     begun = {shard.name: _begin(shard, _place(shard, start), options) for shard in snapshot.shards}
@@ -163,13 +163,13 @@ def stream_ranges(
                 if shard is None
                 else f"the one of that name now has id {shard.shard_id}"
             )
-            _report_loss(options, f"{wanted}, but {found}", "to go on without them")
+            _report_loss(options, f"{wanted}, but {found}", "to continue without them")
             continue
         if shard.next_offset < to.next_offset:
             _report_loss(
                 options,
                 f"{wanted}, but {_held(shard)}: the store was set back to an older state",
-                "to go on with what is there",
+                "to continue with what is there",
             )
         if shard.start_offset > first:
             _report_loss(
@@ -180,7 +180,7 @@ def stream_ranges(
         end_offset = min(to.next_offset, shard.next_offset)
         changed = shard.changed_offset
         if changed is not None and changed < to.next_offset:
-            _report_loss(options, f"{wanted}, but {_restored(changed)}", f"to go on with these from offset {changed}")
+            _report_loss(options, f"{wanted}, but {_restored(changed)}", f"to continue with these from offset {changed}")
             # They are read by the next micro-batch.
             end_offset = min(end_offset, changed)
         first = max(first, shard.start_offset)
@@ -217,7 +217,7 @@ def _begin(shard: ShardSnapshot, position: Position | None, options: SourceOptio
             options,
             f"shard {shard.name!r} (id {shard.shard_id}) was read up to offset {first}, but {_held(shard)}: the store "
             f"was set back to an older state",
-            f"to go on with what is appended from offset {shard.next_offset} on",
+            f"to continue with what is appended from offset {shard.next_offset} on",
         )
         return shard.next_offset
     if first < shard.start_offset:
@@ -243,7 +243,7 @@ def _held(shard: ShardSnapshot) -> str:
 
 
 def _continue_at(offset: int) -> str:
-    return f"to go on from offset {offset}, the first that is there"
+    return f"to continue from offset {offset}, the first that is there"
 
 
 def _report_loss(options: SourceOptions, what: str, way_out: str) -> None:

@@ -83,7 +83,7 @@ def settings_of(definition: Definition) -> QueueSettings:
 async def ensure_queue(adapter: StorageAdapter, name: str, settings: QueueSettings) -> Definition:
     """Create a queue, or change the settings of an existing one. Returns when they apply to all later records.
 
-    If its shard was deleted, the queue begins anew with another id.
+    If its shard was deleted, the queue is empty and has another id.
 
     Raises:
         InvalidNameError: The name is not valid.

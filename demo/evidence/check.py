@@ -95,7 +95,7 @@ class SeenResult:
         again: Copies beyond the first.
         missing: Must be 0: in the store, and not received.
         doubled: Must be 0: copies at a QoS that forbids them.
-        strangers: Must be 0: received, and not published.
+        unpublished: Must be 0: received, and not published.
         in_order: Must be true.
     """
 
@@ -103,7 +103,7 @@ class SeenResult:
     again: int
     missing: int
     doubled: int
-    strangers: int
+    unpublished: int
     in_order: bool
 
 
@@ -118,7 +118,7 @@ class TopicResult:
         lost: Must be 0: acknowledged, and not in the store without an excuse.
         unacknowledged: Must be 0: published, and not answered by a broker.
         doubled: Must be 0: copies in the store at QoS 2.
-        strangers: Must be 0: in the store, and not published.
+        unpublished: Must be 0: in the store, and not published.
         in_order: Must be true: the store's records are in order.
         seen: By subscriber.
     """
@@ -135,7 +135,7 @@ class TopicResult:
     lost: int
     unacknowledged: int
     doubled: int
-    strangers: int
+    unpublished: int
     in_order: bool
     seen: Mapping[str, SeenResult]
 
@@ -156,13 +156,13 @@ class TopicResult:
             "acknowledged and not in the store": self.lost,
             "published and never acknowledged": self.unacknowledged,
             "stored twice": self.doubled,
-            "stored and never published": self.strangers,
+            "stored and never published": self.unpublished,
         }
         for name, each in self.seen.items():
             counts |= {
                 f"not received by {name}": each.missing,
                 f"received twice by {name}": each.doubled,
-                f"received by {name} and never published": each.strangers,
+                f"received by {name} and never published": each.unpublished,
             }
         lines = [f"{self.name}: {count:,} {what}" for what, count in counts.items() if count]
         disordered = [] if self.in_order else ["the store"]
@@ -190,7 +190,7 @@ def check_topic(evidence: TopicEvidence) -> TopicResult:
         lost=len(absent) - len(excused),
         unacknowledged=len(evidence.published) - len(acknowledged) if evidence.qos else 0,
         doubled=copies if evidence.qos == 2 else 0,
-        strangers=_strangers(evidence.published, evidence.found),
+        unpublished=_unpublished(evidence.published, evidence.found),
         in_order=_is_in_order([record.number for record in evidence.found]),
         seen={name: _check_seen(evidence, acknowledged, stored, seen) for name, seen in evidence.seen.items()},
     )
@@ -213,7 +213,7 @@ def _check_seen(evidence: TopicEvidence, acknowledged: set[int], stored: Counter
         again=again,
         missing=len(due - received.keys()) if evidence.qos else 0,
         doubled=doubled,
-        strangers=_strangers(evidence.published, seen.received),
+        unpublished=_unpublished(evidence.published, seen.received),
         in_order=seen.shares or _is_in_order(numbers),
     )
 
@@ -223,7 +223,7 @@ def _is_excused(evidence: TopicEvidence, number: int) -> bool:
     return evidence.may_lose and bool(evidence.gaps) and is_older
 
 
-def _strangers(published: Sequence[Published], others: Sequence[Found] | Sequence[Received]) -> int:
+def _unpublished(published: Sequence[Published], others: Sequence[Found] | Sequence[Received]) -> int:
     return sum(not 0 <= each.number < len(published) or published[each.number].digest != each.digest for each in others)
 
 

@@ -115,7 +115,7 @@ class Users:
         self._hashes = dict(hashes)
         # Checked for user names that do not exist, with the most frequent cost.
         costs = Counter(each.cost for each in self._hashes.values()).most_common(1)
-        self._nobody = PasswordHash(
+        self._no_user = PasswordHash(
             costs[0][0] if costs else Cost(), secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_HASH_BYTES)
         )
 
@@ -125,7 +125,7 @@ class Users:
     def check(self, name: str, password: bytes) -> bool:
         """Whether the user exists and the password is right. Blocks as long for a user that does not exist."""
         found = self._hashes.get(name)
-        return (found or self._nobody).matches(password) and found is not None
+        return (found or self._no_user).matches(password) and found is not None
 
     def hash_of(self, name: str) -> PasswordHash | None:
         """The stored part of a user's password; None for a user that does not exist."""

@@ -257,7 +257,7 @@ class _FilePass:
                 self._report.damage(
                     missing,
                     0,
-                    f"the file is missing: {self._path} says at byte {position} that the journal goes on in it",
+                    f"the file is missing: {self._path} says at byte {position} that the journal continues in it",
                 )
             if (
                 header is not None

@@ -40,7 +40,7 @@ def read(
         shard: Name of the shard.
         start: Where to begin: earliest, latest, an offset, an ISO 8601 time, or a duration back from now (-15m).
         count: Stop after this many records.
-        follow: Go on with records as they are appended.
+        follow: Continue with records as they are appended.
         json: Print whole records, a JSON object a line; a lost range is an object with `gap`.
     """
     import time

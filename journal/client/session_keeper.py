@@ -116,7 +116,7 @@ async def keep_session(
                 reason = error
                 if isinstance(error, ConnectionLostError) and connection is not None and connection.reason is not None:
                     # A call only reports that the connection has ended; the connection has the reason. A refusal is
-                    # its own reason, also if the server has closed the connection before this task went on.
+                    # its own reason, also if the server has closed the connection before this task continued.
                     reason = connection.reason
             nursery.cancel_scope.cancel()
         if began:

@@ -198,7 +198,7 @@ async def _begin_journal(
         await off_loop(begin, limiter=trio.CapacityLimiter(1))
     except OSError as error:
         raise StorageFailedError(
-            f"the journal in {directory.journal} cannot go on in a new file ({error}); nothing was lost. "
+            f"the journal in {directory.journal} cannot continue in a new file ({error}); nothing was lost. "
             f"Free space or repair the disk, then start again"
         ) from error
     return writer

@@ -18,7 +18,7 @@ from shards.errors import StorageError
 
 
 class ProtocolError(StorageError):
-    """The rules of the protocol were broken; the connection cannot go on. The subclass tells which side broke them."""
+    """The rules of the protocol were broken; the connection cannot continue. The subclass tells which side broke them."""
 
     code = "protocol_error"
 

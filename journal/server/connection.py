@@ -389,7 +389,7 @@ class Connection:
 
     def _refuse(self, op: int, correlation: int, error: Exception) -> None:
         if isinstance(error, RemoteProtocolError):
-            # The body is invalid; the frame was complete, so the connection can go on.
+            # The body is invalid; the frame was complete, so the connection can continue.
             self.statistics.count_error(error)
         elif isinstance(error, StorageError):
             self.statistics.count_error(error)

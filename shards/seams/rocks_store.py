@@ -360,7 +360,7 @@ class RocksStore:
         self._is_full = True
         return DiskFullError(
             f"{self._path}: No space left on device; free some space there. Appends are then accepted again without "
-            f"a restart; reads go on"
+            f"a restart; reads continue"
         )
 
     def flush(self) -> None:

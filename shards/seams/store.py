@@ -75,7 +75,7 @@ class OrderedStore(Protocol):
     """An ordered map of bytes to bytes per family.
 
     All methods but `flush` are fast and may be called from one thread (the event loop's). `flush` blocks on the disk
-    without holding the interpreter lock: call it in a thread; reads and writes may go on in the meantime.
+    without holding the interpreter lock: call it in a thread; reads and writes may continue in the meantime.
 
     Raises:
         CorruptionError: By any method, if stored bytes are damaged.

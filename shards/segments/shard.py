@@ -343,7 +343,7 @@ class Shard:
         if self.damage:
             raise ShardDamagedError(
                 f"shard {self.name!r} is stopped because stored data of it is damaged: {self.damage}. "
-                f"Other shards go on; see 'journal check', then restore or delete it"
+                f"Other shards continue; see 'journal check', then restore or delete it"
             )
 
     def info(self, *, with_segments: bool) -> ShardInfo:

@@ -99,7 +99,7 @@ class FairQueue(Generic[T]):
         return len(self._ready) == 1
 
     def next(self) -> T | None:
-        """The shard whose turn it is, None if there is nothing to read."""
+        """The shard to read next, None if there is nothing to read."""
         while self._ready:
             standing = self._ready.popleft()
             standing.queued = False

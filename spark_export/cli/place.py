@@ -56,11 +56,11 @@ class Place:
             path: The directory; None if one word alone was given, which then is not the directory.
             server: The value of `--server`.
             environment: Its JOURNAL_SERVER counts if neither is given.
-            only: The word that stands alone, if one does.
+            only: The only positional argument, if there is just one.
             wanted: What that word is, like "query".
 
         Raises:
-            UsageError: They name none, or the word that stands alone is a journal itself.
+            UsageError: They name none, or the only argument is a journal itself.
         """
         if path is None and only is not None and _is_journal(only):
             raise UsageError(f"{only} has records: name it first and the {wanted} behind it")
@@ -88,7 +88,7 @@ class Place:
 
 
 def _is_journal(path: str) -> bool:
-    """Whether a data directory or a tree of sealed segments lies there."""
+    """Whether there is a data directory or a tree of sealed segments."""
     names = os.listdir(path) if os.path.isdir(path) else []
     return any(name in ("FORMAT", "sealed") or name.startswith("shard=") for name in names)
 

@@ -163,7 +163,7 @@ async def test_records_that_memory_lost_are_shown_nowhere_as_records(tmp_path: P
 
 async def test_the_rules_of_brokers_are_shown_and_follow_each_change(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served, "#/rules"))
-    await page.says("No rules lie in this node")
+    await page.says("No rules are stored in this node")
     table = {"name": "warehouse", "topics": ["plant/#"], "sink": {"type": "http", "url": "(not shown)"}}
     told = {
         "version": 1,

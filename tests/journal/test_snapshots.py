@@ -138,7 +138,7 @@ async def test_a_snapshot_that_cannot_be_made_is_no_failure_of_the_engine(
         await fill(engine)
         with monkeypatch.context() as patch:
             patch.setattr(OsFileSystem, "link", refuse)
-            with pytest.raises(StorageFailedError, match="the server goes on without it"):
+            with pytest.raises(StorageFailedError, match="the server continues without it"):
                 async with engine.parts.snapshots.take():
                     raise AssertionError
         assert list((tmp_path / "data/snapshots").iterdir()) == []

@@ -308,7 +308,7 @@ class ParquetScheduler:
             self._stop(
                 ConversionFailedError(
                     f"{error.filename} could not be synced: {error.strerror}. No segment is converted any more; "
-                    f"appends and reads go on. Restart the server once the disk is sound"
+                    f"appends and reads continue. Restart the server once the disk is sound"
                 )
             )
         except (StorageError, OSError) as error:

@@ -40,5 +40,5 @@ class DiskWatch:
             return None
         return DiskFullError(
             f"the disk of {fullest} has {self.free_bytes} bytes left, under the reserve of {self._reserve_bytes} "
-            f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads go on"
+            f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads continue"
         )

@@ -135,11 +135,11 @@ class Snapshots:
             if error.errno == errno.EXDEV:
                 raise StorageFailedError(
                     f"no snapshot of {self._directory.path} can be made: {error.filename} is on another file system "
-                    f"than {self._directory.snapshots}; only journal/ and state/ may be. The server goes on without "
+                    f"than {self._directory.snapshots}; only journal/ and state/ may be. The server continues without "
                     f"it: back up while it is stopped, or move that directory to the file system of the others"
                 ) from error
             raise StorageFailedError(
-                f"no snapshot of {self._directory.path} can be made: {error}; the server goes on without it"
+                f"no snapshot of {self._directory.path} can be made: {error}; the server continues without it"
             ) from error
         return written[-1].last_lsn if written else self._newest_lsn()
 

@@ -52,5 +52,5 @@ def disk_full(directory: str, error: OSError) -> DiskFullError:
     assert error.errno is not None
     return DiskFullError(
         f"{directory}: {os.strerror(error.errno)}; free some space there. Appends are then accepted again without a "
-        f"restart; reads go on"
+        f"restart; reads continue"
     )

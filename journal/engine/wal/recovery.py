@@ -351,7 +351,7 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
             raise CorruptionError(
                 journal_path(posixpath.dirname(path), header.continues_in),
                 0,
-                f"the file is missing: {path} says at byte {position} that the journal goes on in it. Restore it from "
+                f"the file is missing: {path} says at byte {position} that the journal continues in it. Restore it from "
                 f"a copy",
             )
         if replaced_from is not None and header is not None and header.size_bytes and header.first_lsn >= replaced_from:

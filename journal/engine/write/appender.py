@@ -330,7 +330,7 @@ class Appender:
         expected_offset: int,
         sender: Sender | type[InProcess],
     ) -> Taken:
-        """Give a checked batch its place: it lies in ``view[at:end]``, behind room for the header of an entry."""
+        """Give a checked batch its place: it is in ``view[at:end]``, behind room for the header of an entry."""
         batch = view[at + ENTRY_HEADER_SIZE : end]
         if shard.damage:
             shard.check_usable()
@@ -353,7 +353,7 @@ class Appender:
                 f"shard {shard.name!r} is in memory mode, which cannot acknowledge as durable; switch it to file mode "
                 f"or ask for level memory"
                 if self._durable
-                else f"shard {shard.name!r} lies in a store without a disk, which cannot acknowledge as durable; ask "
+                else f"shard {shard.name!r} is in a store without a disk, which cannot acknowledge as durable; ask "
                 f"for level memory"
             )
         words = self._words(shard, batch) if shard.indexed else None

@@ -55,7 +55,7 @@ class ProducerSequences:
         check_name: Refuses a sender whose names of producers begin otherwise.
         load: The producers of a shard as the views have them.
         use: Which connection uses which producer.
-        durable_level: The level of what lies in the journal.
+        durable_level: The level of what is in the journal.
     """
 
     def __init__(

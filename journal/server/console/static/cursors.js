@@ -58,7 +58,7 @@ export function showCursors(body, note, cursors, none, row) {
 export function cursorRow(api, cursor, again, withShard) {
   const remove = h("button", { type: "button", "aria-label": `Delete cursor ${cursor.name}` }, "Delete");
   remove.addEventListener("click", async () => {
-    const text = `Whoever reads ${cursor.shard} as ${cursor.name} begins anew. This cannot be taken back.`;
+    const text = `A reader of ${cursor.shard} that uses the cursor ${cursor.name} loses its position. This cannot be undone.`;
     if (!(await confirmed({ title: `Delete cursor ${cursor.name}?`, text, action: "Delete cursor", danger: true }))) return;
     try {
       await api.deleteCursor(cursor.shard, cursor.name, cursor.version);

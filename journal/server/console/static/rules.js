@@ -11,7 +11,7 @@ const SHARD = "$mqtt/rules";
 const SHOWN_VERSIONS = 20;
 const INTERVAL_MS = 2000;
 const TITLES = { broker: "Sessions", storage: "Storage rules", mapping: "Mapping rules", bridge: "Bridges" };
-const NONE = "No rules lie in this node: its MQTT brokers, if it has any, go by the defaults. journal-broker apply FILE gives them some.";
+const NONE = "No rules are stored in this node: its MQTT brokers, if it has any, use the defaults. journal-broker apply FILE stores rules.";
 
 export function openRules({ main, api, signal }) {
   const failure = failureNotice();

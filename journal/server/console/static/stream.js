@@ -10,7 +10,7 @@ export class Stream {
   #socket;
   #waiting = new Map();
   #lastId = 0;
-  #owed = 0;
+  #consumed = 0;
   #paused = false;
 
   /** `pushed(message)` takes the messages of a tail, `closed()` is called once at the end. */
@@ -55,10 +55,10 @@ export class Stream {
 
   /** Note that a message was shown: the node may send as many bytes more, at once or after a pause. */
   used(tail, sizeBytes) {
-    this.#owed += sizeBytes;
-    if (this.#paused || this.#owed === 0) return;
-    this.#send({ op: "credit", tail, bytes: this.#owed });
-    this.#owed = 0;
+    this.#consumed += sizeBytes;
+    if (this.#paused || this.#consumed === 0) return;
+    this.#send({ op: "credit", tail, bytes: this.#consumed });
+    this.#consumed = 0;
   }
 
   /** During a pause no more is requested: the node waits and keeps the records. */

@@ -60,7 +60,7 @@ class Tail {
   #paused = false;
   #records = 0;
   #pending = [];
-  #owed = 0;
+  #consumed = 0;
   #frame = 0;
   #retryMs = FIRST_RETRY_MS;
   #refused = false;
@@ -125,7 +125,7 @@ class Tail {
     this.#on.pause.disabled = true;
     this.#on.start = "latest";
     this.#stream = null;
-    this.#owed = 0;
+    this.#consumed = 0;
     setTimeout(() => signal.aborted || this.connect(), this.#retryMs);
     this.#retryMs = Math.min(this.#retryMs * 2, LONGEST_RETRY_MS);
   }
@@ -133,14 +133,14 @@ class Tail {
   #pause(paused) {
     this.#paused = paused;
     this.#on.pause.setAttribute("aria-pressed", String(paused));
-    setText(this.#on.pause, paused ? "Go on" : "Pause");
+    setText(this.#on.pause, paused ? "Continue" : "Pause");
     this.#showLive();
     this.#stream?.pause(TAIL, paused);
     if (!paused) this.#later();
   }
 
   #take(message, sizeBytes) {
-    this.#owed += sizeBytes;
+    this.#consumed += sizeBytes;
     if (message.event === "records") {
       this.#records += message.records.length;
       for (const [begin, end] of message.gaps) this.#pending.push(`${message.shard}: offsets ${begin} to ${end - 1} are lost`);
@@ -159,8 +159,8 @@ class Tail {
       this.#frame = 0;
       this.#on.rows.add(this.#pending.splice(0));
       setText(this.#on.shown, `${count(this.#records)} records so far, the newest ${ROWS} are kept`);
-      this.#stream?.used(TAIL, this.#owed);
-      this.#owed = 0;
+      this.#stream?.used(TAIL, this.#consumed);
+      this.#consumed = 0;
     });
   }
 
