@@ -32,7 +32,7 @@ async def test_a_node_that_comes_back_is_seen_and_looked_at_on(tmp_path: Path, b
         await tail.until("document.getElementById('tail-state').textContent === 'live'")
         await fill(served, "plant/a", b"before it went")
         await tail.says("before it went")
-    await page.says("The node does not answer. What is shown is from before.")
+    await page.says("The node does not answer. The page shows its last answer.")
     await page.until("document.getElementById('health').textContent === 'no answer'")
     # What was known stays.
     await page.says("plant/a")
@@ -46,7 +46,7 @@ async def test_a_node_that_comes_back_is_seen_and_looked_at_on(tmp_path: Path, b
         await page.until("/\\b4\\b/.test(document.querySelector('tbody tr').innerText)")
         await tail.says("after it came back")
         assert await tail.ask("document.querySelector('.records .event').textContent") == (
-            "The connection was lost. What comes meanwhile is not shown."
+            "The connection was lost. Records that arrive until it is back are not shown."
         )
         # A rate is of what was seen in two looks: no gap makes it negative, no old sample stands in the way.
         await page.until("parseFloat(document.querySelector('td[data-label=rate]').innerText) >= 0")

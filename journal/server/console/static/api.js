@@ -54,7 +54,7 @@ export class Api {
       response = await fetch(asked, { method, headers, body: body && JSON.stringify(body), signal: ended, credentials: "omit" });
     } catch (error) {
       if (signal?.aborted) throw error;
-      throw new ApiError(0, "unreachable", "The node does not answer. What is shown is from before.");
+      throw new ApiError(0, "unreachable", "The node does not answer. The page shows its last answer.");
     }
     if (response.ok) return response.status === 204 ? null : response.json();
     const error = await refusal(response);

@@ -54,8 +54,8 @@ export function settingsPanel(api, name, again) {
 
   const remove = h("button", { type: "button", id: "delete", class: "danger", disabled: true }, "Delete shard");
   remove.addEventListener("click", async () => {
-    const text = "All its records, cursors and files are deleted. This cannot be taken back.";
-    if (await confirmed({ title: `Delete ${name}?`, text, action: "Delete for good", danger: true, word: "delete" })) {
+    const text = "All its records, cursors and files are deleted. This cannot be undone.";
+    if (await confirmed({ title: `Delete ${name}?`, text, action: "Delete permanently", danger: true, word: "delete" })) {
       await act(remove, `${name} is deleted.`, async () => {
         await api.deleteShard(name);
         location.hash = "#/shards";

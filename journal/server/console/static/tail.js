@@ -119,7 +119,7 @@ class Tail {
   #lost() {
     const { signal, failure, rows } = this.#on;
     if (signal.aborted || this.#refused) return;
-    if (this.#retryMs === FIRST_RETRY_MS && this.#records) rows.tell("The connection was lost. What comes meanwhile is not shown.");
+    if (this.#retryMs === FIRST_RETRY_MS && this.#records) rows.tell("The connection was lost. Records that arrive until it is back are not shown.");
     failure.show(new Error(lostText(this.#url)));
     this.#show("waiting", "warn");
     this.#on.pause.disabled = true;
