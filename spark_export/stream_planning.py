@@ -180,7 +180,9 @@ def stream_ranges(
         end_offset = min(to.next_offset, shard.next_offset)
         changed = shard.changed_offset
         if changed is not None and changed < to.next_offset:
-            _report_loss(options, f"{wanted}, but {_restored(changed)}", f"to continue with these from offset {changed}")
+            _report_loss(
+                options, f"{wanted}, but {_restored(changed)}", f"to continue with these from offset {changed}"
+            )
             # They are read by the next micro-batch.
             end_offset = min(end_offset, changed)
         first = max(first, shard.start_offset)

@@ -34,7 +34,7 @@ SETTINGS = (
 )
 POOL_BYTES = RECEIVE_BUFFERS * 256 * KIB
 
-# What an interpreter that does more than before takes for its arenas and threads, whoever sends.
+# What an interpreter that does more than before takes for its arenas and threads, for any sender.
 _ARENAS_BYTES = 8 * MIB
 
 _WINDOWS = 8

@@ -1,4 +1,4 @@
-"""Who gets in, how often somebody may try, and that checking passwords holds up nobody else."""
+"""Which logins are accepted, how often a client may try, and that checking passwords delays no other client."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_who_guesses_has_to_wait_and_learns_nothing_meanwhile() -> None:
     assert await authentication.check("anna", b"anna", "10.0.0.2")
     clock.now += 1
     assert await authentication.check("anna", b"anna", "10.0.0.1")
-    # It begins anew after a success.
+    # It begins again after a success.
     assert not await authentication.check("anna", b"wrong", "10.0.0.1")
     assert await authentication.check("anna", b"anna", "10.0.0.1")
 

@@ -149,7 +149,7 @@ async def test_many_at_once_are_all_done(adapter: StorageAdapter) -> None:
 
 
 async def test_a_reader_of_the_records_finds_the_state_too(adapter: StorageAdapter) -> None:
-    """Whoever sees a record that was committed with a key sees the key, whatever the mode of the shard."""
+    """A reader that sees a record that was committed with a key sees the key too, in any mode of the shard."""
     await adapter.create_shard("file")
     await adapter.create_shard("memory", MEMORY)
     async with trio.open_nursery() as nursery:

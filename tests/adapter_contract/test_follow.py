@@ -397,7 +397,7 @@ class Workload:
                         await self.begin_follower(followers)
                         await trio.sleep(self.random.random() * 0.02)
                 await self.look_at_lsns()
-                # Every end that was asked for is reached, and whoever has none hears of this.
+                # Every end that was asked for is reached, and a reader without one is notified of this.
                 self.are_writers_done = True
                 await self.append_some()
                 while self.newest_lsn < max(one.wanted_lsn for one in self.followers):

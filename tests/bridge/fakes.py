@@ -33,7 +33,7 @@ def happened() -> trio.Event:
 
 @attrs.define(eq=False)
 class Shelf:
-    """What a sink keeps, whoever writes to it.
+    """What a sink keeps, for all its writers.
 
     Attributes:
         offsets: Of the rows that were taken, in order.

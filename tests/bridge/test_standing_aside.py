@@ -37,7 +37,7 @@ async def test_a_bridge_writes_nothing_while_another_drains_and_goes_on_behind(a
 
 
 async def test_what_a_bridge_has_begun_is_confirmed_before_it_stands_aside(autojump_clock: MockClock) -> None:
-    """It once left batches that the sink had taken to whoever asked, who then took them elsewhere as well."""
+    """It once left batches that the sink had taken to the process that asked, which then wrote them again."""
     shelf = Shelf(write_s=0.5)
     async with open_adapter("memory:") as store:
         await put(store, 0, 500)

@@ -1,4 +1,4 @@
-"""Whose turn it is at a cache queue: drivers hold its lease for ever, and stand aside for who asks for it."""
+"""Which driver has the lease of a cache queue: it keeps it for ever, and releases it to a process that asks."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_those_who_ask_have_it_one_after_the_other(adapter: StorageAdapter
 
     async def ask(holder: str) -> None:
         async with lease_of(adapter, holder).hold(ask=True), turns.of(holder):
-            # An asker does not stand aside: what it does is not to be begun anew for each that comes.
+            # A process that asked for the lease keeps it when the next one asks: its work would start again.
             await trio.sleep(30.0)
 
     async with trio.open_nursery() as nursery:
@@ -185,5 +185,5 @@ async def test_who_asked_and_lost_the_lease_is_told(adapter: StorageAdapter, aut
         async with lease_of(adapter, "spark").hold(ask=True):
             await adapter.put_state(lease_key(QUEUE), encode(Lease("usurper", "claim", 9, 0)))
             await trio.sleep_forever()
-    # It is not given back: it is somebody else's.
+    # It is not released: another process has it.
     assert await lease_of(adapter, "spark").holder() == "usurper"

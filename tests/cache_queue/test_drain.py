@@ -141,7 +141,7 @@ async def test_a_dead_letter_is_kept_as_it_was(adapter: StorageAdapter) -> None:
     drain = await driven(adapter)
     await drain.set_aside([((await waiting(drain))[0], "no column \ud800 é")])
     (letter,) = [each async for each in list_dead_letters(adapter, NAME)]
-    # It waits for somebody to look at it, however long that takes.
+    # It waits for a reader, however long that takes.
     assert letter.record == attrs.evolve(given, expires_at_us=0)
     assert (letter.queue_offset, letter.reason) == (0, "no column \\ud800 é")
 

@@ -291,7 +291,7 @@ async def test_a_queue_that_is_changed_to_files_is_one_of_files(opening: Opening
 async def test_a_change_of_mode_that_is_cut_off_is_carried_out_by_the_next_look(
     adapter: StorageAdapter, call: str
 ) -> None:
-    """The definition and the mode of the shard are two steps: whoever looks at the queue brings them together."""
+    """The definition and the mode of the shard are two steps: the next reader of the queue makes them agree."""
     before, after = QueueSettings(mode=QueueMode.MEMORY), QueueSettings(mode=QueueMode.FILE)
     await ensure_queue(adapter, NAME, before)
     path = FailingMode(adapter)

@@ -222,7 +222,7 @@ class FullDisk(StorePath):
 
 
 async def test_a_queue_whose_shard_is_deleted_while_the_disk_is_full_ends_nothing(adapter: StorageAdapter) -> None:
-    """Making it anew was refused, and that ended the writer with its whole broker."""
+    """Making it again was refused, and that ended the writer with its whole broker."""
     path = FullDisk(adapter)
     async with writing(path, QueueSettings(max_records=20, max_bytes=0)) as writer:
         for _ in range(3):

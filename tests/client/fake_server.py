@@ -127,7 +127,7 @@ class Session:
             raise UnknownProducerError(f"producer {header.producer_id}")
         if header.producer_epoch < epoch:
             raise StaleEpochError(f"epoch {header.producer_epoch} of producer {header.producer_id} is over: {epoch}")
-        # A newer epoch begins anew: its holder does not know the sequences of the one before.
+        # A newer epoch begins again: its holder does not know the sequences of the one before.
         producer = (header.producer_id, header.producer_epoch)
         expected, offsets = shard.producers.get(producer, (header.sequence, {}))
         behind = (expected - header.sequence) % MAX_SEQUENCE

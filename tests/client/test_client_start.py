@@ -44,7 +44,7 @@ async def test_the_first_append_of_a_fresh_client_is_answered(server: FakeServer
 @pytest.mark.slow("starts servers")
 @pytest.mark.parametrize("join", [True, False])
 async def test_appends_made_while_there_is_no_connection_are_carried_out_once(server: FakeServer, join: bool) -> None:
-    """The connection ends and is made anew at random steps while single and pipelined appends come in."""
+    """The connection ends and is made again at random steps while single and pipelined appends come in."""
     choose = random.Random(7)
     async with server.running():
         for attempt in range(60):

@@ -15,7 +15,7 @@ from tests.server.serving import Served, serving
 async def test_a_node_that_answers_no_more_is_told(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served))
     await page.until("document.getElementById('health').textContent === 'ready'")
-    # Its port is still open, but nobody accepts: whoever asks waits.
+    # Its port is still open, but no connection is accepted: requests wait.
     served.server.stopping.set()
     await page.says("The node does not answer.")
     await page.until("document.getElementById('health').textContent === 'no answer'")

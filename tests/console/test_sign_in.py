@@ -96,7 +96,7 @@ async def test_what_a_principal_may_not_do_is_said(tmp_path: Path, browser: Brow
             await page.click(button)
             await page.click("dialog button[type=submit]")
             await page.until(f"{notice}?.textContent.includes({refused!r})".replace('"', "`"))
-            # It is told anew.
+            # It gets the token again.
             await page.ask(f"{notice}.hidden = true")
         await page.fill("input[name=max_records]", "1")
         await page.press("Enter")

@@ -126,7 +126,7 @@ class SequenceWorkload(Workload):
         try:
             await super()._produce(shard, known, producer)
         except SequenceLostError:
-            # What it was not answered for was in memory and is lost, while later batches are kept. It begins anew.
+            # What it was not answered for was in memory and is lost, while later batches are kept. It begins again.
             producer.opening = True
         finally:
             # Also if the engine ends meanwhile: some of them may be acknowledged, and then are not sent by themselves.

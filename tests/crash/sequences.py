@@ -191,7 +191,7 @@ class Machine:
             self.report.operations += len(self.files.operations)
 
     def lose_power(self, kind: int) -> None:
-        """Lose the power: the machine's clock of elapsed time begins anew as well."""
+        """Lose the power: the machine's clock of elapsed time begins again as well."""
         self.files = self.files.crash(choices(kind))
         self.clock = ManualClock(self.clock.now_us())
 

@@ -59,7 +59,7 @@ class Given:
 
 
 class Run:
-    """Writers, feeds, and somebody who kills the server."""
+    """Writers, feeds, and a task that kills the server."""
 
     def __init__(self, process: Process, seed: int) -> None:
         self._process = process

@@ -55,7 +55,7 @@ ip link set lo up
 exec chroot "$root" bash --noprofile --norc -c "$shell"
 """
 # Commands come by one pipe and statuses go by another, so that stdin and stdout are the commands' alone. They run in
-# this one shell, with job control, as those that somebody types.
+# this one shell, with job control, as those that a user types.
 _SHELL: Final = r"""
 set -m
 while IFS= read -r -d '' command <&$commands; do
@@ -239,7 +239,7 @@ def machine(place: Path, shared: Mapping[str, Path]) -> Iterator[Machine]:
 
 
 def _environment() -> Mapping[str, str]:
-    """That of somebody who has just logged in, but that pip knows the wheels alone."""
+    """That of a user who has just logged in, but that pip knows the wheels alone."""
     python = Path(getattr(sys, "_base_executable", sys.executable)).resolve().parent
     system = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
     return {

@@ -1,4 +1,4 @@
-"""A page of README or docs as its fenced blocks: what stands in each, and how the page's source marks it.
+"""A page of README or docs as its fenced blocks: the content of each, and how the page's source marks it.
 
 What is not simply run says so in the source, where readers of the page do not see it: behind the language of its fence
 (```` ```text layout ````), or in a comment on the line above.

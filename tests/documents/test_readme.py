@@ -1,4 +1,4 @@
-"""README from its top to its bottom, word for word, on the installed wheel, by somebody who has only this machine."""
+"""README from its top to its bottom, word for word, on the installed wheel, by a user who has only this machine."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 _PROJECT = "journal-engine"
-# Made anew by whoever installs the wheel.
+# Made again when the wheel is installed.
 _INSTALLERS_OWN = {"INSTALLER", "REQUESTED", "direct_url.json"}
 
 

@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
 def test_a_server_whose_storage_failed_ends_with_a_status_of_its_own_and_a_restart_has_everything(
     data: Path, error: str
 ) -> None:
-    """A server whose fsync had failed stayed up for ever and took no appends until somebody restarted it by hand."""
+    """A server whose fsync had failed stayed up for ever and took no appends until an operator restarted it."""
     acknowledged: list[bytes] = []
     with running(data, under=failing(f"fdatasync:error={error}:when=12+")) as server:
         with server.client() as reader, server.client() as client:

@@ -41,7 +41,7 @@ def forget_clean_inodes() -> None:
 async def test_a_page_of_a_log_file_that_was_lost_between_write_and_sync_stops_the_engine(
     tmp_path: Path, shards: int
 ) -> None:
-    """Acknowledged records were lost: the log file was closed after it was written and opened anew to be synced, and
+    """Acknowledged records were lost: the log file was closed after it was written and opened again to be synced, and
     the error was gone with the inode that the kernel had evicted meanwhile."""
     data = tmp_path / "data"
     async with open_engine(str(data), CONFIG):
@@ -75,7 +75,7 @@ async def test_a_page_of_a_log_file_that_was_lost_between_write_and_sync_stops_t
             with trio.fail_after(PATIENCE_S), pytest.raises(StorageFailedError):
                 await engine.parts.checkpointer.after_checkpoint(nothing)
             assert engine.failure is not None
-        # The journal has everything; the files are written anew.
+        # The journal has everything; the files are written again.
         async with open_engine(str(data), CONFIG) as engine:
             await engine.parts.checkpointer.checkpoint()
             assert engine.parts.checkpointer.checkpoints == 1

@@ -202,7 +202,7 @@ class ForgetfulFiles(SimulatedFileSystem):
 
 @pytest.mark.parametrize("shards", [1, 40])
 async def test_a_page_that_the_kernel_could_not_write_back_is_noticed_at_the_checkpoint(shards: int) -> None:
-    """Acknowledged records were lost: a log file was written, closed, and opened anew to be synced. The error of the
+    """Acknowledged records were lost: a log file was written, closed, and opened again to be synced. The error of the
     background write had gone with the evicted inode, the sync succeeded, and the journal was recycled."""
     files = ForgetfulFiles()
     async with open_simulated(files, CONFIG) as engine:

@@ -1,7 +1,7 @@
 """Files of version 1 of the journal, of log segments and of a whole directory, as they were when it was frozen.
 
 The files under tests/golden/v1 were written once and never change. If a test here fails, the code is wrong and not the
-file: data that somebody has stored would be read wrongly.
+file: stored data of users would be read wrongly.
 """
 
 from __future__ import annotations

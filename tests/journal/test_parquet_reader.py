@@ -1,4 +1,4 @@
-"""Whoever reads a sealed segment through the engine gets what its log gave: the same records, offsets and answers."""
+"""A reader of a sealed segment gets from the engine what its log gave: the same records, offsets and answers."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ async def test_a_producer_that_was_still_connected_was_forgotten_and_its_resend_
     async with node.open() as engine:
         shard = engine.parts.table.by_name("a")
         assert (await send(engine, shard, mine[0], 2)).duplicate
-        # One that is forgotten is not stored twice, and may begin anew.
+        # One that is forgotten is not stored twice, and may begin again.
         with pytest.raises(SequenceLostError, match="has no state of it") as refused:
             await send(engine, shard, mine[1], 2)
         assert refused.value.expected_sequence == 0

@@ -1,6 +1,6 @@
 """A shortage of open files made subscriptions skip records: a shard that could not be read for a moment was left out.
 
-The feed told that it had given everything all the same, and whoever resumed behind that never saw the records.
+Still the feed reported that it had delivered everything, and a reader that resumed behind that never saw the records.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ def test_groups_of_an_earlier_life_are_never_taken_for_later_ones(damage: object
 
 
 def test_a_payload_that_holds_journal_bytes_is_never_taken_for_a_group() -> None:
-    """Somebody stores a copy of this very journal in the journal, salt and all, and then a header is damaged."""
+    """A user stores a copy of this journal in the journal, with its salt, and then a header is damaged."""
     journal = three_groups()
     copy = bytes(journal.content())[FIRST_GROUP_POSITION : journal.position]
     assert copy.count(b"JGRP") == 3

@@ -42,7 +42,7 @@ class ThreadSealer:
 
 @asynccontextmanager
 async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
-    """Three closed log segments of four batches each; they are sealed when somebody asks for it."""
+    """Three closed log segments of four batches each; they are converted on request."""
     async with open_engine(str(directory / "data"), CONFIG, make_converter=ThreadSealer) as engine:
         await engine.create_shard("s", ShardConfig(index_keys=True, index_tags=True))
         shard = engine.parts.table.by_name("s")

@@ -64,7 +64,7 @@ def few_names(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @attrs.define(eq=False)
 class Waiter:
-    """Somebody who wants to be told.
+    """A subscriber to new shards.
 
     Attributes:
         told: Of these shards.

@@ -155,7 +155,7 @@ async def test_too_many_connections_are_turned_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("listener", ["tcp", "websocket"])
 async def test_strangers_that_say_nothing_make_room_for_who_says_hello(tmp_path: Path, listener: str) -> None:
-    """Otherwise whoever opens connections fast enough would keep everybody out, without knowing a password."""
+    """Otherwise a client that opens connections fast enough would keep all others out, without a password."""
     async with serving(tmp_path, limits__max_connections=5) as served, AsyncExitStack() as stack:
         known = [await stack.enter_async_context(served.client()) for _ in range(2)]
         strangers = [

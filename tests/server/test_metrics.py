@@ -242,7 +242,7 @@ async def test_the_page_is_as_small_with_thousands_of_shards_groups_and_queues(t
                 # The first groups are behind in more shards than the others.
                 name = f"group/g{number % (groups if number < 2_000 else NAMED_GROUPS)}"
                 nursery.start_soon(commands.commit_cursor, f"plant/{number}/temperature", name, 0, None)
-        # A name that somebody chose must not be taken for the sum of the others.
+        # A name that a user chose must not be taken for the sum of the others.
         await commands.commit_cursor("plant/0/temperature", f"group/{OTHERS}", 0, None)
         await counted(served)
         text = await page(served)

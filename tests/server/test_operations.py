@@ -118,8 +118,8 @@ async def test_a_handle_is_good_until_closed_or_its_shard_deleted(tmp_path: Path
             await client.fetch(handle, 0)
         with pytest.raises(UnknownHandleError, match="deleted"):
             await client.call(Op.FIND_OFFSET, messages.FindOffsetRequest(handle, "latest"))
-        anew = await client.open("a")
-        assert (await client.append_values(anew, b"y")).base_offset == 0
+        again = await client.open("a")
+        assert (await client.append_values(again, b"y")).base_offset == 0
 
 
 async def test_the_number_of_handles_is_bounded(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.server.serving import batch_of, serving
 async def test_a_frame_that_is_never_sent_to_its_end_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A byte now and then does not begin the time anew."""
+    """A byte now and then does not restart the time limit."""
     monkeypatch.setattr(tcp, "_PATIENCE_S", 0.6)
     async with serving(tmp_path) as served, served.client() as client:
         await client.send(HEADER.pack(200, Op.PING, 0, 1))

@@ -1,4 +1,4 @@
-"""A stranger gets nowhere: every operation, asked by somebody who gives nothing, or the wrong thing, or may not."""
+"""Every operation is refused to a client without credentials, with wrong ones, or without the right."""
 
 from __future__ import annotations
 

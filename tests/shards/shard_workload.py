@@ -77,7 +77,7 @@ class ShardWorkload:
     """Attributes:
     shard: The shard.
     values: Value and timestamp of every record ever appended, by offset.
-    lost: Offsets that were in memory alone when the shard was loaded anew.
+    lost: Offsets that were only in memory when the shard was loaded again.
     make_sealed: Makes the Parquet segment of a log segment.
     """
 
@@ -204,7 +204,7 @@ class ShardWorkload:
             segment.chunks.release()
 
     def _restart(self, amount: int) -> None:
-        """Record the shard, forget it, and load it anew, as a clean stop and start do."""
+        """Record the shard, forget it, and load it again, as a clean stop and start do."""
         self.publish_all()
         self._flush(0)
         shard = self.shard

@@ -41,7 +41,7 @@ def test_what_is_loaded_is_what_was_saved() -> None:
 
 
 def test_a_checkpoint_wrote_every_producer_of_a_dirty_shard() -> None:
-    """100 shards of 1,000 producers held the loop for 430 ms in each checkpoint, whoever had appended."""
+    """100 shards of 1,000 producers held the loop for 430 ms in each checkpoint, even if one producer had appended."""
     workload = with_records()
     for producer_id in range(5):
         add(workload, producer_id, producer_id)

@@ -94,7 +94,7 @@ class Publishers(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, SHARDS - 1), is_kept=st.booleans())
     def close(self, number: int, is_kept: bool) -> None:
-        """Close a shard; somebody holds its object still, or another one is made when it is opened again."""
+        """Close a shard; its object is still in use, or another one is made when it is opened again."""
         shard = self.shards[number]
         self.recent.close(shard)
         if not is_kept and not any(one is shard for one, _ in self.decided):

@@ -183,7 +183,7 @@ def test_a_lease_lasts_as_long_as_it_should_when_the_clock_of_holder_and_server_
     for number in range(life_s):
         assert steady.expiry_us() < expires_us, f"after {number} of {life_s} s"
         if seconds and number % 150 == 0:
-            # Each jump makes the hold begin anew.
+            # Each jump restarts the hold.
             clock.jump(seconds=seconds.pop())
         sampled(clock, steady, 1)
 

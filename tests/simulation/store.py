@@ -77,7 +77,7 @@ class SimulatedStore(MemoryStore):
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 # Everything is in memory still, and all of it is written again next time.
                 raise DiskFullError(f"{self._path}: {error.strerror}; free some space") from error
-            self._failure = f"the store in {self._path} failed: {error}; open it anew to write again"
+            self._failure = f"the store in {self._path} failed: {error}; open it again to write again"
             raise StorageFailedError(self._failure) from error
         with self._writing:
             self._flushed = content

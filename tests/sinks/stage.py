@@ -31,7 +31,7 @@ class Misconfiguration:
     """Settings with which `check` must find the sink out.
 
     Attributes:
-        settings: What stands in them instead.
+        settings: Values that replace them.
         told: A regular expression for what the message says of it.
     """
 
@@ -44,7 +44,7 @@ class Stage(Protocol):
 
     Attributes:
         kind: Name of the kind of sink.
-        settings: What stands in ``[bridge.sink]`` (without ``type``), towards the proxy where there is one.
+        settings: The content of ``[bridge.sink]`` (without ``type``), towards the proxy where there is one.
         address: What messages of outages must name.
         proxy: Before the server; None where a sink has no connections.
     """

@@ -54,7 +54,7 @@ def frozen(stage: Stage) -> Iterator[None]:
         yield
         stage.proxy.pass_all()
         return
-    # A directory whose lock somebody keeps: calls of the system wait, as on a disk that hangs.
+    # A directory whose lock another process keeps: calls of the system wait, as on a disk that hangs.
     file = os.open(Path(str(stage.settings["directory"])) / f".{QUEUE_ID}.epoch", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

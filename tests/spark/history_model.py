@@ -103,7 +103,7 @@ class Question:
         )
 
     def put_to(self, frame: DataFrame) -> DataFrame:
-        """The comparisons as conditions of Spark's; the topics are an option of whoever made the frame."""
+        """The comparisons as conditions of Spark's; the topics are an option of the frame."""
         for one in self.comparisons:
             frame = frame.where(one.in_spark())
         return frame

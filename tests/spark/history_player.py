@@ -344,13 +344,13 @@ class Delete(Step):
     """Delete a shard; perhaps to make one of the same name."""
 
     shard: str
-    anew: bool
+    again: bool
 
     async def take(self, player: Player) -> None:
         if self.shard in player.shards:
             await player.adapter.delete_shard(self.shard)
             del player.shards[self.shard]
-        if self.anew:
+        if self.again:
             await _made(player, self.shard)
 
 
@@ -370,7 +370,7 @@ class SwitchMode(Step):
 
 @attrs.frozen
 class Checkpoint(Step):
-    """Write everything into files, and perhaps save the views, after which the journal starts anew."""
+    """Write everything into files, and perhaps save the views, after which the journal starts again."""
 
     whole: bool
 

@@ -1,4 +1,4 @@
-"""Cache queues on a real server, for the tests of draining them: filled, looked at, driven by somebody else."""
+"""Cache queues on a real server, for the tests of draining them: filled, looked at, driven by another process."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def writer_knows(server: str, queue: str, end_offset: int) -> None:
 
 
 def usurp(server: str, queue: str, *, cursor: bool = False) -> None:
-    """Take the lease away, or the cursor with it, from whoever holds it."""
+    """Take the lease away, or the cursor with it, from its holder."""
 
     async def work(adapter: StorageAdapter) -> None:
         await adapter.put_state(lease_key(queue), encode(Lease("usurper", "claim", 99, 0)))
@@ -118,7 +118,7 @@ def usurp(server: str, queue: str, *, cursor: bool = False) -> None:
 
 @contextmanager
 def driven(server: str, queue: str, *, ask: bool = False) -> Iterator[list[str]]:
-    """Have somebody drive the queue while the block runs, as a bridge does.
+    """Drive the queue while the block runs, as a bridge does.
 
     Args:
         ask: Stand aside for nobody.

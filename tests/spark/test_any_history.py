@@ -68,7 +68,7 @@ RICH = (
     Append(SWITCHED, (some(5, 4),)),
     Close(PLAIN),
     Append(PLAIN, (some(15, 2),)),
-    Delete(FOREIGN, anew=True),
+    Delete(FOREIGN, again=True),
     Append(FOREIGN, (some(20, 6),)),
     Convert(FOREIGN),
     Trim(FOREIGN, 0.5),

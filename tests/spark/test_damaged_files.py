@@ -1,4 +1,4 @@
-"""A damaged Parquet file: whoever reads it is told which one, and everything else is read by the same session."""
+"""A damaged Parquet file: the error of a read names it, and everything else is read by the same session."""
 
 from __future__ import annotations
 

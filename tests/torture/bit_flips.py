@@ -1,4 +1,4 @@
-"""A bit of a file changes by itself: `journal check` and whoever reads it say so by name, and nobody gets wrong data.
+"""A bit of a file changes by itself: `journal check` and the reads of it name the file, and no reader gets wrong data.
 
     python -m tests.torture.bit_flips DIRECTORY SEED SECONDS
 

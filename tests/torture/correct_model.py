@@ -275,7 +275,7 @@ def lose_in_the_middle(operations: Sequence[Operation], rng: random.Random) -> l
 
 
 def store_twice(operations: Sequence[Operation], rng: random.Random) -> list[Operation] | None:
-    """A value lies at two offsets."""
+    """A value is at two offsets."""
     for index in _last_reads(operations):
         read = operations[index]
         assert isinstance(read, Read)

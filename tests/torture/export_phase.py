@@ -1,4 +1,4 @@
-"""Exports and drains by Spark of a server that is killed and frozen, whose shards are trimmed, deleted and made anew.
+"""Exports and drains by Spark of a server that is killed and frozen, whose shards are trimmed, deleted and made again.
 
 One round is a random history: one Spark, one server, an export to files, one to a database, and a drain of a cache
 queue. What was acknowledged is compared with what the targets have at the end.

@@ -297,7 +297,7 @@ class QueueSteps:
     def _place(self, offset: int) -> int:
         return offset + self._life * LIFE_OFFSETS
 
-    # The operator, and whoever breaks things
+    # The operator, and the injector of faults
 
     async def kill_the_store(self) -> None:
         await trio.sleep(self._rng.uniform(0, 0.02))

@@ -51,7 +51,7 @@ class _Register:
         yield from self._in_real_time()
 
     def _values(self) -> Iterator[Anomaly]:
-        """Every version has one value, which somebody wrote and was not refused."""
+        """Every version has one value, whose write was not refused."""
         values: dict[int, str] = {}
         for put in self._done:
             if values.setdefault(put.version, put.value) != put.value:

@@ -48,7 +48,7 @@ class Round:
     """A server with clients at work, for the length of the context; then `finish` says what it came to.
 
     Args:
-        directory: Empty; everything of the round lies in it, and stays for whoever looks into a failure.
+        directory: Empty; it gets everything of the round, and stays for the analysis of a failure.
         server: Not started yet.
         rng: Decides everything that is decided here.
 
@@ -95,7 +95,7 @@ class Round:
         self._recorder.note(Death, began_ns, how="by itself")
 
     def note(self, what: str, began_ns: float) -> None:
-        """Write down what was done to the server until now, for whoever reads of an anomaly."""
+        """Write down what was done to the server until now, for the report of an anomaly."""
         assert self._recorder is not None
         self._recorder.note(Event, began_ns, what=what)
 

@@ -26,7 +26,7 @@ class _Seen:
     contents: dict[Observed, float] = attrs.Factory(dict)
     """What readers got there, and when that was first known."""
     known_ns: float = NEVER
-    """From when on somebody knew that there is a record."""
+    """The time from which a client knew that there is a record."""
     durable_ns: float = NEVER
     """From when on it was acknowledged as durable."""
     born_ns: float = NEVER
@@ -120,7 +120,7 @@ class ShardCheck:
                 yield self._anomaly("reordering", f"records of one read are not in order, from {first}", look.who)
 
     def _contents(self) -> Iterator[Anomaly]:
-        """One content for each offset, and only what somebody appended and was not refused."""
+        """One content for each offset, and only what was appended and not refused."""
         for append in self._appends:
             if append.outcome is Outcome.OK and append.offset >= 0:
                 for offset in range(append.offset, append.offset + len(append.values)):
@@ -165,7 +165,7 @@ class ShardCheck:
                         )
 
     def _repeated_values(self) -> Iterator[Anomaly]:
-        """A value lies at one offset, and the values of one append lie side by side."""
+        """A value is at one offset, and the values of one append have adjoining offsets."""
         places: dict[str, dict[int, float]] = defaultdict(dict)
         for read in self._reads if not self._always_file else self._looks:
             for record in read.records:

@@ -474,7 +474,7 @@ def test_the_command_says_what_it_found_by_its_status(tmp_path: Path, capsys: py
 
 
 def test_a_skipped_poll_was_reported_without_what_went_on_around_it() -> None:
-    """Whoever read of it had to search the history for trims, conversions, switches, starts and faults by hand."""
+    """A reader of the report had to search the history for trims, conversions, switches, starts and faults by hand."""
     operations = at(
         *THREE,
         attrs.evolve(polled(0, "p0"), epoch=1),
@@ -508,7 +508,7 @@ def test_only_the_newest_neighbours_of_a_skipped_poll_are_told() -> None:
 
 
 def test_two_subscriptions_of_a_client_had_one_name_in_the_history(tmp_path: Path) -> None:
-    """They were counted anew after an error, and the checker took two subscriptions for one that skips or repeats."""
+    """They were counted again after an error, and the checker took two subscriptions for one that skips or repeats."""
     with (tmp_path / "history").open("w") as file:
         client = cast("Client", None)
         session = Session("w", client, Recorder("w", file), random.Random(0))

@@ -261,7 +261,7 @@ class Session:
         receiver.failed_shards = NotedFailures(self.recorder, assignment)
 
     async def subscribe(self) -> None:
-        """Follow one shard, or a filter, from somewhere on; then begin anew."""
+        """Follow one shard, or a filter, from somewhere on; then begin again."""
         while True:
             assignment = self.new_assignment("subscription")
             target: dict[str, str] = self.rng.choice(

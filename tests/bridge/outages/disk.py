@@ -36,7 +36,7 @@ def small_disk(place: Path, size_mib: int) -> Iterator[Path]:
 
 @contextmanager
 def filled(place: Path, left_bytes: int) -> Iterator[Path]:
-    """Fill a disk with a file of somebody else's, which leaves so much; it is gone after the block."""
+    """Fill a disk with a file of another program, up to a given free space; the file is removed after the block."""
     ballast = place / "ballast"
     free = os.statvfs(place)
     try:

@@ -1,4 +1,4 @@
-"""What publishers, operators and whoever breaks things know of a bridge, as a history that a checker judges."""
+"""What publishers, operators and the injector of faults know of a bridge, as a history that a checker judges."""
 
 from __future__ import annotations
 

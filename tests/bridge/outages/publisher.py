@@ -181,7 +181,7 @@ class Publisher:
         try:
             await stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # Whoever receives notices too, and connects again.
+            # The receiver notices too, and connects again.
             self._stream = None
 
     async def _receive(self, stream: trio.SocketStream, reader: Reader) -> list[Packet]:

@@ -164,7 +164,7 @@ class World:
             for publisher in self.publishers:
                 await publisher.wait_answered()
             state = await self.wait_queue(lambda state: not state.depth.record_count)
-            # Whoever watches the progress may not have looked since the last of it.
+            # The watcher of the progress may not have looked since the last of it.
             self.ledger.history.progress.append(Progress(self.ledger.now_s(), state.progress.offset))
         assert not patience.cancelled_caught, f"does not settle: {await self.look()}\n{self.logs}"
 
@@ -333,7 +333,7 @@ def _broker(config: Path) -> Process:
 
 
 def _toml(value: object) -> str:
-    """A value as it stands in a TOML file; JSON is the same but for tables."""
+    """A value as it is written in a TOML file; JSON is the same but for tables."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
     return json.dumps(value)

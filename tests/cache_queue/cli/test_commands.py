@@ -297,7 +297,7 @@ def test_only_yes_is_yes(store: Store, monkeypatch: pytest.MonkeyPatch, answer: 
 
 
 class Terminal:
-    """Somebody who answers."""
+    """A user who answers."""
 
     def __init__(self, answer: str) -> None:
         self._answer = answer

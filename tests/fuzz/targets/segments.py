@@ -34,7 +34,7 @@ def run_log_segments(data: bytes) -> None:
     """A log file's header is read or refused by CorruptionError or FormatVersionError; one that is read is written
     to the same bytes.
 
-    The index of its batches is made anew without another error than CorruptionError, and a search in it without
+    The index of its batches is made again without another error than CorruptionError, and a search in it without
     another than LostBatchError.
     """
     try:
@@ -85,7 +85,7 @@ def _log_seeds() -> list[bytes]:
 
 
 def run_sparse_index(data: bytes) -> None:
-    """An index file gives its entries, or None for the caller to make it anew; what is read is written the same."""
+    """An index file gives its entries, or None for the caller to make it again; what is read is written the same."""
     for count in {0, 1, len(data) // STORED_SIZE, len(data) // STORED_SIZE + 1}:
         index = SparseIndex.decode(data, count)
         if index is None:

@@ -49,7 +49,7 @@ def install() -> str:
 
 
 def renew_lock() -> str:
-    """Write the lock file anew from ``package.json``. Returns why not, or nothing."""
+    """Write the lock file again from ``package.json``. Returns why not, or nothing."""
     if problem := _run("install", "--package-lock-only", "--omit-lockfile-registry-resolved"):
         return problem
     lock = json.loads(LOCK.read_text())

@@ -187,7 +187,7 @@ def test_a_durable_session_goes_from_broker_to_broker(cluster: Cluster, version:
             subscriber.wait_payload(b"%d.live" % turn)
     subscriber.wait_quiet()
     found = [(each.qos, each.payload) for each in subscriber.messages]
-    # Whoever vanishes may not have acknowledged the last message of QoS 1, which then comes again.
+    # A client that disappears may not have acknowledged the last message of QoS 1, which then comes again.
     assert list(dict.fromkeys(each for each in found if each[0] == 1)) == [each for each in expected if each[0] == 1]
     assert [each for each in found if each[0] == 2] == [each for each in expected if each[0] == 2]
     subscriber.disconnect()

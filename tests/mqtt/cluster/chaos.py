@@ -329,7 +329,7 @@ class Chaos:
                 ledger.put_into_files(topic)
 
     async def replay(self) -> None:
-        """Somebody asks for everything from the beginning, while more is published."""
+        """A client asks for everything from the beginning, while more is published."""
         self.counts["replayed messages"] += await self.replay_at(self.rng.choice(self.cluster.mqtt_ports))
 
     async def replay_at(self, port: int) -> int:

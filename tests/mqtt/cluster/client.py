@@ -275,7 +275,7 @@ class Client:
         try:
             await stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # Whoever receives notices too, and connects again.
+            # The receiver notices too, and connects again.
             self._stream = None
 
     def _on_publish(self, packet: Packet) -> bytes:

@@ -74,7 +74,7 @@ class Sent:
 
     @property
     def owed(self) -> set[int]:
-        """Acknowledged numbers that are there for whoever asks."""
+        """Acknowledged numbers that any reader gets."""
         return set() if self.may_be_lost or self.expiry_s else self.acknowledged.keys() - self.excused
 
 

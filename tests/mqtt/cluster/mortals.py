@@ -146,7 +146,7 @@ class Mortal:
 
     @staticmethod
     def _is_first(number: int) -> bool:
-        """Whether the first CONNECT was answered: an earlier one may be carried out late and begin a session anew."""
+        """Whether the first CONNECT was answered: an earlier one may be carried out late and begin a session again."""
         return number == 0
 
     async def _stay(self) -> None:
@@ -206,7 +206,7 @@ LIVES: Final[Mapping[str, Callable[[Mortal], Awaitable[None]]]] = {
     "lost": Mortal.be_lost,
     "took leave": Mortal.take_leave,
     "back in time": Mortal.be_back_in_time,
-    "began anew": Mortal.begin_anew,
+    "began again": Mortal.begin_anew,
     "expired": Mortal.expire,
 }
 """What may become of a client, by its name in reports."""

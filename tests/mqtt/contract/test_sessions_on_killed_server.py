@@ -43,7 +43,7 @@ SESSIONS = SessionSettings(
 
 @pytest.fixture(scope="module", autouse=True)
 def short_goodbye() -> Iterator[None]:
-    """A broker that has lost its store for good takes leave of its sessions in vain: let it not take so long."""
+    """A broker that has lost its store cannot store its sessions when it stops: it must not wait long for that."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "_GRACE_S", 0.1)
         yield

@@ -25,8 +25,8 @@ class ScriptedStore:
 
     Attributes:
         committed_lsn: What a feed that begins says.
-        answers: Cleared, whoever asks for the position waits.
-        is_asked: Somebody asks.
+        answers: If it is not set, requests for the position wait.
+        is_asked: Set when the position is requested.
     """
 
     def __init__(self, committed_lsn: int) -> None:

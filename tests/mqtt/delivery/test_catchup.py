@@ -148,7 +148,7 @@ async def test_a_session_that_takes_nothing_costs_no_task_and_no_feed() -> None:
 
 
 async def test_sessions_that_stop_taking_in_the_middle_hold_up_no_others() -> None:
-    """There is one place among those that are read for; whoever has it and takes nothing gives it up."""
+    """There is one place among those that are read for; an inbox that has it and takes nothing loses it."""
     async with delivering(limits=ONE_AT_A_TIME) as broker:
         since_lsn = await broker.session("first").subscribe("a")
         await publish_each(broker, "a", 0, 100)

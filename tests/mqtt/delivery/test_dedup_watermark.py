@@ -74,7 +74,7 @@ def test_overlapping_and_rewound_sources_bring_everything_once(data: st.DataObje
         cursor = data.draw(st.sampled_from(cursors))
         shard = data.draw(st.sampled_from("ab"))
         if data.draw(st.integers(0, 9)) == 0:
-            # It breaks off and begins anew where it, or another one, was.
+            # It breaks off and begins again where it, or another one, was.
             cursor[shard] = min(one[shard] for one in cursors)
             continue
         end = min(len(shards[shard]), cursor[shard] + data.draw(st.integers(1, 5)))

@@ -189,7 +189,7 @@ def test_with_too_much_held_back_it_does_not_join() -> None:
     assert inbox.state is State.BEHIND
     assert inbox.queued_count == 0
     assert not inbox.join()
-    assert owner.behind == [inbox], "whoever reads for it goes on"
+    assert owner.behind == [inbox], "its reader continues"
 
 
 def test_what_expired_while_it_waited_is_not_taken() -> None:

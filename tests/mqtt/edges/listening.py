@@ -60,7 +60,7 @@ async def echo(stream: trio.abc.Stream, peer: Peer) -> None:
 
 @contextmanager
 def logged() -> Iterator[list[EventDict]]:
-    """What is logged in the block, at any level: how logs are shown is set for the process by whoever ran before."""
+    """What is logged in the block, at any level: the output of logs is set for the process by an earlier test."""
     before = structlog.get_config()
     capture = LogCapture()
     structlog.configure(processors=[capture], wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))

@@ -213,7 +213,7 @@ async def test_rules_are_put_there_once_if_the_answer_is_lost(store: StorageAdap
 async def test_a_broker_waits_for_the_others_also_if_the_answer_is_lost(
     store: StorageAdapter, settings: Settings
 ) -> None:
-    """It took its own rules for those of somebody else then, and went on while another broker had older ones."""
+    """It took its own rules for those of another broker then, and went on while another broker had older ones."""
 
     class LetsOtherGoOn(Path):
         """Lets the other broker go on when this one looks who follows."""

@@ -21,7 +21,7 @@ class Path:
     """Passes calls on to a store, or not.
 
     While it is frozen calls wait, as they do when a process is stopped or the network is away. When answers are lost
-    calls are carried out, and whoever waits for them learns when the network is back that nobody will answer. `fail`
+    calls are carried out, and their callers learn that there is no answer when the network is back. `fail`
     plans single failures.
 
     Args:

@@ -1,4 +1,4 @@
-"""A shared subscription lives as long as it has members, wherever they are, and begins anew after that."""
+"""A shared subscription lives as long as it has members, wherever they are, and begins again after that."""
 
 from __future__ import annotations
 

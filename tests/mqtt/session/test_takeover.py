@@ -1,4 +1,4 @@
-"""A session has one owner, whoever wants it, dies, sleeps or wakes up."""
+"""A session has one owner, whichever brokers take it, die, freeze or continue."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_writer_that_was_given_up_does_not_write_once_the_position_was_asked_f
             outcome.append(None)
 
     late = threading.Thread(target=write_late)
-    with files._locked():  # the disk hangs for somebody else
+    with files._locked():  # the disk hangs for another process
         late.start()
         files.new_turn()
     late.join(10)

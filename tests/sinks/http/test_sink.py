@@ -120,7 +120,7 @@ async def test_a_request_says_which_part_of_which_queue_it_is(service: Service) 
 
 
 async def test_nothing_stays_of_what_was_sent(service: Service) -> None:
-    """Not even until somebody looks for cycles, which a process of bridges seldom does."""
+    """Not even until the collector looks for cycles, which it seldom does in a process of bridges."""
     body_bytes = 1 << 20
     async with sink_of(url=url_of(service)) as sink:
         await sink.write(batch_of([{"n": "x"}]))

@@ -225,7 +225,7 @@ def reorder(history: History, rng: random.Random) -> None:
 
 
 def invent(history: History, rng: random.Random) -> None:
-    """Somebody's message arrives that nobody sent."""
+    """A message arrives that was not sent."""
     place = rng.randrange(len(history.arrivals))
     history.arrivals[place] = attrs.evolve(history.arrivals[place], message=Message("nobody", 0))
 

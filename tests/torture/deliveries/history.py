@@ -242,7 +242,7 @@ class Promises:
 
 @attrs.define
 class History:
-    """All that clients, operators and whoever broke things know.
+    """All that clients, operators and the injector of faults know.
 
     Attributes:
         offers: By message.
@@ -262,7 +262,7 @@ class History:
     tally: Tally | None = None
 
     def write(self, path: Path) -> None:
-        """Write it down, a line of JSON for each value, for whoever looks into a broken promise."""
+        """Write it down, a line of JSON for each value, to look into a broken promise."""
         values: list[Any] = [self.promises, *self.offers.values(), *self.events, *self.progress, *self.endings]
         with path.open("w") as file:
             for value in (*values, *([self.tally] if self.tally else [])):

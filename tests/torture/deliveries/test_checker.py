@@ -32,7 +32,7 @@ a driver that lived through a restore goes on *                       deliveries
 rows of a task whose COMMIT was not answered are there twice          deliveries   doubled
 a shard that was missing for one run is exported again                deliveries   doubled
 a deleted shard is passed over                                        deliveries   loss not told
-a shard that was made anew is passed over                             deliveries   lost
+a shard that was made again is passed over                             deliveries   lost
 a reader of the directory makes the start of a server fail            deliveries   refused without a reason
 a topic comes back as a number                                        deliveries   changed
 ===================================================================== ============ ===================================
@@ -297,7 +297,7 @@ DEFECTS: dict[str, tuple[str, History, History]] = {
         history(offered(9), arrived(0), ran(10.6), trimmed(NEVER), ran(30), **EXPORT),
         history(offered(9), arrived(0), ran(10.6), trimmed(NEVER), ran(30, Outcome.REFUSED), PASSED_OVER, **EXPORT),
     ),
-    "a shard that was made anew under its name is passed over": (
+    "a shard that was made again under its name is passed over": (
         "lost",
         history(
             [*offered(3, source="t#0"), *offered(3, source="t#1")],
