@@ -59,7 +59,7 @@ def error_classes() -> Iterator[tuple[str, str]]:
                 yield node.name, str(path.relative_to(ROOT))
 
 
-def test_every_package_lies_under_an_exhaustive_layer_contract() -> None:
+def test_every_package_is_under_an_exhaustive_layer_contract() -> None:
     held = {
         container
         for contract in contracts()

@@ -18,7 +18,7 @@ from shards.errors import StorageError
 
 
 class ProtocolError(StorageError):
-    """The rules of the protocol were broken; the connection cannot continue. The subclass tells which side broke them."""
+    """The rules of the protocol were broken; the connection cannot continue. The subclass names the side."""
 
     code = "protocol_error"
 

@@ -62,11 +62,11 @@ async def test_a_password_is_that_of_its_user_alone() -> None:
     assert not await authentication.check("carl", b"carl", "10.0.0.1")
 
 
-async def test_without_a_password_file_nobody_is_known() -> None:
+async def test_without_a_password_file_no_user_is_known() -> None:
     assert not await Authentication(None).check("anna", b"anna", "10.0.0.1")
 
 
-async def test_the_event_loop_goes_on_and_two_are_checked_at_once() -> None:
+async def test_the_event_loop_continues_and_two_are_checked_at_once() -> None:
     held = threading.Event()
     users = CountedUsers(gate=lambda: held.wait(10) or None)  # type: ignore[func-returns-value]
     authentication = Authentication(users)
@@ -104,7 +104,7 @@ async def test_who_came_back_with_the_right_password_is_not_checked_again_until_
     assert not await authentication.check("anna", b"new", "10.0.0.1")
 
 
-async def test_who_guesses_has_to_wait_and_learns_nothing_meanwhile() -> None:
+async def test_a_client_that_guesses_has_to_wait_and_learns_nothing_meanwhile() -> None:
     users, clock = CountedUsers(), Clock()
     authentication = Authentication(users, clock)
     for _ in range(4):
@@ -149,7 +149,7 @@ async def test_who_came_from_a_host_before_is_not_kept_out_by_what_others_try_fr
     assert not await authentication.check("anna", b"anna", "10.0.0.1")
 
 
-async def test_names_that_strangers_make_up_are_not_kept() -> None:
+async def test_invented_user_names_are_not_kept() -> None:
     class Name(str):
         """One that tells whether anybody has it."""
 

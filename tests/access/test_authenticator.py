@@ -27,7 +27,7 @@ async def test_a_right_token_is_taken_whatever_wrong_ones_come_from_the_same_hos
 
 
 @pytest.mark.parametrize("name", ["anna:gateway", "*\n", " anna", "#"])
-async def test_a_certificate_whose_name_no_user_can_have_lets_nobody_in(name: str) -> None:
+async def test_a_certificate_whose_name_no_user_can_have_is_refused(name: str) -> None:
     access = Authenticator(Known(AccessRules(), certificates=True))
     assert (await access.authenticate(None, PEER, "anna")).name == "anna"
     with pytest.raises(AuthenticationError, match="certificate"):

@@ -13,7 +13,7 @@ from journal.protocol.errors import QuotaExceededError
 
 
 @given(st.integers(1, 1000), st.lists(st.tuples(st.floats(0, 10), st.floats(0, 5000)), max_size=30))
-def test_whoever_waits_as_told_never_gets_more_than_the_rate_and_one_burst(
+def test_a_client_that_waits_as_requested_never_gets_more_than_the_rate_and_one_burst(
     per_s: int, spent: list[tuple[float, float]]
 ) -> None:
     bucket, now, total = Bucket(per_s, 0.0), 0.0, 0.0

@@ -52,7 +52,7 @@ def test_one_is_a_line(refused: RefusedLogins, path: Path) -> None:
     }
 
 
-def test_who_guesses_has_a_few_lines_and_hides_nobody_else(refused: RefusedLogins, path: Path) -> None:
+def test_a_client_that_guesses_gets_a_few_lines_and_hides_no_other_client(refused: RefusedLogins, path: Path) -> None:
     for port in range(1000):
         refused.write(user="", peer=f"10.0.0.1:{port + 1}")
     refused.write(user="anna", peer="10.0.0.2:1")

@@ -91,7 +91,7 @@ def test_users_are_written_changed_and_removed_and_the_rest_of_the_file_stays(tm
     assert [line.partition(":")[0] for line in path.read_text().splitlines()] == ["# who is who", "", "bo$b ü"]
 
 
-def test_nobody_but_the_owner_may_read_the_file(tmp_path: Path) -> None:
+def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.touch(mode=0o644)
     path.chmod(0o644)

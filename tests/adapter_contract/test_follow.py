@@ -266,7 +266,7 @@ async def test_a_trim_that_overtakes_a_feed_shows_as_a_gap(adapter: StorageAdapt
     assert any(isinstance(record, Gap) for _, record in seen.records)
 
 
-async def test_a_slow_consumer_holds_up_nobody_and_loses_nothing(adapter: StorageAdapter) -> None:
+async def test_a_slow_consumer_delays_no_other_and_loses_nothing(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s")
     count = 150
     async with (
@@ -331,7 +331,7 @@ async def test_closing_the_adapter_ends_feeds(adapter: StorageAdapter) -> None:
             pass
 
 
-async def test_a_feed_goes_on_at_its_lsn_when_the_store_is_opened_again(opening: Opening) -> None:
+async def test_a_feed_continues_at_its_lsn_when_the_store_is_opened_again(opening: Opening) -> None:
     async with opening() as adapter:
         await fill(adapter, 1, *(f"old/{number}" for number in range(30)))
         lsns = await fill(adapter, 30, *(f"s/{number}" for number in range(30)))

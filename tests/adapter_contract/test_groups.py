@@ -74,7 +74,7 @@ async def test_what_a_lost_member_held_goes_to_the_others_in_order(adapter: Stor
         await wait_for_position(adapter, "s", "g", 6)
 
 
-async def test_a_group_goes_on_where_it_stopped(adapter: StorageAdapter) -> None:
+async def test_a_group_continues_where_it_stopped(adapter: StorageAdapter) -> None:
     await fill(adapter, "s", 6)
     async with adapter.subscribe("s", Start.earliest(), group="g") as subscription:
         done = 0

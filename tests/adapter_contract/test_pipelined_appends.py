@@ -83,7 +83,7 @@ async def test_what_is_under_way_is_bounded(adapter: StorageAdapter) -> None:
     assert offsets == list(range(len(pending)))
 
 
-async def test_they_are_carried_out_although_nobody_waits(opening: Opening) -> None:
+async def test_they_are_carried_out_although_no_caller_waits(opening: Opening) -> None:
     async with opening() as adapter:
         await adapter.create_shard("s")
         for number in range(100):

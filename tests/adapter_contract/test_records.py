@@ -161,7 +161,7 @@ async def test_records_are_found_by_key_and_the_latest_first(adapter: StorageAda
     assert await adapter.read_latest("s", b"unknown") is None
 
 
-async def test_a_read_by_key_goes_on_where_it_stopped(adapter: StorageAdapter) -> None:
+async def test_a_read_by_key_continues_where_it_stopped(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s", INDEXED)
     for number in range(6):
         await adapter.append("s", [Record(b"%d" % number, key=b"k")])

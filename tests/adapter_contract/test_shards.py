@@ -87,7 +87,7 @@ async def test_a_deleted_shard_is_gone_and_its_name_starts_anew(adapter: Storage
     assert values_of(await read_all(adapter, "s")) == [b"new"]
 
 
-async def test_a_trim_drops_what_lies_below(adapter: StorageAdapter) -> None:
+async def test_a_trim_drops_the_records_below(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s")
     for first in range(0, 12, 4):
         await adapter.append("s", [b"%d" % number for number in range(first, first + 4)])

@@ -51,7 +51,7 @@ async def test_a_read_in_the_middle_of_a_batch_gives_the_whole_batch(adapter: St
     assert (offsets_of(batches.read_records(piece.batches)), piece.next_offset) == ([0, 1, 2], 3)
 
 
-async def test_what_was_trimmed_inside_a_batch_is_told_by_the_start_of_the_shard(adapter: StorageAdapter) -> None:
+async def test_the_start_of_the_shard_shows_a_trim_inside_a_batch(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s")
     await adapter.append("s", [b"0", b"1", b"2"])
     await adapter.trim("s", 2)

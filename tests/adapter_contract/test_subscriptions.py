@@ -26,7 +26,7 @@ async def test_a_tail_delivers_what_is_appended_after_it_began(adapter: StorageA
         assert await take(subscription, 3) == [("s", b"1"), ("s", b"2"), ("s", b"3")]
 
 
-async def test_a_subscription_begins_where_it_is_told(adapter: StorageAdapter) -> None:
+async def test_a_subscription_begins_at_the_given_position(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s")
     for number in range(4):
         await adapter.append("s", [Record(b"%d" % number, timestamp_us=1_000 + number)])
@@ -97,7 +97,7 @@ async def test_an_unknown_shard_or_bad_filter_cannot_be_subscribed(adapter: Stor
             pass
 
 
-async def test_a_subscription_to_a_deleted_shard_fails_and_a_filter_goes_on(adapter: StorageAdapter) -> None:
+async def test_a_subscription_to_a_deleted_shard_fails_and_a_filter_continues(adapter: StorageAdapter) -> None:
     await adapter.create_shard("a")
     await adapter.create_shard("b")
     async with adapter.subscribe("a") as one, adapter.subscribe("+") as both:
@@ -116,7 +116,7 @@ async def test_expired_records_are_not_delivered(adapter: StorageAdapter) -> Non
         assert await take(subscription, 1) == [("s", b"there")]
 
 
-async def test_a_slow_subscriber_holds_up_nobody(adapter: StorageAdapter) -> None:
+async def test_a_slow_subscriber_delays_no_other(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s")
     count = 200
     async with adapter.subscribe("s", credit_bytes=8_000) as slow, adapter.subscribe("s", credit_bytes=8_000) as quick:

@@ -75,7 +75,7 @@ async def test_cursors_and_state_survive_with_their_versions(opening: Opening) -
         assert (await adapter.put_state(b"k", b"w", expected_version=state.version)).version > state.version
 
 
-async def test_a_group_goes_on_from_its_stored_position(opening: Opening) -> None:
+async def test_a_group_continues_from_its_stored_position(opening: Opening) -> None:
     async with opening() as adapter:
         await adapter.create_shard("s")
         await adapter.append("s", [b"1"])

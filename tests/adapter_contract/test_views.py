@@ -61,7 +61,7 @@ async def test_of_competing_cursor_commits_exactly_one_wins(adapter: StorageAdap
     assert [await adapter.get_cursor("s", "c")] == won
 
 
-async def test_a_cursor_lies_within_its_shard_and_has_a_proper_name(adapter: StorageAdapter) -> None:
+async def test_a_cursor_is_within_its_shard_and_has_a_valid_name(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s")
     with pytest.raises(OffsetOutOfRangeError):
         await adapter.commit_cursor("s", "c", 1)

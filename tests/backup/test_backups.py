@@ -205,7 +205,7 @@ async def test_a_restore_whose_sync_failed_brings_every_file_anew(
 @pytest.mark.slow("kills backups")
 @pytest.mark.parametrize("calls", [0, 1, 2, 5, 9, 14, 25])
 @pytest.mark.parametrize("name", ["rename", "open"])
-async def test_a_backup_that_is_killed_leaves_the_one_before_and_goes_on(
+async def test_a_backup_that_is_killed_leaves_the_one_before_and_continues(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, name: str
 ) -> None:
     backup = tmp_path / "backup"
@@ -251,7 +251,7 @@ async def test_a_first_backup_that_is_killed_is_none_yet(
     assert made.copied_files == len(objects(backup)) >= copied
 
 
-async def test_a_backup_that_was_interrupted_goes_on_where_it_was_last_synced(
+async def test_a_backup_that_was_interrupted_continues_where_it_was_last_synced(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backup = tmp_path / "backup"
@@ -275,7 +275,9 @@ async def test_a_backup_that_was_interrupted_goes_on_where_it_was_last_synced(
     assert await read(tmp_path / "restored") == VALUES
 
 
-async def test_a_restore_that_was_killed_at_its_first_file_is_told_with_the_way_out(data: Path, tmp_path: Path) -> None:
+async def test_a_restore_that_was_killed_at_its_first_file_is_reported_with_the_way_out(
+    data: Path, tmp_path: Path
+) -> None:
     backup, target = tmp_path / "backup", tmp_path / "restored"
     make(data, backup)
     target.mkdir()
@@ -289,7 +291,7 @@ async def test_a_restore_that_was_killed_at_its_first_file_is_told_with_the_way_
 
 @pytest.mark.parametrize("calls", [0, 3, 8, 12, 16, 20, 24])
 @pytest.mark.parametrize("name", ["open", "rename", "remove", "lock"])
-async def test_a_restore_that_is_killed_opens_for_nobody_and_goes_on(
+async def test_a_killed_restore_cannot_be_opened_and_continues(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int, name: str
 ) -> None:
     backup, target = tmp_path / "backup", tmp_path / "restored"
@@ -413,7 +415,7 @@ async def test_a_manifest_that_names_files_elsewhere_is_refused(data: Path, tmp_
         restore(FILES, str(backup), str(tmp_path / "restored"))
 
 
-async def test_a_damage_inside_of_what_was_backed_up_is_told_with_the_backup(data: Path, tmp_path: Path) -> None:
+async def test_a_damage_inside_of_what_was_backed_up_is_reported_with_the_backup(data: Path, tmp_path: Path) -> None:
     (log,) = data.glob("log/*/*.log")
     damaged = bytearray(log.read_bytes())
     damaged[200] ^= 1
@@ -502,7 +504,7 @@ async def test_a_directory_as_a_crash_left_it_is_backed_up_as_it_is(tmp_path: Pa
     assert await read(tmp_path / "restored") == VALUES
 
 
-async def test_a_source_that_goes_away_is_told_as_such(
+async def test_a_source_that_goes_away_is_reported_as_such(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genuine = OsFileSystem.listdir

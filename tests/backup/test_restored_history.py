@@ -225,7 +225,7 @@ async def test_readers_of_a_shard_see_from_which_offset_its_history_may_differ()
         assert (await offset_of(engine, "quiet"), await offset_of(engine, "empty")) == (1, 0)
 
 
-async def test_an_lsn_that_a_reader_remembers_lies_between_those_of_the_restore() -> None:
+async def test_an_lsn_that_a_reader_remembers_is_between_those_of_the_restore() -> None:
     """How a reader finds out without any help of the shard: its lsn is one that this history never had."""
     files, after = await originals(SimulatedFileSystem())
     restore(files, BACKUP, RESTORED)
@@ -464,7 +464,7 @@ def copy_of(files: SimulatedFileSystem) -> SimulatedFileSystem:
 # The numbers
 
 
-def test_a_restore_goes_on_above_the_backup_and_above_what_any_life_had_by_then() -> None:
+def test_a_restore_continues_above_the_backup_and_above_what_any_life_had_by_then() -> None:
     restores = Restores(MemoryStore())
     assert (restores.newest_lsn, restores.first_epoch, restores.told()) == (0, 0, [])
     seconds = 1_000_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.patience import PATIENCE_S
 
 
-def test_it_starts_with_settings_and_tells_its_longest_step(tmp_path: Path) -> None:
+def test_it_starts_with_settings_and_reports_its_longest_step(tmp_path: Path) -> None:
     """Nothing but the full benchmarks started it, and a renamed argument broke all loop rows."""
     command = [sys.executable, "-m", "benchmarks.loop_server", "--data", str(tmp_path / "data")]
     with subprocess.Popen(

@@ -84,7 +84,7 @@ def test_figures_are_gathered_per_row_in_the_order_of_rounds() -> None:
     assert samples["b"].figures == [4, 5, 6]
 
 
-def test_what_is_not_installed_is_said_and_the_rest_goes_on() -> None:
+def test_what_is_not_installed_is_said_and_the_rest_continues() -> None:
     def missing(_: Timing) -> Mapping[str, float]:
         raise UnavailableError("not installed")
 

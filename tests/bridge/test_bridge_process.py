@@ -38,7 +38,7 @@ format = "ndjson"
 """
 
 
-async def test_told_to_stop_it_gives_its_lease_back(tmp_path: Path) -> None:
+async def test_when_it_is_stopped_it_releases_its_lease(tmp_path: Path) -> None:
     """It once closed its connection before its leases were given back."""
     async with serving(tmp_path) as served:
         store = f"journal://127.0.0.1:{served.ports['tcp']}"

@@ -324,7 +324,7 @@ async def test_what_is_purged_is_not_brought_and_what_comes_later_is(
     assert shelf.values == numbers(50, 60)
 
 
-async def test_one_of_two_drivers_drives_and_the_other_goes_on_when_it_is_gone(
+async def test_one_of_two_drivers_drives_and_the_other_continues_when_it_is_gone(
     store: StorageAdapter, autojump_clock: MockClock
 ) -> None:
     shelf = Shelf(keeps_position=True)

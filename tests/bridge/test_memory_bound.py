@@ -220,7 +220,7 @@ def check(mode: QueueMode, peaks: Sequence[Peaks], *, reads_parquet: bool) -> No
 
 @pytest.mark.slow("hundreds of MiB go through a bridge")
 @pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.HYBRID])
-async def test_a_backlog_does_not_lie_in_memory(mode: QueueMode, tmp_path: Path) -> None:
+async def test_a_backlog_is_not_in_memory(mode: QueueMode, tmp_path: Path) -> None:
     """Without conversion, so that what is allowed is much less than the backlog."""
     peaks = await run_backlog(tmp_path, mode, 256 * MIB, "conversion.enabled=false")
     check(mode, peaks, reads_parquet=False)
@@ -228,9 +228,7 @@ async def test_a_backlog_does_not_lie_in_memory(mode: QueueMode, tmp_path: Path)
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
-async def test_a_large_backlog_does_not_lie_in_memory_either(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_large_backlog_is_not_in_memory_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """BACKLOG_GIB sets how large (5). Its segments are sealed meanwhile, as they are by default."""
     backlog_bytes = int(os.environ.get("BACKLOG_GIB", "5")) << 30
     free_bytes = shutil.disk_usage(tmp_path).free

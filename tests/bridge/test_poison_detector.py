@@ -85,7 +85,7 @@ async def test_an_outage_for_all_records_sets_few_aside(store: StorageAdapter, a
     assert len(shelf.values) + state.dead_letter_count == 100
 
 
-async def test_a_sink_that_says_when_it_is_back_blames_no_record(
+async def test_a_sink_that_says_when_it_is_back_makes_no_record_suspect(
     store: StorageAdapter, autojump_clock: MockClock
 ) -> None:
     shelf = Shelf(raises=lambda: SinkUnavailableError("busy", retry_after_s=1.0))

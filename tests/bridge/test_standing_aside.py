@@ -13,7 +13,7 @@ from tests.bridge.test_driver import QUEUE, driven, numbers, put, spec_for, unti
 from tests.patience import PATIENCE_S
 
 
-async def test_a_bridge_writes_nothing_while_another_drains_and_goes_on_behind(autojump_clock: MockClock) -> None:
+async def test_a_bridge_writes_nothing_while_another_drains_and_continues_behind(autojump_clock: MockClock) -> None:
     shelf = Shelf()
     async with open_adapter("memory:") as store:
         await put(store, 0, 25)
@@ -36,7 +36,7 @@ async def test_a_bridge_writes_nothing_while_another_drains_and_goes_on_behind(a
     assert (status.holder, status.counts.confirmed) == ("here", 60)
 
 
-async def test_what_a_bridge_has_begun_is_confirmed_before_it_stands_aside(autojump_clock: MockClock) -> None:
+async def test_what_a_bridge_has_begun_is_confirmed_before_it_releases_its_lease(autojump_clock: MockClock) -> None:
     """It once left batches that the sink had taken to the process that asked, which then wrote them again."""
     shelf = Shelf(write_s=0.5)
     async with open_adapter("memory:") as store:

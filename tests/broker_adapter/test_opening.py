@@ -59,7 +59,7 @@ async def test_a_program_that_says_who_it_is_is_shown_by_that_name(tmp_path: Pat
             assert one.client_name != other.client_name
 
 
-async def test_a_server_that_does_not_answer_is_an_error_unless_somebody_wants_to_wait(
+async def test_a_server_that_does_not_answer_is_an_error_unless_the_caller_waits(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Programs hung for ever, without a word, when their server was not there."""

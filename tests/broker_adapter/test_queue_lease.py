@@ -75,7 +75,7 @@ class Turns:
                 self.reasons.append(str(error))
 
 
-async def test_a_driver_stands_aside_for_who_asks_and_comes_back(
+async def test_a_driver_releases_the_lease_on_request_and_comes_back(
     adapter: StorageAdapter, autojump_clock: MockClock
 ) -> None:
     turns = Turns()
@@ -178,7 +178,9 @@ async def test_who_asks_takes_the_lease_of_a_driver_that_is_gone(
         assert SETTINGS.lease_s <= trio.current_time() - began_s
 
 
-async def test_who_asked_and_lost_the_lease_is_told(adapter: StorageAdapter, autojump_clock: MockClock) -> None:
+async def test_a_requester_that_lost_the_lease_gets_an_error(
+    adapter: StorageAdapter, autojump_clock: MockClock
+) -> None:
     with pytest.raises(
         QueueLostError, match=r"spark does not drive the cache queue 'plant' .*: another process took it over"
     ):

@@ -100,7 +100,7 @@ def test_a_rule_with_a_bad_filter_or_prefix_is_refused() -> None:
         MappingRule("#", prefix="f/+", shards=1)
 
 
-async def test_subscribers_receive_by_topic_each_record_once_wherever_it_lies() -> None:
+async def test_subscribers_receive_each_record_of_their_topics_once_from_any_shard() -> None:
     rules_ = [MappingRule("s/+/fast", prefix="s", shards=2), MappingRule("s/#", prefix="$cold", shards=2)]
     async with open_adapter("memory:") as adapter:
         storage = MappedStorage(adapter, TopicMapping(rules_))

@@ -36,7 +36,7 @@ def test_counts_are_those_of_the_code() -> None:
     assert first_cells("What becomes of records") == [*Counts.__struct_fields__, *WriterCounts.__struct_fields__]
 
 
-def test_every_command_is_told() -> None:
+def test_every_command_is_documented() -> None:
     for command in COMMANDS.commands:
         assert f"`journal queue {command} NAME" in TEXT or f"$ journal queue {command}" in TEXT or command == "resume"
     assert f"after {LeaseSettings().lease_s:.0f} seconds" in TEXT

@@ -28,7 +28,7 @@ SHARDS = st.builds(
 
 
 @given(SHARDS, st.integers(0, 300))
-def test_depth_is_what_lies_between_the_cursor_and_the_end(info: ShardInfo, cursor_offset: int) -> None:
+def test_depth_is_the_number_of_records_between_the_cursor_and_the_end(info: ShardInfo, cursor_offset: int) -> None:
     depth = depth_of(info, cursor_offset)
     assert info.start_offset <= depth.first_offset <= depth.next_offset == info.next_offset
     assert depth.record_count == max(0, info.next_offset - max(cursor_offset, info.start_offset))
@@ -139,7 +139,7 @@ def test_a_queue_is_never_taken_for_emptier_than_it_is(steps: list[tuple[object,
 
 @settings(max_examples=400)
 @given(MANY_STEPS)
-def test_with_nothing_under_way_a_look_tells_the_truth(steps: list[tuple[object, int]]) -> None:
+def test_with_nothing_in_flight_a_look_gives_the_exact_depth(steps: list[tuple[object, int]]) -> None:
     world = World()
     for step, count in steps:
         step(world, count)  # type: ignore[operator]

@@ -83,7 +83,7 @@ def test_what_was_lost_is_what_had_been_put_in() -> None:
     assert tracker.known == KnownEnd(1, info.next_offset)
 
 
-def test_appends_that_were_acknowledged_between_crash_and_look_are_told_apart() -> None:
+def test_appends_acknowledged_between_crash_and_look_are_distinguished() -> None:
     tracker = EndTracker()
     tracker.look(shard(0, 3, (0, 3)), 0)
     tracker.appended(3, 7)
@@ -143,7 +143,7 @@ def test_a_store_that_ends_in_order_loses_all_that_was_put_in_since_the_last_loo
 
 
 @pytest.mark.parametrize("mode", [QueueMode.MEMORY, QueueMode.HYBRID])
-async def test_a_queue_tells_where_its_records_in_memory_begin_before_any_writer_has_looked(mode: QueueMode) -> None:
+async def test_a_queue_stores_where_its_records_in_memory_begin_before_any_writer_has_looked(mode: QueueMode) -> None:
     """The store died behind a change of the mode, and a million reserved offsets counted as lost."""
     async with open_adapter("memory:") as adapter:
         await filled(adapter, b"1", b"2")
@@ -224,7 +224,7 @@ def test_gaps_are_what_no_segment_has() -> None:
     assert gaps_of(info, 15) == [(15, 20), (21, 30)]
 
 
-async def test_a_queue_of_a_program_before_goes_on_where_it_was(adapter: StorageAdapter) -> None:
+async def test_a_queue_of_a_program_before_continues_where_it_was(adapter: StorageAdapter) -> None:
     """The offset was a cursor then, and the counts lay in the driver's status and in the definition."""
     await filled(adapter, *(b"%d" % number for number in range(10)))
     found = await adapter.get_state(names.definition_key(NAME))

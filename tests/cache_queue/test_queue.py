@@ -189,7 +189,7 @@ async def test_nothing_is_left_of_a_deleted_queue(adapter: StorageAdapter) -> No
         await drain.read(1, max_bytes=1000, max_wait_s=0)
 
 
-async def test_a_look_tells_what_waits_and_since_when(adapter: StorageAdapter) -> None:
+async def test_a_look_shows_what_waits_and_since_when(adapter: StorageAdapter) -> None:
     await filled(adapter, b"1", b"2", b"3")
     drain = await driven(adapter)
     await drain.confirm(1, Counts(confirmed=1), 0)

@@ -175,7 +175,7 @@ def test_a_dead_letter_is_read_as_it_was_written(
 
 
 @given(HEADERS)
-def test_any_record_may_lie_among_the_dead_letters(headers: tuple[tuple[str, bytes], ...]) -> None:
+def test_any_record_may_be_among_the_dead_letters(headers: tuple[tuple[str, bytes], ...]) -> None:
     found = from_stored(StoredRecord(9, 10, 11, b"value", headers=headers))
     assert found.record.headers == headers
     assert found.queue_offset == -1

@@ -73,7 +73,7 @@ async def offer(writer: QueueWriter, batches: int) -> tuple[int, int]:
 
 
 @BOUNDS
-async def test_a_full_queue_tells_its_producers(adapter: StorageAdapter, bounds: dict[str, int]) -> None:
+async def test_a_full_queue_refuses_its_producers(adapter: StorageAdapter, bounds: dict[str, int]) -> None:
     settings = QueueSettings(**bounds, overflow=Overflow.REJECT)
     async with writing(adapter, settings) as writer:
         taken, refused = await offer(writer, 40)
@@ -187,7 +187,7 @@ async def test_several_writers_stay_within_the_bound_and_what_is_under_way(
         assert state.depth.size_bytes <= settings.max_bytes + under_way_count * VALUE_BYTES * 1.2
 
 
-async def test_a_writer_goes_on_counting_where_it_was(opening: Opening) -> None:
+async def test_a_writer_continues_counting_where_it_was(opening: Opening) -> None:
     settings = QueueSettings(max_records=10, max_bytes=0)
     async with opening() as adapter, writing(adapter, settings) as writer:
         assert await offer(writer, 3) == (10, 20)
@@ -198,7 +198,7 @@ async def test_a_writer_goes_on_counting_where_it_was(opening: Opening) -> None:
         await until_counted(adapter, WriterCounts(rejected=30))
 
 
-async def test_what_was_told_to_producers_before_it_came_here_is_counted(adapter: StorageAdapter) -> None:
+async def test_refusals_before_a_record_came_here_are_counted(adapter: StorageAdapter) -> None:
     async with writing(adapter, QueueSettings(max_records=1, max_bytes=0)) as writer:
         writer.rejected(7)
         await until_counted(adapter, WriterCounts(rejected=7))

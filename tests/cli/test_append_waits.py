@@ -71,7 +71,7 @@ def test_an_append_that_is_refused_for_the_moment_ends_after_its_timeout(full: S
 
 
 @pytest.mark.slow("waits for a server that refuses")
-def test_an_append_says_what_it_waits_for_and_goes_on(full: Server) -> None:
+def test_an_append_says_what_it_waits_for_and_continues(full: Server) -> None:
     """Also while standard input is open: what was typed a while ago is not stored, and the user should know."""
     append = subprocess.Popen(
         [*JOURNAL, "append", "s", "--server", full.address],
@@ -101,7 +101,7 @@ def test_an_append_says_what_it_waits_for_and_goes_on(full: Server) -> None:
 
 
 @pytest.mark.slow("waits for a server that refuses")
-def test_a_server_that_does_not_answer_is_told(tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     server = Server.start(tmp_path)
     try:
         server.journal("shard", "create", "s")

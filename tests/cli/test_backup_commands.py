@@ -106,7 +106,7 @@ def test_what_cannot_be_is_one_line_with_the_way_out(tmp_path: Path, capsys: pyt
     assert not (data / "backups").exists()
 
 
-def test_a_directory_held_by_who_serves_nobody_is_told_as_such(
+def test_a_directory_held_by_a_process_that_serves_no_client_is_reported_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "data"
@@ -135,9 +135,7 @@ def test_the_server_of_another_directory_is_not_backed_up_in_its_place(
 
 
 @pytest.mark.slow("starts servers and commands")
-def test_a_server_that_stands_still_is_named_with_the_way_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_frozen_server_is_named_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It takes 10 s, the bound on connecting. The error said neither which server nor what to do."""
     with running(tmp_path / "data") as server:
         server.process.send_signal(signal.SIGSTOP)

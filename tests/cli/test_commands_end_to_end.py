@@ -179,7 +179,7 @@ def test_json_shows_whole_records(server: Server, shard: str) -> None:
     assert base64.b64decode(binary["value_base64"]) == b"\xff"
 
 
-def test_a_read_begins_where_it_is_told_and_stops_at_its_count(server: Server, shard: str) -> None:
+def test_a_read_begins_at_the_given_offset_and_stops_at_its_count(server: Server, shard: str) -> None:
     server.journal("append", shard, given=b"0\n1\n2\n3\n4\n")
     assert server.journal("read", shard, "--from", "3") == "3\n4\n"
     assert server.journal("read", shard, "--from", "1", "--count", "2") == "1\n2\n"
@@ -198,14 +198,14 @@ def test_a_read_begins_where_it_is_told_and_stops_at_its_count(server: Server, s
     assert server.journal("read", shard, "--from", "2020-01-01T00:00:00Z", "--count", "1") == "0\n"
 
 
-def test_an_offset_out_of_range_tells_the_range(server: Server, shard: str) -> None:
+def test_the_error_of_an_offset_out_of_range_names_the_range(server: Server, shard: str) -> None:
     server.journal("append", shard, given=b"0\n1\n")
     error = run("read", shard, "--from", "9", "--follow", "--server", server.address, status=1).stderr.decode()
     assert error.count("\n") == 1
     assert "from 0 up to but not including 2" in error
 
 
-def test_follow_goes_on_with_what_is_appended(server: Server, shard: str) -> None:
+def test_follow_continues_with_what_is_appended(server: Server, shard: str) -> None:
     server.journal("append", shard, given=b"before\n")
     with subprocess.Popen(
         [*JOURNAL, "read", shard, "--follow", "--count", "2", "--server", server.address],
@@ -235,7 +235,7 @@ def test_tail_prints_topic_and_payload_of_every_shard_that_matches(server: Serve
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_job_in_the_background_ends_when_it_is_told_to(server: Server, shard: str, number: signal.Signals) -> None:
+def test_a_job_in_the_background_ends_on_its_signals(server: Server, shard: str, number: signal.Signals) -> None:
     """Shells start background jobs with SIGINT ignored: `kill -INT` did nothing to `journal tail ... &`."""
     server.journal("append", shard, given=b"0\n")
     command = [*JOURNAL, "tail", shard, "--from", "earliest", "--server", server.address]
@@ -250,7 +250,9 @@ def test_a_job_in_the_background_ends_when_it_is_told_to(server: Server, shard: 
 
 
 @pytest.mark.parametrize("command", [("tail",), ("read", "--follow")])
-def test_a_follower_ends_when_nobody_reads_what_it_writes(server: Server, shard: str, command: tuple[str, ...]) -> None:
+def test_a_follower_ends_when_its_output_is_not_read_any_more(
+    server: Server, shard: str, command: tuple[str, ...]
+) -> None:
     """It noticed at the next record, which may never come."""
     server.journal("append", shard, given=b"0\n")
     word, *more = command
@@ -352,7 +354,7 @@ def test_what_loses_records_is_not_done_unasked(server: Server, shard: str, comm
 
 
 @pytest.mark.parametrize("command", [("delete",), ("trim", "1"), ("set", "--max-records", "1"), ("mode", "file")])
-def test_whoever_changes_a_shard_that_does_not_exist_is_not_told_to_make_it(
+def test_the_error_of_a_change_of_a_missing_shard_does_not_advise_to_create_it(
     server: Server, command: tuple[str, ...]
 ) -> None:
     word, *more = command
@@ -443,7 +445,7 @@ def test_what_was_acknowledged_survives_sigkill(start: Callable[[], Server]) -> 
 
 
 @pytest.mark.slow("starts servers and commands")
-def test_a_lost_memory_range_is_told_as_a_gap(start: Callable[[], Server]) -> None:
+def test_a_lost_memory_range_is_reported_as_a_gap(start: Callable[[], Server]) -> None:
     server = start()
     server.journal("shard", "create", "mixed")
     server.journal("append", "mixed", given=b"kept\n")

@@ -44,7 +44,7 @@ def damaged(stored: Path, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.slow("starts servers and commands")
-def test_damage_is_told_with_shard_offsets_and_file(damaged: Server) -> None:
+def test_damage_is_reported_with_shard_offsets_and_file(damaged: Server) -> None:
     """ "record batch at byte 19536: wrong body checksum" named neither shard nor file, and there was no way out."""
     for command in (
         ("read", "plant/a"),
@@ -70,7 +70,7 @@ def test_damage_is_told_with_shard_offsets_and_file(damaged: Server) -> None:
 
 
 @pytest.mark.slow("starts servers and commands")
-def test_a_batch_whose_place_is_damaged_is_told_with_its_first_offset(stored: Path, tmp_path: Path) -> None:
+def test_a_batch_whose_place_is_damaged_is_reported_with_its_first_offset(stored: Path, tmp_path: Path) -> None:
     """Where the offsets themselves are damaged, none is told that may be wrong."""
     shutil.copytree(stored, tmp_path / "copy")
     [log] = (tmp_path / "copy" / "data").glob("log/*/*.log")

@@ -65,7 +65,7 @@ def test_no_json_line_has_a_line_break_in_it() -> None:
     assert b"\n" not in line
 
 
-def test_a_lost_range_is_told_in_json_and_in_words() -> None:
+def test_a_lost_range_is_reported_in_json_and_in_words() -> None:
     gap = Gap(5, 8)
     assert [json.loads(line) for line in json_lines("s", [gap])] == [{"shard": "s", "gap": [5, 8]}]
     assert gap_note("s", gap) == (

@@ -174,7 +174,7 @@ async def test_unknown_shard_is_an_error_until_it_is_made() -> None:
         assert (await client.append("a", [b"3"])).base_offset == 0
 
 
-async def test_cancelled_append_is_carried_out_and_harms_nobody() -> None:
+async def test_cancelled_append_is_carried_out_and_harms_no_other() -> None:
     async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
         shard = server.create("a")
         server.hold_acks = True

@@ -89,7 +89,7 @@ async def test_latest_does_not_skip_what_came_while_disconnected() -> None:
             assert await take(subscription, 1) == [("a", b"new")]
 
 
-async def test_latest_of_a_shard_began_anew_when_the_connection_was_lost_before_its_offset_was_told() -> None:
+async def test_latest_of_a_shard_began_again_when_the_connection_was_lost_before_its_offset_was_known() -> None:
     """The caller had been told that the subscription stands: what came meanwhile was skipped."""
     subscription = Subscription(1, Start.latest(), shard="a", topic_filter=None, group=None, credit_bytes=1000)
 

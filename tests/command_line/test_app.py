@@ -17,7 +17,7 @@ def run(*arguments: str) -> int:
     return run_app(build_app("sample", "Do things.", COMMANDS, {"many": "Many things."}), arguments)
 
 
-def test_help_tells_every_command_and_group(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_and_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     told = capsys.readouterr().out
     for words in ["Do things.", "one", "Do one thing.", "many", "Many things.", "--debug"]:
@@ -59,7 +59,7 @@ def test_wrong_words_behind_a_command_name_its_own_help(
     assert error.endswith(" `sample many named --help`\n")
 
 
-def test_an_unknown_command_is_told_all_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_an_unknown_command_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """The list was cut after eight, with nothing behind the last comma."""
     commands = {f"group c{number}": COMMANDS["one"] for number in range(12)}
     app = build_app("sample", "Do things.", commands, {"group": "A group."})

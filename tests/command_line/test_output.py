@@ -38,7 +38,7 @@ def test_a_table_in_a_pipe_cuts_nothing_and_takes_cells_literally(capsys: pytest
     assert name in capsys.readouterr().out
 
 
-def test_progress_is_silent_when_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("records") as tick, waiting("something"):
         tick(5)
     assert capsys.readouterr() == ("", "")
@@ -52,7 +52,7 @@ def test_tables_that_are_redrawn_come_one_after_the_other_in_a_pipe(capsys: pyte
     assert told.index("first") < told.index("second") < told.index("third")
 
 
-def test_nobody_is_asked_where_there_is_no_terminal() -> None:
+def test_no_question_is_asked_where_there_is_no_terminal() -> None:
     with pytest.raises(UsageError, match="Delete it? There is no terminal for a confirmation: add".replace("?", r"\?")):
         confirmed("Delete it?")
 

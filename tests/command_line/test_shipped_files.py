@@ -54,7 +54,7 @@ def test_the_places_of_configuration_and_documents_are_printed(program, printed)
     assert printed(program, "paths", "docs").read_text() == f"{REPOSITORY / 'docs'}\n"
 
 
-def test_copied_modules_alone_are_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_modules_alone_name_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped_files, "__file__", str(tmp_path / "command_line" / "shipped_files.py"))
     monkeypatch.setattr(shipped_files, "_DISTRIBUTION", "no-such-distribution")
     with pytest.raises(CommandError, match=r"this installation has no conf/broker\.toml"):

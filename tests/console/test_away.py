@@ -12,7 +12,7 @@ from tests.server.serving import Served, serving
 
 
 @pytest.mark.slow("waits until the page gives up")
-async def test_a_node_that_answers_no_more_is_told(served: Served, browser: Browser) -> None:
+async def test_a_node_that_answers_no_more_is_reported(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served))
     await page.until("document.getElementById('health').textContent === 'ready'")
     # Its port is still open, but no connection is accepted: requests wait.

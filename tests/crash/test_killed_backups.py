@@ -192,7 +192,7 @@ def kill_servers(site: Site, seed: int, rounds: int) -> None:
 
 @pytest.mark.slow("kills backups and servers")
 @pytest.mark.timeout(180)
-def test_a_killed_backup_leaves_the_one_before_and_goes_on(site: Site) -> None:
+def test_a_killed_backup_leaves_the_one_before_and_continues(site: Site) -> None:
     kill_backups(site, seed=3, rounds=1)
 
 

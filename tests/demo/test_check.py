@@ -131,7 +131,7 @@ def test_a_repetition_after_a_lost_connection_is_no_other_order() -> None:
     assert check_topic(evidence(1, seen=again)).broken == []
 
 
-def test_what_nobody_published_is_found() -> None:
+def test_messages_that_were_not_published_are_found() -> None:
     changed = [Found(0, 0, "d0"), Found(1, 1, "other"), Found(2, 2, "d2")]
     unknown = seen(watcher=Seen(received=[*received(0, 1, 2), Received(-1, "x", 0), Received(7, "d7", 0)]))
     result = check_topic(evidence(1, found=changed, seen=unknown))
@@ -140,7 +140,7 @@ def test_what_nobody_published_is_found() -> None:
     assert "2 received by watcher and never published" in broken(result)
 
 
-def test_a_publish_without_an_answer_is_told() -> None:
+def test_a_publish_without_an_answer_is_reported() -> None:
     result = check_topic(evidence(published=published(3, unacknowledged=(1,))))
 
     assert broken(result) == {"1 published and never acknowledged"}

@@ -37,7 +37,7 @@ def test_figures_agree_but_for_the_last_digits_of_a_sum(other: Figures, *, agree
     assert Figures(CPU, "user", 2, 2.5, 4.0).agrees_with(other) is agrees
 
 
-def test_a_topic_that_one_side_lacks_is_told() -> None:
+def test_a_topic_that_one_side_lacks_is_reported() -> None:
     one, two = Figures(CPU, "user", 2, 2.5, 4.0), Figures("host/sensor-a/disk", "busy_ms", 1, 1.0, 1.0)
     history = History(
         found=[one], expected=[two], sealed_files=1, sealed_bytes=1, conversion_s=0.1, session_s=1.0, query_s=1.0

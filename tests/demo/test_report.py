@@ -86,7 +86,7 @@ def test_what_is_broken_is_seen_in_table_and_verdict() -> None:
     assert document(broken)["held"] is False
 
 
-def test_the_summary_tells_the_figures() -> None:
+def test_the_summary_has_the_figures() -> None:
     text = "\n".join(summary(outcome()))
 
     for figure in (

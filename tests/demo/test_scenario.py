@@ -13,7 +13,7 @@ def segment(kind: SegmentKind, base_offset: int, next_offset: int) -> SegmentInf
     return SegmentInfo(kind, base_offset, next_offset, size_bytes=0, created_us=0, closed=True)
 
 
-def test_the_mode_history_is_told_by_the_kinds_of_the_segments() -> None:
+def test_the_kinds_of_the_segments_show_the_mode_history() -> None:
     segments = (
         segment(SegmentKind.MEMORY, 0, 10),
         segment(SegmentKind.MEMORY, 10, 20),

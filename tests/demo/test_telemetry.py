@@ -62,7 +62,7 @@ def test_every_core_is_a_reading_of_the_columns_there_are() -> None:
     assert cut == {"core": 1, "user": 114567, "nice": 3709}
 
 
-def test_memory_is_told_in_bytes_without_what_is_missing_or_no_number() -> None:
+def test_memory_is_given_in_bytes_without_missing_or_invalid_numbers() -> None:
     assert parse_memory(MEMORY) == [{"total_bytes": 24684084 << 10, "free_bytes": 22643924 << 10}]
 
 

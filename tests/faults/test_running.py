@@ -65,7 +65,7 @@ def test_a_server_whose_storage_failed_ends_with_a_status_of_its_own_and_a_resta
 
 
 @pytest.mark.slow("breaks the storage of a running server")
-def test_a_storage_that_fails_in_the_last_checkpoint_is_told_by_the_exit_status(data: Path) -> None:
+def test_the_exit_status_shows_a_storage_failure_in_the_last_checkpoint(data: Path) -> None:
     with running(data) as server, server.client() as client:
         client.append(client.open("a", ShardConfig()), b"v")
         assert server.stop() == 0

@@ -39,7 +39,7 @@ def test_a_data_directory_has_one_server(data: Path) -> None:
 
 
 @pytest.mark.slow("starts servers")
-def test_the_directory_tells_its_readers_where_the_server_listens(data: Path) -> None:
+def test_the_directory_shows_its_readers_where_the_server_listens(data: Path) -> None:
     announced = data / "SERVER"
     with running(data, "listen.tcp=0.0.0.0:0", "access.allow_insecure=true") as server:
         expected = {"tcp": f"127.0.0.1:{server.ports['tcp']}", "pid": server.pid}
@@ -250,7 +250,7 @@ def log_files(data: Path) -> list[Path]:
 
 
 @pytest.mark.slow("starts servers")
-def test_a_flipped_bit_in_a_log_segment_is_told_to_its_reader(data: Path) -> None:
+def test_a_flipped_bit_in_a_log_segment_is_reported_to_its_reader(data: Path) -> None:
     write_some(data, stop=True, good=[b"good" * 20], bad=[b"BAD!" * 20, b"next" * 20])
     (path,) = [path for path in log_files(data) if b"BAD!" in path.read_bytes()]
     at = path.read_bytes().index(b"BAD!" * 20)
@@ -272,7 +272,7 @@ def test_a_flipped_bit_in_a_log_segment_is_told_to_its_reader(data: Path) -> Non
 
 
 @pytest.mark.slow("starts servers")
-def test_a_log_segment_that_is_gone_or_cut_is_told_to_its_reader(data: Path) -> None:
+def test_a_log_segment_that_is_gone_or_cut_is_reported_to_its_reader(data: Path) -> None:
     write_some(data, stop=True, good=[b"good"], bad=[b"bad" * 100])
     (path,) = [path for path in log_files(data) if b"bad" * 100 in path.read_bytes()]
     whole = path.read_bytes()

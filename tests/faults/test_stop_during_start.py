@@ -38,7 +38,7 @@ def has_opened_views(data: Path, pid: int) -> bool:
 @pytest.mark.slow("starts servers")
 @pytest.mark.parametrize("moment", [takes_note, has_locked, has_opened_views])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_start_that_is_told_to_stop_ends_in_order(
+def test_a_start_that_is_stopped_ends_in_order(
     tmp_path: Path, moment: Callable[[Path, int], bool], number: signal.Signals
 ) -> None:
     """SIGTERM within the first seconds ended the server by the signal, and a supervisor took it for a crash."""

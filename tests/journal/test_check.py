@@ -126,7 +126,7 @@ async def test_every_bit_of_a_log_file_is_checked() -> None:
     assert check(files).damages == []
 
 
-async def test_a_check_goes_on_behind_a_damage_and_tells_all_of_them() -> None:
+async def test_a_check_continues_behind_a_damage_and_reports_all_of_them() -> None:
     files = await directory()
     change(files, LOG, 70)
     change(files, LOG, 60 + 90_000)
@@ -150,7 +150,7 @@ async def test_a_check_goes_on_behind_a_damage_and_tells_all_of_them() -> None:
         (lambda files: files.open(f"{DATA}/FORMAT").truncate(3), f"{DATA}/FORMAT", "expected JSON"),
     ],
 )
-async def test_what_is_missing_or_cut_short_is_told(
+async def test_what_is_missing_or_cut_short_is_reported(
     damage: Callable[[SimulatedFileSystem], None], path: str, told: str
 ) -> None:
     files = await directory()
@@ -158,7 +158,7 @@ async def test_what_is_missing_or_cut_short_is_told(
     assert any(each.path == path and told in each.problem for each in check(files).damages)
 
 
-async def test_an_index_entry_that_leads_to_another_batch_is_told() -> None:
+async def test_an_index_entry_that_leads_to_another_batch_is_reported() -> None:
     files = await directory()
     index = SparseIndex.decode(files.open(INDEX).pread(1 << 20, 0), 1)
     assert index is not None
@@ -196,21 +196,21 @@ SECOND = SHARD + (3).to_bytes(8, "big")
         (Family.KEY_INDEX, SHARD + b"kab", b"", "malformed key"),
     ],
 )
-async def test_a_damaged_view_is_told(family: Family, key: bytes, value: bytes | None, told: str) -> None:
+async def test_a_damaged_view_is_reported(family: Family, key: bytes, value: bytes | None, told: str) -> None:
     files = await directory()
     put(files, family, key, value)
     damages = check(files).damages
     assert [damage.path for damage in damages if told in damage.problem] == [STATE]
 
 
-async def test_two_shards_of_one_name_are_told() -> None:
+async def test_two_shards_of_one_name_are_reported() -> None:
     files = await directory()
     record = store_of(files).get(Family.CATALOGUE, SHARD)
     put(files, Family.CATALOGUE, (99).to_bytes(8, "big"), record)
     assert any("have the same name 'plant/line'" in damage.problem for damage in check(files).damages)
 
 
-async def test_segments_that_overlap_are_told() -> None:
+async def test_segments_that_overlap_are_reported() -> None:
     files = await directory()
     first = store_of(files).get(Family.SEGMENTS, SHARD + bytes(8))
     assert first is not None
@@ -227,7 +227,7 @@ async def test_views_that_cannot_be_opened_are_one_damage_and_the_journal_is_che
     assert any("log segments were not checked" in note.problem for note in report.notes)
 
 
-async def test_a_torn_last_write_and_files_that_nobody_knows_are_notes() -> None:
+async def test_a_torn_last_write_and_unknown_files_are_notes() -> None:
     files = await directory(crash=True)
     journal = files.open(JOURNAL)
     content = journal.pread(1 << 20, 0)
@@ -244,7 +244,7 @@ async def test_a_torn_last_write_and_files_that_nobody_knows_are_notes() -> None
     assert {f"{DATA}/{name}" for name in ("log/01/stranger", "log/odd", "odd", "journal/odd")} <= set(problems)
 
 
-async def test_a_missing_first_journal_file_is_told() -> None:
+async def test_a_missing_first_journal_file_is_reported() -> None:
     files = await directory()
     put(files, Family.META, b"checkpoint_lsn", bytes(8))
     header = files.open(JOURNAL).pread(48, 0)
@@ -279,7 +279,7 @@ async def test_a_recycled_journal_file_that_a_power_loss_brings_back_without_the
         await open_simulated(files, config()).__aenter__()
 
 
-async def test_views_that_are_empty_beside_a_journal_that_was_used_are_told_as_a_start_tells_them() -> None:
+async def test_empty_views_beside_a_used_journal_are_reported_as_a_start_reports_them() -> None:
     """Its first journal file alone, as before the first checkpoint, and an empty directory in place of ``state/``."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:

@@ -87,7 +87,7 @@ async def directory(trim: int = 0) -> SimulatedFileSystem:
     return files
 
 
-async def test_sound_sealed_segments_are_counted_and_nothing_is_told() -> None:
+async def test_sound_sealed_segments_are_counted_and_nothing_is_reported() -> None:
     report = check(await directory())
     assert (report.damages, report.notes) == ([], [])
     assert (report.counts.segments, report.counts.sealed_segments, report.counts.records) == (3, 2, 6)
@@ -108,7 +108,7 @@ async def test_every_byte_of_a_sealed_file_is_checked() -> None:
     assert check(files).damages == []
 
 
-async def test_a_damage_is_told_at_its_place() -> None:
+async def test_a_damage_is_reported_at_its_place() -> None:
     files = await directory()
     file = files.open(FIRST)
     file.pwritev([bytes((file.pread(1, 500)[0] ^ 1,))], 500)
@@ -119,7 +119,7 @@ async def test_a_damage_is_told_at_its_place() -> None:
     assert not of_group.problem.startswith(FIRST)
 
 
-async def test_a_whole_file_that_is_not_the_recorded_one_is_told_by_its_digest() -> None:
+async def test_another_complete_file_than_the_recorded_one_is_found_by_its_digest() -> None:
     files = await directory()
     other = SimulatedFileSystem()
     async with open_simulated(other, config(journal_file_bytes=1 << 20)) as engine:
@@ -141,7 +141,7 @@ async def test_a_missing_and_a_cut_off_file_are_damages() -> None:
     assert "magic" in damages[SECOND]
 
 
-async def test_a_file_that_nobody_recorded_is_noted_with_its_reason() -> None:
+async def test_a_file_without_a_record_is_noted_with_its_reason() -> None:
     files = await directory(trim=3)
     unknown, placed, trimmed = path_of(6, 9), path_of(5, 6), path_of(0, 2)
     for path in (unknown, placed, trimmed):

@@ -49,7 +49,7 @@ def memory_bytes(shard: Shard) -> int:
     return sum(segment.size_bytes for segment in shard.segments if segment.kind is SegmentKind.MEMORY)
 
 
-async def test_memory_mode_is_bounded_without_dropping_what_lies_in_files(tmp_path: Path) -> None:
+async def test_memory_mode_is_bounded_without_dropping_what_is_in_files(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
         await engine.create_shard("s", ShardConfig())
         shard = engine.parts.table.by_name("s")

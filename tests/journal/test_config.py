@@ -219,9 +219,7 @@ def test_a_broker_does_not_need_the_settings() -> None:
         ("[[quotas]]\n[[quotas]]", "again"),
     ],
 )
-def test_settings_that_would_let_strangers_in_or_make_no_sense_are_refused(
-    tmp_path: Path, text: str, told: str
-) -> None:
+def test_settings_that_would_allow_everybody_or_make_no_sense_are_refused(tmp_path: Path, text: str, told: str) -> None:
     assert re.search(told, problem(tmp_path, text), re.DOTALL)
 
 
@@ -235,7 +233,5 @@ def test_settings_that_would_let_strangers_in_or_make_no_sense_are_refused(
         'listen.tcp = "0.0.0.0:7420"\ntls.certificate_file = "c"\ntls.key_file = "k"\ntls.client_ca_file = "a"',
     ],
 )
-def test_a_server_may_be_reached_from_elsewhere_that_asks_who_is_there_or_is_told_to_be_open(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_server_with_authentication_or_allow_insecure_listens_beyond_the_loopback(tmp_path: Path, text: str) -> None:
     load(tmp_path, text)

@@ -75,7 +75,7 @@ async def test_an_interrupted_wait_for_work_ended_the_disk_thread() -> None:
         disk.close()
 
 
-def test_a_server_that_is_told_something_the_moment_it_is_continued_acknowledges_as_before(tmp_path: Path) -> None:
+def test_a_server_that_gets_requests_as_it_is_continued_acknowledges_as_before(tmp_path: Path) -> None:
     """Such a signal reaches any thread, the disk thread as well; SIGTERM then left a server that did not end."""
     with running(tmp_path / "data") as server:
         with server.client() as client:

@@ -115,7 +115,7 @@ async def test_a_connection_serves_one_request_after_the_other_also_in_pieces() 
             assert answer.startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_client_that_asks_first_is_told_to_send_its_body() -> None:
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
     """curl waits a second for that otherwise."""
     async with serving() as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         headers = f"{CLOSE}Content-Type: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n"
@@ -190,6 +190,6 @@ async def test_connections_that_are_answered_are_closed_for_no_other() -> None:
                 await stream.aclose()
 
 
-def test_health_tells_every_reason() -> None:
+def test_health_names_every_reason() -> None:
     assert health_reply([]) == Reply(b"ready\n", 200)
     assert health_reply(["a", "b"]) == Reply(b"not ready: a; b\n", 503)

@@ -146,7 +146,7 @@ def test_a_file_that_holds_damage_is_set_aside_and_not_recycled() -> None:
     assert not [name for name in names(journal.files) if name.startswith("free-")]
 
 
-def test_a_start_goes_on_in_a_new_file_with_a_copy_of_the_last_group() -> None:
+def test_a_start_continues_in_a_new_file_with_a_copy_of_the_last_group() -> None:
     """A process that is killed before the sync leaves its last group in the page cache alone."""
     journal = new_journal()
     write_single_groups(journal, 5)

@@ -177,7 +177,7 @@ def test_lines_of_a_library_are_one_event_by_their_template(err: Err) -> None:
     assert len(err.lines) == LINES_PER_PERIOD
 
 
-async def test_what_was_left_out_is_told_also_if_nothing_follows(
+async def test_suppressed_lines_are_counted_also_if_nothing_follows(
     err: Err, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     monkeypatch.setattr(RateLimit.__init__, "__defaults__", (trio.current_time,))
@@ -198,7 +198,7 @@ async def test_what_was_left_out_is_told_also_if_nothing_follows(
     assert len(err.lines) == LINES_PER_PERIOD + 1
 
 
-def test_at_the_end_all_of_it_is_told(err: Err) -> None:
+def test_at_the_end_all_counts_are_logged(err: Err) -> None:
     limit = configure_log(AS_JSON)
     for _ in range(LINES_PER_PERIOD + 3):
         log().warning("refused")

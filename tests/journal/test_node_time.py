@@ -122,7 +122,7 @@ async def test_append_times_do_not_fall_on_a_directory_that_has_no_recorded_mark
         assert times == sorted(times)
 
 
-async def test_a_clock_behind_what_is_stored_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_clock_behind_what_is_stored_is_reported_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock) as engine:
         await engine.create_shard("s", ShardConfig())
@@ -204,7 +204,7 @@ async def test_a_jump_that_is_taken_back_leaves_no_trace(caplog: pytest.LogCaptu
         assert times == [clock.now_us() - SECOND_US, clock.now_us()]
 
 
-async def test_append_times_stand_still_while_a_jump_back_is_followed() -> None:
+async def test_append_times_do_not_change_while_a_jump_back_is_followed() -> None:
     clock = ManualClock()
     async with opened(SimulatedFileSystem(), clock) as engine:
         await engine.create_shard("s", ShardConfig())

@@ -81,7 +81,7 @@ async def test_the_worker_writes_one_file_after_the_other_and_ends_when_it_may_r
             os.kill(pid, 0)
 
 
-async def test_the_worker_says_where_a_log_is_damaged_and_goes_on(tmp_path: Path) -> None:
+async def test_the_worker_says_where_a_log_is_damaged_and_continues(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (_, plan):
         with pytest.raises(CorruptionError) as caught:
@@ -93,7 +93,7 @@ async def test_the_worker_says_where_a_log_is_damaged_and_goes_on(tmp_path: Path
         await converter.rest()
 
 
-async def test_a_worker_that_is_killed_is_told_of_and_replaced(tmp_path: Path) -> None:
+async def test_a_worker_that_is_killed_is_reported_and_replaced(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (_, plan):
         await converter.convert(plan)

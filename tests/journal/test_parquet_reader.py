@@ -150,7 +150,7 @@ def sealed(workload: ShardWorkload) -> ShardWorkload:
 
 @pytest.mark.parametrize("max_bytes", [1, 100_000, 1 << 20, 1 << 24])
 @pytest.mark.parametrize("hints", [False, True])
-async def test_a_reader_that_goes_on_never_has_a_row_group_decoded_twice(max_bytes: int, hints: bool) -> None:
+async def test_a_reader_that_continues_never_has_a_row_group_decoded_twice(max_bytes: int, hints: bool) -> None:
     workload = three_groups()
     expected = await records_from(reader_of(workload), workload, 0, 1 << 20)
     sealed(workload)
@@ -276,7 +276,7 @@ async def test_a_segment_may_be_sealed_at_any_moment_of_a_read(start: Start | No
         assert [segment.kind for segment in workload.shard.segments] == [SegmentKind.PARQUET] * 2
 
 
-async def test_a_segment_may_be_sealed_between_any_two_reads_of_a_reader_that_stands_in_it() -> None:
+async def test_a_segment_may_be_sealed_between_any_two_reads_of_a_reader_in_it() -> None:
     expected = await records_from(reader_of(logs_to_read()), logs_to_read(), 0, 50_000)
     for steps_before in range(8):
         workload = logs_to_read()

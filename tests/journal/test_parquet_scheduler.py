@@ -158,7 +158,7 @@ async def test_a_full_segment_becomes_a_parquet_file_and_its_log_goes() -> None:
         assert await values_of(engine, "s") == values
 
 
-async def test_a_small_segment_stays_a_log_until_somebody_asks() -> None:
+async def test_a_small_segment_stays_a_log_until_a_conversion_is_requested() -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         shard = await create(engine)
@@ -411,7 +411,7 @@ async def test_retention_removes_parquet_files() -> None:
         assert len(sealed_files(files)) == 1
 
 
-async def test_the_parquet_file_stands_after_a_crash_that_came_before_any_checkpoint() -> None:
+async def test_the_parquet_file_is_valid_after_a_crash_before_any_checkpoint() -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         shard = await create(engine)
@@ -502,7 +502,7 @@ async def test_files_of_a_shard_whose_deletion_was_known_before_the_crash_go_wit
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
-async def test_a_damaged_log_is_told_of_once_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_log_is_reported_once_and_disturbs_no_other_shard(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedFileSystem()
     gate = Gate(files)
     async with opened(files, converter=gate) as engine:
@@ -616,7 +616,7 @@ async def test_what_failed_of_a_segment_that_was_trimmed_since_is_forgotten(
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
 
 
-async def test_whoever_waits_is_told_that_a_conversion_failed() -> None:
+async def test_who_waits_gets_the_error_of_a_failed_conversion() -> None:
     files = SimulatedFileSystem()
     gate = Gate(files)
     gate.open.set()

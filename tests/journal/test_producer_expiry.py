@@ -103,7 +103,7 @@ async def settled(node: Node) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def test_producers_that_nobody_uses_stayed_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unused_producers_expire(autojump_clock: trio.testing.MockClock) -> None:
     """Two keys for each client that ever appended stayed in the views, and one in each shard."""
     node = Node()
     async with settled(node) as engine:
@@ -165,7 +165,7 @@ async def test_nothing_expires_before_those_who_were_connected_could_return(
         assert names(engine) == []
 
 
-async def test_a_deletion_is_repeated_by_a_recovery_and_an_opening_behind_it_stands(
+async def test_a_deletion_is_repeated_by_a_recovery_and_a_later_opening_is_kept(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     node = Node()

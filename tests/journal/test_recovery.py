@@ -249,7 +249,7 @@ def test_damage_at_the_end_of_a_file_that_is_not_the_last_is_no_torn_tail() -> N
         read_back(journal.files)
 
 
-def test_a_missing_file_is_told_wherever_it_was() -> None:
+def test_any_missing_file_is_reported() -> None:
     journal = new_journal()
     while len(journal.used) < 4:
         journal.write([cursor_entry(journal.next_lsn, 2, "n" * 200)])
@@ -263,7 +263,7 @@ def test_a_missing_file_is_told_wherever_it_was() -> None:
         read_back(journal.files, checkpoint=3)
 
 
-def test_a_file_that_lost_its_end_is_told() -> None:
+def test_a_file_that_lost_its_end_is_reported() -> None:
     journal = three_groups()
     journal.files.open(journal.path).truncate(journal.groups[2][0])
     with pytest.raises(CorruptionError, match="the file ends here, but it was made with 16384 bytes"):

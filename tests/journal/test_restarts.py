@@ -74,7 +74,7 @@ async def test_trimming_empty_segments_of_a_mode_switched_back_and_forth_keeps_t
         assert await values_of(engine, "kept") == [b"new"]
 
 
-async def test_a_segment_closed_while_a_checkpoint_is_made_goes_on_after_a_crash() -> None:
+async def test_a_segment_closed_while_a_checkpoint_is_made_continues_after_a_crash() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
         await engine.create_shard("kept", ShardConfig())

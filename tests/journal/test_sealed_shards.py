@@ -114,7 +114,7 @@ async def take(subscription: AnySubscription, count: int) -> list[bytes]:
 EXPECTED = [b"%d.%d" % (number, each) for number in range(12) for each in range(3)]
 
 
-async def test_a_subscription_goes_on_when_what_it_stands_in_is_sealed(tmp_path: Path) -> None:
+async def test_a_subscription_continues_when_its_segment_is_sealed(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
         subscription = await subscribe(engine)
         found = await take(subscription, 5)
@@ -146,7 +146,7 @@ async def test_a_group_is_given_sealed_records_too(tmp_path: Path) -> None:
             member.close()
 
 
-async def test_who_waits_at_the_end_of_a_sealed_shard_is_told_of_the_next_record(tmp_path: Path) -> None:
+async def test_a_reader_at_the_end_of_a_sealed_shard_gets_the_next_record(tmp_path: Path) -> None:
     async with shard_with_closed_segments(tmp_path) as engine:
         await convert_everything(engine)
         shard = engine.parts.table.by_name("s")

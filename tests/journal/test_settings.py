@@ -86,7 +86,7 @@ def test_lists_of_tables_at_the_top_and_in_a_section(tmp_path: Path) -> None:
     assert load(tmp_path, "") == Car() == SCHEMA.load(None)
 
 
-def test_the_schema_tells_plain_settings_from_those_of_tables() -> None:
+def test_the_schema_distinguishes_plain_settings_from_those_of_tables() -> None:
     assert {name: list(keys) for name, keys in SCHEMA.sections.items()} == {"motor": ["cylinders", "valves"]}
     assert {name: list(keys) for name, keys in SCHEMA.tables.items()} == {
         "motor.belts": ["name", "size_bytes", "colour", "spare"],

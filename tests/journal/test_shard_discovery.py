@@ -140,7 +140,7 @@ class Model:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(lives=st.lists(st.tuples(STEPS, st.booleans()), min_size=1, max_size=3))
-async def test_what_is_newer_is_found_and_who_waits_is_told(lives: list[tuple[list[Step], bool]]) -> None:
+async def test_newer_shards_are_found_and_waiting_tasks_are_woken(lives: list[tuple[list[Step], bool]]) -> None:
     files, model = SimulatedFileSystem(), Model()
     with trio.fail_after(20):
         for steps, ends_well in lives:

@@ -46,7 +46,7 @@ async def test_many_who_want_the_same_value_have_it_made_once() -> None:
     assert cache.get_nowait(1) == "one"
 
 
-async def test_a_value_too_dear_to_keep_is_still_shared_by_those_who_wait() -> None:
+async def test_a_value_too_large_to_keep_is_still_shared_by_the_tasks_that_wait() -> None:
     cache: SharedCache[int, str] = SharedCache(2, len)
     made: list[str] = []
     go = trio.Event()

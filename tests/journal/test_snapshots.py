@@ -174,7 +174,7 @@ async def test_the_journal_may_be_a_file_system_of_its_own(tmp_path: Path, monke
 
 
 @pytest.mark.slow("waits for a connection to be taken for dead")
-async def test_segments_in_another_file_system_are_told_with_the_way_out(
+async def test_segments_in_another_file_system_are_reported_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OsFileSystem, "link", _mounted("log"))

@@ -93,7 +93,7 @@ def _killed(*_: object) -> None:
     raise _Killed
 
 
-async def test_an_old_directory_is_backed_up_as_it_lies_there_and_restored(old: Path, tmp_path: Path) -> None:
+async def test_an_old_directory_is_backed_up_as_it_is_and_restored(old: Path, tmp_path: Path) -> None:
     lsn = newest_lsn(FILES, f"{old}/journal")
     made = back_up(FILES, str(old), str(tmp_path / "backup"), lsn=lsn, now_us=1, keep=1)
     assert made.lsn == 41

@@ -108,7 +108,7 @@ def during_reads(found: Subscriber, monkeypatch: pytest.MonkeyPatch, happens: li
 
 
 @SHARD_AND_FILTER
-async def test_who_takes_nothing_is_told_once(by_filter: bool, tmp_path: Path) -> None:
+async def test_a_subscriber_without_credit_is_woken_once(by_filter: bool, tmp_path: Path) -> None:
     """Else thousands of subscriptions without credit would make every append slow."""
     async with subscribed(tmp_path, by_filter=by_filter) as found:
         while await found.subscription.take(MIB) is not None:
@@ -156,7 +156,7 @@ async def test_a_record_that_comes_right_behind_an_empty_read_is_not_missed(
 
 @SHARD_AND_FILTER
 @pytest.mark.parametrize("when", ["between two reads", "during a read", "while it waits to be taken"])
-async def test_the_end_of_a_shard_is_told(
+async def test_the_end_of_a_shard_is_reported(
     by_filter: bool, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with subscribed(tmp_path, by_filter=by_filter) as found:

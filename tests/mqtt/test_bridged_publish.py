@@ -85,7 +85,7 @@ async def test_many_messages_at_once_keep_their_order_over_all_topics() -> None:
         assert [value for _, value in await stored(served.adapter)] == [b"%d" % number for number in range(500)]
 
 
-async def test_what_nobody_stores_goes_into_the_queue_all_the_same() -> None:
+async def test_messages_that_are_not_stored_go_into_the_queue_too() -> None:
     rules = StorageRules([StorageRule("plant/#", Storage.NONE, (0, 1, 2))])
     async with bridged(rules=rules) as served:
         client = await served.client()
@@ -96,7 +96,7 @@ async def test_what_nobody_stores_goes_into_the_queue_all_the_same() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("retain", [False, True])
-async def test_a_publisher_is_told_of_a_full_queue_and_nothing_of_the_message_is_stored(qos: int, retain: bool) -> None:
+async def test_a_publish_to_a_full_queue_is_refused_and_nothing_of_it_is_stored(qos: int, retain: bool) -> None:
     async with bridged(bridge(QueueSettings(max_records=2))) as served:
         client = await served.client()
         codes = [await client.publish("plant/a", b"%d" % number, qos, retain=retain) for number in range(3)]
@@ -116,7 +116,7 @@ async def test_an_older_client_gets_no_acknowledgement_for_what_a_full_queue_doe
         assert [value for _, value in await stored(served.adapter)] == [b"0"]
 
 
-async def test_a_queue_that_drops_what_is_newest_tells_nobody_and_counts_it() -> None:
+async def test_a_queue_that_drops_the_newest_refuses_no_publisher_and_counts_it() -> None:
     settings = QueueSettings(max_records=2, overflow=Overflow.DROP_NEWEST)
     async with bridged(bridge(settings)) as served:
         client = await served.client()

@@ -89,7 +89,7 @@ async def test_packets_may_follow_connect_without_waiting_for_its_answer(version
     [Pingreq(), Publish("a"), Subscribe(1, (SubscriptionRequest("a"),)), Disconnect()],
     ids=lambda p: type(p).__name__,
 )
-async def test_whoever_does_not_begin_with_connect_is_cut_off(version: Version, first: Packet) -> None:
+async def test_a_client_that_does_not_begin_with_connect_is_disconnected(version: Version, first: Packet) -> None:
     async with serving() as served:
         client = served.dial(version)
         await client.send(first)
@@ -136,7 +136,7 @@ async def test_a_session_that_is_kept_needs_an_identifier_in_mqtt_3() -> None:
         ({"password": b"sesame", "will": Will("$delayed/5/a")}, ReasonCode.TOPIC_NAME_INVALID),
     ],
 )
-async def test_whoever_may_not_come_in_is_told_why(options: dict[str, Any], reason_code: ReasonCode) -> None:
+async def test_a_refused_client_gets_the_reason(options: dict[str, Any], reason_code: ReasonCode) -> None:
     async with serving(access=Doorkeeper(), limits=Limits(max_client_id_bytes=255)) as served:
         client = served.dial()
         assert (await client.connect(**options)).reason_code == reason_code
@@ -156,7 +156,7 @@ async def test_mqtt_3_has_return_codes_for_some_refusals() -> None:
 
 
 @pytest.mark.parametrize("version", BOTH)
-async def test_a_store_that_does_not_answer_is_told_of(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_does_not_answer_is_reported(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unavailable(*_args: Any, **_options: Any) -> None:
         await trio.lowlevel.checkpoint()
         raise StoreUnavailableError("no answer")
@@ -180,7 +180,7 @@ async def test_a_store_that_does_not_answer_is_told_of(version: Version, monkeyp
         (Properties(request_response_information=1), 30, Properties(response_information="response/client/")),
     ],
 )
-async def test_connack_tells_the_terms(asked: Properties, keep_alive_s: int, told: Properties) -> None:
+async def test_connack_has_the_limits(asked: Properties, keep_alive_s: int, told: Properties) -> None:
     limits = Limits(
         max_keep_alive_s=60, max_session_expiry_s=1000, receive_maximum=7, topic_alias_maximum=3, max_packet_bytes=5000
     )
@@ -252,7 +252,7 @@ async def test_a_client_that_said_no_keep_alive_may_be_silent(autojump_clock: Mo
         await client.silent()
 
 
-async def test_when_the_broker_stops_clients_are_told() -> None:
+async def test_when_the_broker_stops_clients_are_notified() -> None:
     async with serving() as served:
         client = await served.client()
         async with trio.open_nursery() as nursery:

@@ -259,7 +259,7 @@ async def test_when_the_store_has_no_room_messages_wait_in_order_and_reading_sto
     assert bench.inbound.waiting_bytes == 0
 
 
-async def test_while_the_store_cannot_be_reached_nobody_is_told_of_a_failure(
+async def test_while_the_store_cannot_be_reached_no_publisher_gets_a_failure(
     bench: Bench, autojump_clock: trio.testing.MockClock
 ) -> None:
     bench.store.create_errors = [ConnectionLostError("gone")] * 3
@@ -328,7 +328,7 @@ async def test_a_delayed_message_is_a_timer_and_no_append(bench: Bench) -> None:
     assert bench.answered == [(1, SUCCESS)]
 
 
-async def test_a_shard_that_somebody_deleted_is_created_anew_and_the_message_is_stored(bench: Bench) -> None:
+async def test_a_deleted_shard_is_created_again_and_the_message_is_stored(bench: Bench) -> None:
     await bench.know("a")
     bench.store.created.clear()
     bench.publish(received(1), received(2))

@@ -138,7 +138,7 @@ async def test_what_is_retained_comes_again_to_a_subscription_that_is_made_again
             await other.publish("elsewhere", b"%d" % turn, 1)
 
 
-async def test_unsubscribing_ends_what_is_owed() -> None:
+async def test_unsubscribing_cancels_pending_retained_messages() -> None:
     async with serving() as served:
         topics = await retain(served, 6)
         client = await connect(served)
@@ -152,7 +152,7 @@ async def test_unsubscribing_ends_what_is_owed() -> None:
         await client.silent()
 
 
-async def test_a_client_of_mqtt_3_gets_what_it_is_owed_as_well() -> None:
+async def test_a_client_of_mqtt_3_gets_pending_retained_messages_as_well() -> None:
     async with serving() as served:
         topics = await retain(served, 700)
         client = await served.client("c", Version.V311, clean_start=False)
@@ -170,7 +170,7 @@ async def test_a_client_of_mqtt_3_gets_what_it_is_owed_as_well() -> None:
         assert found == set(topics)
 
 
-async def test_all_retained_messages_of_a_store_lie_in_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_retained_messages_of_a_store_are_in_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscription to everything over a million topics held them all at once."""
     largest = 0
     page = Retained.page

@@ -72,7 +72,7 @@ async def test_no_local_keeps_a_client_from_hearing_itself() -> None:
         assert (await client.message()).payload == b"other"
 
 
-async def test_a_client_of_mqtt_3_hears_itself() -> None:
+async def test_a_client_of_mqtt_3_receives_its_own_messages() -> None:
     async with serving() as served:
         client = await served.client("c", Version.V311)
         await client.subscribe("a")
@@ -182,7 +182,7 @@ async def test_shared_subscriptions_divide_messages() -> None:
 
 
 @pytest.mark.parametrize("how", ["property", "prefix"])
-async def test_a_replay_begins_with_what_is_stored_and_goes_on(how: str) -> None:
+async def test_a_replay_begins_with_what_is_stored_and_continues(how: str) -> None:
     async with serving() as served:
         publisher = await served.client("p")
         for number in range(5):

@@ -115,7 +115,7 @@ async def test_a_peer_that_takes_nothing_is_given_up(tasks: trio.Nursery, autoju
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_peer_that_is_gone_is_told_of_once(tasks: trio.Nursery, at_once: bool) -> None:
+async def test_a_peer_that_is_gone_is_reported_once(tasks: trio.Nursery, at_once: bool) -> None:
     peer = Peer()
     bench = Bench(tasks, peer)
     if at_once:

@@ -60,7 +60,7 @@ def test_our_fault_arrives_as_the_other_sides() -> None:
     assert type(over_the_wire(errors.RemoteProtocolError("x"))) is RemoteProtocolError
 
 
-def test_unexpected_exception_tells_nothing() -> None:
+def test_unexpected_exception_reveals_nothing() -> None:
     there = over_the_wire(KeyError("password of /etc/secret"))
     assert type(there) is errors.InternalError
     assert "secret" not in str(there)

@@ -125,7 +125,7 @@ async def wait_for_cursor(client: Client, offset: int) -> None:
 
 
 @pytest.mark.slow("restores the server of running clients")
-async def test_a_subscription_that_is_behind_the_backup_goes_on_where_it_was(server: RestorableServer) -> None:
+async def test_a_subscription_that_is_behind_the_backup_continues_where_it_was(server: RestorableServer) -> None:
     """Nothing that lies between its position and the backup may be left out, and nothing comes twice."""
     async with open_client(server.address, **QUICK) as client:
         await server.append("x/a", 0, 5)

@@ -95,7 +95,7 @@ async def test_a_task_read_the_records_of_a_restored_server_for_those_that_were_
 
 
 @pytest.mark.slow("restores the server that Spark reads")
-async def test_a_directory_at_rest_tells_of_its_restore_too(tmp_path: Path) -> None:
+async def test_a_directory_at_rest_shows_its_restore_too(tmp_path: Path) -> None:
     async with restorable_server(tmp_path) as server:
         await server.append("a", 0, 3)
         await server.back_up()

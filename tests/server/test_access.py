@@ -344,7 +344,7 @@ async def test_bytes_beyond_the_quota_are_refused_until_there_is_room_and_others
                     await trio.sleep(0.05)
 
 
-async def test_who_is_over_its_rate_waits_and_nobody_else_does(tmp_path: Path) -> None:
+async def test_only_a_client_over_its_rate_waits(tmp_path: Path) -> None:
     quotas = (QuotaTable("anna", bytes_per_s=200_000), QuotaTable("bob", requests_per_s=1_000_000))
     async with (
         guarded(tmp_path, quotas=quotas) as served,

@@ -192,7 +192,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_a_malformed_body_is_refused_and_the_connection_goes_on(tmp_path: Path, body: bytes) -> None:
+async def test_a_malformed_body_is_refused_and_the_connection_continues(tmp_path: Path, body: bytes) -> None:
     async with serving(tmp_path) as served, served.client() as client:
         handles = await prepare(client)
         correlation = client.next_correlation()

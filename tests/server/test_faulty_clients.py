@@ -53,7 +53,7 @@ async def assert_serves(served: Served) -> None:
         (frames.build(Op.APPEND, 1, b"123"), "APPEND frame of 15 bytes"),
     ],
 )
-async def test_broken_framing_is_told_and_ends_the_connection(tmp_path: Path, sent: bytes, message: str) -> None:
+async def test_broken_framing_gets_an_error_and_ends_the_connection(tmp_path: Path, sent: bytes, message: str) -> None:
     async with serving(tmp_path) as served:
         error = await refusal_of(served, sent)
         assert isinstance(error, RemoteProtocolError)
@@ -154,7 +154,7 @@ async def test_too_many_connections_are_turned_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listener", ["tcp", "websocket"])
-async def test_strangers_that_say_nothing_make_room_for_who_says_hello(tmp_path: Path, listener: str) -> None:
+async def test_silent_connections_make_room_for_those_that_send_hello(tmp_path: Path, listener: str) -> None:
     """Otherwise a client that opens connections fast enough would keep all others out, without a password."""
     async with serving(tmp_path, limits__max_connections=5) as served, AsyncExitStack() as stack:
         known = [await stack.enter_async_context(served.client()) for _ in range(2)]

@@ -152,7 +152,7 @@ pieces = st.sampled_from([1 << 20, 1 << 20, 100, 7])
 
 
 @pytest.mark.parametrize("kind", ["frames", "garbage"])
-def test_whatever_comes_the_server_goes_on(tmp_path: Path, kind: str) -> None:
+def test_whatever_comes_the_server_continues(tmp_path: Path, kind: str) -> None:
     source = streams() if kind == "frames" else st.binary(max_size=200).map(lambda junk: HELLO + junk)
     runs = 0
 

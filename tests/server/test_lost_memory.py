@@ -136,7 +136,7 @@ class Relay:
             self._both.cancel()
 
 
-async def test_the_client_reports_what_was_lost_and_goes_on_behind_it(tmp_path: Path) -> None:
+async def test_the_client_reports_what_was_lost_and_continues_behind_it(tmp_path: Path) -> None:
     """The client was told that a record which no reader will ever see is durable."""
     relay = Relay()
     outcomes: dict[int, object] = {}

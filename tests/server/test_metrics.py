@@ -151,7 +151,7 @@ async def test_tails_and_the_checkpoint_tell_how_far_they_are_behind(tmp_path: P
         assert value(found, "journal_disk_free_bytes") > 1 << 20
 
 
-async def test_segments_are_counted_by_their_state_also_of_shards_that_nobody_opened(tmp_path: Path) -> None:
+async def test_segments_are_counted_by_their_state_also_of_shards_that_are_not_open(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         await filled(served.engine, "open", 1)
         await filled(served.engine, "memory", 1, MEMORY)
@@ -193,7 +193,7 @@ async def test_a_group_is_as_far_behind_as_its_positions_say(tmp_path: Path) -> 
         assert len(found["journal_group_lag_records"].samples) == 1, "only groups are named"
 
 
-async def test_a_cache_queue_tells_what_waits_and_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cache_queue_shows_what_waits_and_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path) as served:
         await filled(served.engine, "$queue/orders", 5)
         await filled(served.engine, "$queue/orders/dead-letters", 2)

@@ -71,7 +71,7 @@ async def test_a_client_says_what_is_wrong_with_its_address(
 
 @pytest.mark.parametrize("listener", ["tcp", "websocket"])
 @pytest.mark.parametrize("encrypted", [True, False])
-async def test_a_server_tells_its_log_and_counts(tmp_path: Path, listener: str, encrypted: bool) -> None:
+async def test_a_server_logs_and_counts_it(tmp_path: Path, listener: str, encrypted: bool) -> None:
     async with server(tmp_path, encrypted=encrypted) as served:
         with capture_logs() as logs, trio.fail_after(AT_ONCE_S):
             async with await trio.open_tcp_stream("127.0.0.1", served.ports[listener]) as stream:
@@ -84,7 +84,7 @@ async def test_a_server_tells_its_log_and_counts(tmp_path: Path, listener: str, 
         assert ("accepts only TLS" if encrypted else "does not use TLS") in entry["reason"]
 
 
-async def test_a_client_in_the_clear_is_told_in_a_frame(tmp_path: Path) -> None:
+async def test_a_client_without_tls_gets_the_error_in_a_frame(tmp_path: Path) -> None:
     async with server(tmp_path, encrypted=True) as served, served.stream() as stream:
         await stream.send_all(HELLO)
         parser = FrameParser(1 << 16)
@@ -108,7 +108,7 @@ async def test_http_in_the_clear_is_answered_with_a_text(tmp_path: Path, listene
                 assert (await right.get(f"https://127.0.0.1:{served.ports['http']}/livez")).text == "ok\n"
 
 
-async def test_who_sends_a_handshake_in_single_bytes_gets_in(tmp_path: Path, ca_file: Path) -> None:
+async def test_a_handshake_in_single_bytes_is_accepted(tmp_path: Path, ca_file: Path) -> None:
     """Of a byte alone nothing can be said."""
     async with server(tmp_path, encrypted=True) as served:
         proxy = await trio.open_tcp_listeners(0, host="127.0.0.1")

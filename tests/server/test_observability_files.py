@@ -197,7 +197,7 @@ def test_prometheus_takes_the_rules() -> None:
 
 
 @needs_promtool
-def test_prometheus_takes_what_it_is_told_to_scrape() -> None:
+def test_prometheus_accepts_the_scrape_configuration() -> None:
     """The files that it names are not here."""
     promtool("check", "config", "--syntax-only", str(RULES.parent / "scrape.yml"))
 

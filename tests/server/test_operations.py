@@ -33,7 +33,7 @@ from shards.segments.shard import Shard
 from tests.server.serving import FILE, MEMORY, acks_in, batch_of, records_of, serving, values_of
 
 
-async def test_hello_tells_the_limits_and_ping_and_status_answer(tmp_path: Path) -> None:
+async def test_hello_has_the_limits_and_ping_and_status_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as first, served.client() as second:
         assert second.connection_id > first.connection_id
         hello = messages.HelloRequest(1, "again")

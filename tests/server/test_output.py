@@ -36,7 +36,9 @@ async def test_what_is_broken_has_room_although_replies_are_still_being_read_for
     output.unreserve(60)
 
 
-async def test_nobody_waits_for_room_of_what_breaks_meanwhile(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_task_that_waits_for_room_ends_when_the_connection_breaks(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     output = Output(StuckCarrier(), limit_bytes=100)
     output.send([bytes(100)], 100)
     with trio.fail_after(1), pytest.raises(trio.TooSlowError), trio.fail_after(0.5):

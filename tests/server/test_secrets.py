@@ -174,7 +174,7 @@ def test_sighup_changes_who_may_and_what_is_wrong_changes_nothing(tmp_path: Path
 
 
 @pytest.mark.slow("starts servers and commands")
-def test_sighup_does_not_open_to_strangers_what_is_listened_on_until_the_next_start(tmp_path: Path) -> None:
+def test_sighup_does_not_remove_authentication_while_other_machines_can_connect(tmp_path: Path) -> None:
     """The new settings are fine for the next start, which would listen elsewhere."""
     with served(tmp_path, write_people(tmp_path), tcp="0.0.0.0:0") as server:
         config = tmp_path / "journal.toml"
@@ -187,7 +187,9 @@ def test_sighup_does_not_open_to_strangers_what_is_listened_on_until_the_next_st
 
 @pytest.mark.slow("starts servers and commands")
 @pytest.mark.parametrize("arguments", [["--listen", "0.0.0.0:0"], ["--set", "listen.http=[::]:0"]])
-def test_a_server_that_asks_nobody_does_not_start_where_strangers_are(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_server_without_authentication_does_not_listen_beyond_the_loopback(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     done = journal("serve", "--data", str(tmp_path / "data"), *arguments)
     assert done.returncode != 0
     assert "can be reached by other machines" in done.stderr

@@ -54,7 +54,7 @@ async def stuck_client(served: Served) -> AsyncIterator[RawClient]:
         yield client
 
 
-async def test_fetches_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+async def test_unread_fetches_are_bounded(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("a")
         for _ in range(16):
@@ -74,7 +74,7 @@ async def test_fetches_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
         assert max(held) > 0
 
 
-async def test_replies_to_small_requests_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+async def test_unread_replies_to_small_requests_are_bounded(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         for number in range(100):
             await writer.call(Op.CREATE_SHARD, messages.CreateShardRequest(f"a/{number}"))
@@ -86,7 +86,7 @@ async def test_replies_to_small_requests_that_nobody_reads_are_bounded(tmp_path:
             await assert_normal_speed(served)
 
 
-async def test_pages_of_state_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+async def test_unread_pages_of_state_are_bounded(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         for number in range(8):
             await writer.call(Op.STATE_PUT, messages.StatePutRequest(b"k%d" % number, bytes(32 * KIB)))
@@ -98,7 +98,7 @@ async def test_pages_of_state_that_nobody_reads_are_bounded(tmp_path: Path) -> N
             await assert_normal_speed(served)
 
 
-async def test_appends_whose_acknowledgements_nobody_reads_are_bounded(tmp_path: Path) -> None:
+async def test_appends_with_unread_acknowledgements_are_bounded(tmp_path: Path) -> None:
     """Single records of a few bytes: an acknowledgement is a tenth of what was sent."""
     limits = {"limits__max_output_bytes_per_connection": 64 * KIB}
     async with serving(tmp_path, socket_buffer_bytes=64 * KIB, **limits) as served:
@@ -119,7 +119,7 @@ async def test_appends_whose_acknowledgements_nobody_reads_are_bounded(tmp_path:
                 count += len(acks)
 
 
-async def test_pushes_that_nobody_reads_are_bounded_by_the_output_as_well(tmp_path: Path) -> None:
+async def test_unread_pushes_are_bounded_by_the_output_as_well(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("a")
         async with stuck_client(served) as client:

@@ -259,7 +259,7 @@ async def test_a_rule_with_the_name_in_it_gives_everybody_their_own(tmp_path: Pa
             assert own.name == "of/anna/x"
 
 
-async def test_nobody_fences_the_producer_of_another(tmp_path: Path) -> None:
+async def test_no_client_can_fence_the_producer_of_another(tmp_path: Path) -> None:
     request = messages.ProducerOpenRequest("gateway")
     async with (
         guarded(tmp_path, rule("#")) as served,
@@ -273,7 +273,7 @@ async def test_nobody_fences_the_producer_of_another(tmp_path: Path) -> None:
         assert again.epoch == first.epoch + 1
 
 
-async def test_nobody_sends_as_the_producer_of_another(tmp_path: Path) -> None:
+async def test_no_client_can_send_as_the_producer_of_another(tmp_path: Path) -> None:
     """Ids are small numbers that anybody can guess, and a batch says itself whose it is."""
     async with (
         guarded(tmp_path, rule("#")) as served,
@@ -298,7 +298,7 @@ async def test_nobody_sends_as_the_producer_of_another(tmp_path: Path) -> None:
             await again.append(await again.open("shared"), sent_as_anna(2, b"2"))
 
 
-async def test_who_gives_nothing_gets_in_where_that_is_said(tmp_path: Path) -> None:
+async def test_clients_without_credentials_are_accepted_where_that_is_configured(tmp_path: Path) -> None:
     rules = (rule("open/#"), rule("#", principal="admin"))
     async with guarded(tmp_path, *rules, access__anonymous=True) as served, served.client() as nobody:
         await nobody.append_values(await nobody.open("open/x"), b"value")
@@ -309,7 +309,7 @@ async def test_who_gives_nothing_gets_in_where_that_is_said(tmp_path: Path) -> N
                 pass
 
 
-async def test_who_guesses_is_slowed_down_and_told_so(tmp_path: Path) -> None:
+async def test_a_client_that_guesses_is_slowed_down_and_gets_the_reason(tmp_path: Path) -> None:
     async with guarded(tmp_path) as served:
         for _ in range(5):
             with pytest.raises(AuthenticationError, match="wrong user name or password"):

@@ -223,7 +223,7 @@ async def test_a_trim_past_a_reader_shows_as_a_gap(tmp_path: Path) -> None:
         assert (second.first_offset, values_of(second.batches, 2)) == (2, [b"2", b"3"])
 
 
-async def test_a_filter_hears_how_far_it_is(tmp_path: Path) -> None:
+async def test_a_filter_subscription_gets_its_progress(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as client:
         reply = await subscribe(client, filter="a/#", start="earliest")
         await client.append_values(await client.open("a/1"), b"0")
@@ -290,7 +290,7 @@ async def test_a_group_shares_records_and_a_lost_members_come_again(tmp_path: Pa
                     break
 
 
-async def test_a_group_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_group_continues_where_it_was(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("a")
         for number in range(4):

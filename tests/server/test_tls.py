@@ -105,7 +105,7 @@ async def test_a_certificate_says_who_a_client_is(tmp_path: Path, scheme: str, c
 
 @pytest.mark.parametrize("scheme", ["journals", "journal+wss"])
 @pytest.mark.parametrize(("authority", "expired"), [(OTHER_AUTHORITY, False), (AUTHORITY, True)])
-async def test_a_certificate_that_expired_or_is_of_another_authority_lets_nobody_in(
+async def test_an_expired_certificate_or_one_of_another_authority_is_refused(
     tmp_path: Path, scheme: str, ca_file: Path, authority: object, expired: bool
 ) -> None:
     certificate = write_client_certificate(tmp_path, "anna", authority, expired=expired)  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ async def test_without_a_certificate_a_client_needs_something_else(tmp_path: Pat
 
 
 @pytest.mark.parametrize("scheme", ["journals", "journal+wss"])
-async def test_a_client_tells_a_server_nothing_that_it_does_not_trust(
+async def test_a_client_sends_nothing_to_a_server_that_it_does_not_trust(
     tmp_path: Path, scheme: str, password_file: Path
 ) -> None:
     other = tmp_path / "other.pem"

@@ -118,7 +118,7 @@ async def test_a_slow_reader_holds_up_the_sender_and_gets_all_up_to_the_end() ->
         assert received == [data]
 
 
-async def test_the_end_is_told_once_all_is_taken() -> None:
+async def test_the_end_is_reported_once_all_is_read() -> None:
     async with ends() as (client, server):
         assert client.sendmsg([b"last"]) == 4
         client.say_end()

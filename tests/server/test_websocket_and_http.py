@@ -90,7 +90,7 @@ async def test_a_message_that_is_no_frame_ends_the_connection_with_the_reason(
         await other.call(Op.PING)
 
 
-async def test_what_speaks_no_websocket_is_sent_away_and_harms_nobody(tmp_path: Path) -> None:
+async def test_clients_without_websocket_are_refused_and_harm_no_other(tmp_path: Path) -> None:
     async with serving(tmp_path, limits__hello_timeout_s=1) as served:
         for sent in (
             b"",

@@ -71,7 +71,9 @@ async def test_whose_credentials_are_gone_is_pushed_nothing_more_while_its_conne
         assert isinstance(decode_error(last.status, last.body), AuthenticationError)
 
 
-async def test_who_was_sent_away_is_told_once_however_often_the_rules_are_read_again(tmp_path: Path) -> None:
+async def test_a_client_whose_rights_were_removed_gets_one_error_however_often_the_rules_are_read_again(
+    tmp_path: Path,
+) -> None:
     people = write_people(tmp_path)
     async with serving(tmp_path, **people) as served, served.client(token=TOKEN) as robot:
         Path(people["access__tokens_file"]).write_text("")

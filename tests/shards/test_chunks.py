@@ -43,7 +43,7 @@ def test_a_batch_never_spans_two_chunks(lengths: list[int], data: st.DataObject)
 
 
 @given(sizes, st.data())
-def test_what_lies_behind_a_dropped_part_stays_readable_and_appendable(lengths: list[int], data: st.DataObject) -> None:
+def test_the_part_behind_a_dropped_one_stays_readable_and_appendable(lengths: list[int], data: st.DataObject) -> None:
     pieces = pieces_of(lengths)
     whole = b"".join(pieces)
     pool = ChunkPool(0)

@@ -216,7 +216,7 @@ def test_a_successor_is_not_taken_for_the_one_that_was_removed() -> None:
     assert queue.get(1) is second
 
 
-def test_a_feed_that_ends_before_it_begins_told_an_lsn_and_then_a_lower_one() -> None:
+def test_a_feed_that_ends_before_it_begins_reported_an_lsn_and_then_a_lower_one() -> None:
     queue: FairQueue[Standing] = FairQueue(1, 0, lambda: 2, lambda standing: 0)
     queue.finding = True
     assert queue.reached_lsn() == 0

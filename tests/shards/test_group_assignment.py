@@ -145,7 +145,7 @@ def test_a_trim_moves_the_position_over_what_is_gone() -> None:
     assert group.members_with_room() == ["a"]
 
 
-def test_nothing_can_be_assigned_behind_the_wanted_range_or_to_a_stranger() -> None:
+def test_nothing_can_be_assigned_behind_the_wanted_range_or_to_a_non_member() -> None:
     group = GroupAssignment[str](7)
     group.join("a")
     with pytest.raises(ValueError, match="no records"):

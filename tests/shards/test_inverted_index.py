@@ -78,7 +78,7 @@ def test_entries_of_trimmed_records_go_in_small_steps_and_the_others_stay(
 
 
 @given(shards)
-def test_a_key_tells_shard_word_and_offset_and_a_cut_one_is_refused(content: dict[int, list[Record]]) -> None:
+def test_a_key_has_shard_word_and_offset_and_a_cut_one_is_refused(content: dict[int, list[Record]]) -> None:
     store, _ = folded(content)
     for key, _ in store.scan(Family.KEY_INDEX):
         shard_id, word, offset = decode_index_key(key)

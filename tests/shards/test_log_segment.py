@@ -123,7 +123,7 @@ def test_the_index_comes_from_its_file_or_is_made_anew_from_the_log(sizes: list[
         assert getattr(index, column) == getattr(segment.index, column)
 
 
-def test_a_log_that_ends_before_its_recorded_end_is_told_when_the_index_is_made_anew() -> None:
+def test_a_log_that_ends_before_its_recorded_end_is_reported_when_the_index_is_made_again() -> None:
     files, segment = new_segment()
     fill(segment, [INTERVAL_BYTES, INTERVAL_BYTES, 10])
     flush(files, segment, segment.end, segment.next_offset)

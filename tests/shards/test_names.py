@@ -71,7 +71,7 @@ def test_other_things_may_have_wildcards_in_their_names_but_shorter_ones() -> No
 @example("x" * 194)
 @example("é" * 100)
 @example("..")
-def test_a_directory_name_is_safe_and_tells_the_shard(name: str) -> None:
+def test_a_directory_name_is_safe_and_shows_the_shard(name: str) -> None:
     directory = directory_name(name)
     assert re.fullmatch(r"shard=[A-Za-z0-9._%~-]+", directory)
     assert directory != "shard=__HIVE_DEFAULT_PARTITION__"
@@ -108,7 +108,7 @@ def test_any_directory_name_is_a_shards_or_refused(directory: str) -> None:
         assert name is None or directory_name(name) == candidate
 
 
-def test_names_that_lie_in_stores_stay_what_they_are() -> None:
+def test_names_that_are_in_stores_do_not_change() -> None:
     assert (BROKER_PREFIX, QUEUE_PREFIX, DEAD_LETTERS_SUFFIX, QUEUE_CURSOR) == (
         "$mqtt/",
         "$queue/",
@@ -119,6 +119,6 @@ def test_names_that_lie_in_stores_stay_what_they_are() -> None:
 
 
 @given(st.text(max_size=20))
-def test_the_cursor_of_a_group_tells_the_group_and_others_tell_none(name: str) -> None:
+def test_the_cursor_of_a_group_shows_the_group_and_others_show_none(name: str) -> None:
     assert group_of_cursor(group_cursor(name)) == name
     assert group_of_cursor(f"x{name}") is None

@@ -34,12 +34,12 @@ def test_the_newest_epoch_is_known_by_name_and_by_id(opened: list[str]) -> None:
         assert all(each.epoch(identity.producer_id) == identity.epoch for identity in model.values())
 
 
-def test_an_id_that_nobody_opened_is_refused() -> None:
+def test_an_unknown_id_is_refused() -> None:
     with pytest.raises(UnknownProducerError, match="producer id 9 was never opened"):
         Producers(MemoryStore()).epoch(9)
 
 
-def test_an_id_belongs_to_its_name_and_one_without_a_name_to_nobody() -> None:
+def test_an_id_belongs_to_its_name_and_one_without_a_name_to_none() -> None:
     store, mutations = MemoryStore(), Mutations()
     Producers(store).fold_use(mutations, "anna:bridge-\u00fc", 7, 1, 5)
     # As a program wrote it that did not store names.

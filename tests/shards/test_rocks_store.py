@@ -355,7 +355,7 @@ def test_a_disk_that_takes_nothing_for_a_while_holds_up_no_writer(
 
 
 @pytest.mark.slow("fills a disk")
-def test_a_store_whose_disk_is_full_goes_on_when_there_is_space_again(tmp_path: Path) -> None:
+def test_a_store_whose_disk_is_full_continues_when_there_is_space_again(tmp_path: Path) -> None:
     """A store whose disk had been full failed for ever, although nothing was lost: all of it was in memory."""
     with ext4(tmp_path / "disk", tmp_path / "image", 64 * MIB) as disk:
         store = RocksStore(str(disk / "state"))

@@ -25,7 +25,7 @@ def workload_after(*actions: str) -> ShardWorkload:
 
 @settings(deadline=None)
 @given(steps)
-def test_segments_lie_in_order_and_only_the_last_one_is_open(wanted: list[Step]) -> None:
+def test_segments_are_in_order_and_only_the_last_one_is_open(wanted: list[Step]) -> None:
     workload = ShardWorkload()
     workload.run(wanted)
     segments = workload.shard.segments
@@ -80,7 +80,7 @@ def test_a_trim_drops_whole_sealed_segments_and_never_the_published_one() -> Non
 
 @settings(deadline=None)
 @given(conversion_steps)
-def test_conversion_a_segment_changes_where_its_records_lie_and_nothing_else(wanted: list[Step]) -> None:
+def test_converting_a_segment_changes_where_its_records_are_and_nothing_else(wanted: list[Step]) -> None:
     workload = ShardWorkload()
     workload.run(wanted)
     workload.publish_all()

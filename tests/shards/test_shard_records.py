@@ -68,7 +68,7 @@ def test_a_log_record_becomes_a_parquet_record_of_the_same_key() -> None:
     assert [value[0] for value in stored.values()] == [1, 2, 1]
 
 
-def test_the_journal_is_needed_only_for_what_lies_behind_the_sealed_segments() -> None:
+def test_the_journal_is_needed_only_for_records_behind_the_sealed_segments() -> None:
     workload = ShardWorkload()
     workload.run([Step("append", 6), Step("roll", 0), Step("convert", 0), Step("append", 6), Step("append", 6)])
     workload.publish_all()

@@ -109,7 +109,7 @@ def test_a_small_difference_is_corrected_gradually_both_ways() -> None:
         assert steady.now_us() == clock.now_us()
 
 
-def test_time_stands_still_for_a_moment_where_it_would_go_back_by_drift() -> None:
+def test_time_stops_for_a_moment_where_drift_would_move_it_back() -> None:
     clock = ManualClock()
     steady = SteadyClock(clock)
     clock.jump(microseconds=-900_000)
@@ -154,7 +154,7 @@ def test_no_wrong_samples_make_anything_expire_before_its_time(errors: list[tupl
 
 
 @given(steps)
-def test_time_goes_back_only_by_a_jump_that_is_told(errors: list[tuple[int, int, bool]]) -> None:
+def test_time_goes_back_only_by_a_jump_that_is_logged(errors: list[tuple[int, int, bool]]) -> None:
     clock = ManualClock()
     steady = SteadyClock(clock)
     last_us = error_us = 0

@@ -147,7 +147,7 @@ def test_a_long_scan_gives_each_key_once_in_both_directions(store: OrderedStore)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_goes_on_while_what_it_reads_is_deleted(store: OrderedStore, reverse: bool) -> None:
+def test_a_scan_continues_while_what_it_reads_is_deleted(store: OrderedStore, reverse: bool) -> None:
     expected = [b"%05d" % number for number in range(2_000)]
     put(store, *expected)
     seen = []
@@ -173,7 +173,7 @@ def test_a_scan_in_steps_gives_what_a_scan_gives(store: OrderedStore) -> None:
     st.lists(st.tuples(st.binary(max_size=2), st.integers(0, 1500), st.integers(0, 40))),
     st.binary(max_size=2),
 )
-def test_a_scan_in_steps_finds_what_lies_between_many_deleted_keys(
+def test_a_scan_in_steps_finds_keys_between_many_deleted_ones(
     store: OrderedStore, left: list[bytes], deleted: list[tuple[bytes, int, int]], prefix: bytes
 ) -> None:
     """One step has to end within a range that it cannot see, and must neither lose nor repeat a key of it."""
@@ -189,7 +189,7 @@ def test_a_scan_in_steps_finds_what_lies_between_many_deleted_keys(
     assert set(found) >= {key for key in left if key.startswith(prefix)}
 
 
-def test_a_scan_in_steps_goes_on_while_what_it_reads_is_deleted(store: OrderedStore) -> None:
+def test_a_scan_in_steps_continues_while_what_it_reads_is_deleted(store: OrderedStore) -> None:
     expected = [b"%05d" % number for number in range(2_000)]
     put(store, *expected)
     seen = []

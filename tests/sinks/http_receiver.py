@@ -1,7 +1,7 @@
 """A web service that keeps the batches that it is sent: ``python -m tests.sinks.http_receiver PORT FILE``.
 
-POST /rows takes a batch from any client with the token; rows whose ``body`` is ``bad`` are refused by 207. Each batch that
-is taken becomes one line of the file before the reply, with the headers that came with it.
+POST /rows takes a batch from any client with the token; rows whose ``body`` is ``bad`` are refused by 207. Each batch
+that is taken becomes one line of the file before the reply, with the headers that came with it.
 """
 
 from __future__ import annotations

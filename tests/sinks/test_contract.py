@@ -84,7 +84,7 @@ async def test_batches_in_flight_keep_their_order(stage: Stage) -> None:
     assert await numbers(stage) == list(range(280))
 
 
-async def test_the_next_driver_goes_on(stage: Stage) -> None:
+async def test_the_next_driver_continues(stage: Stage) -> None:
     batches = batches_of(4, 10)
     async with open_sink(stage, epoch=1) as first:
         await bring(first, batches[:2])
@@ -288,7 +288,7 @@ async def test_a_reply_that_is_lost_does_no_harm(stage: Stage) -> None:
     assert_in_order(await numbers(stage), 30, may_repeat=not sink.keeps_position)
 
 
-async def test_a_write_that_is_cancelled_leaves_a_sink_that_goes_on(stage: Stage) -> None:
+async def test_a_write_that_is_cancelled_leaves_a_sink_that_continues(stage: Stage) -> None:
     proxy = proxy_of(stage)
     batches = batches_of(3, 10)
     async with open_sink(stage) as sink:

@@ -37,7 +37,7 @@ def shown(default: Any) -> str:
     return "{}" if isinstance(default, attrs.Factory) else json.dumps(default)  # type: ignore[arg-type]
 
 
-def test_each_kind_of_this_distribution_is_told() -> None:
+def test_each_kind_of_this_distribution_is_documented() -> None:
     assert sorted(KINDS) == ["files", "http", "mqtt", "postgresql", "redis"]
 
 

@@ -122,7 +122,7 @@ async def test_the_position_waits_for_an_older_driver_that_is_committing(stage: 
     assert found == [10]
 
 
-async def test_an_older_driver_that_is_still_copying_keeps_nobody_waiting_and_writes_nothing(
+async def test_an_older_driver_that_is_still_copying_delays_no_other_and_writes_nothing(
     stage: PostgresqlStage,
 ) -> None:
     await gate(stage, AT_COPY)
@@ -184,7 +184,7 @@ async def test_a_sink_that_is_closed_ends_what_is_under_way(stage: PostgresqlSta
     assert await numbers(stage) == [1]
 
 
-async def test_a_server_that_loses_what_it_commits_is_told_not_to(stage: PostgresqlStage) -> None:
+async def test_a_server_with_asynchronous_commit_is_switched_to_synchronous(stage: PostgresqlStage) -> None:
     await stage.execute(f"ALTER DATABASE {stage.database} SET synchronous_commit = off")
     await stage.execute("ALTER TABLE rows ADD COLUMN how text DEFAULT current_setting('synchronous_commit')")
     async with open_sink(stage) as sink:
@@ -344,14 +344,16 @@ async def test_positions_are_beside_the_table(stage: PostgresqlStage) -> None:
         ("CREATE VIEW journal_bridge_positions AS SELECT 1 AS n", "42703"),
     ],
 )
-async def test_what_the_table_lacks_is_told_with_the_way_out(stage: PostgresqlStage, statement: str, told: str) -> None:
+async def test_what_the_table_lacks_is_reported_with_the_way_out(
+    stage: PostgresqlStage, statement: str, told: str
+) -> None:
     await stage.execute(statement.format(stage.database), "postgres")
     async with open_sink(stage) as sink:
         with pytest.raises(SinkUnavailableError, match=f"^{stage.address}, table rows: .*{told}"):
             await sink.check()
 
 
-async def test_a_user_who_may_not_make_the_table_of_positions_is_told_how_to(stage: PostgresqlStage) -> None:
+async def test_the_error_of_a_user_who_may_not_make_the_table_of_positions_says_how_to(stage: PostgresqlStage) -> None:
     await stage.execute("ALTER SCHEMA public OWNER TO postgres", "postgres")
     await stage.execute(f"GRANT USAGE ON SCHEMA public TO {USER}", "postgres")
     async with open_sink(stage) as sink:
@@ -431,7 +433,7 @@ async def test_hosts_are_looked_up_before_connecting(url: str, found: tuple[str,
     assert (looked_up["host"], looked_up["hostaddr"], looked_up["port"]) == found
 
 
-async def test_a_host_that_nobody_knows_is_an_outage() -> None:
+async def test_an_unknown_host_is_an_outage() -> None:
     trio.socket.set_custom_hostname_resolver(Names())
     with pytest.raises(OSError, match="'absent' is not known"):
         await address.look_up({"host": "absent"})
@@ -447,7 +449,7 @@ async def test_a_host_that_nobody_knows_is_an_outage() -> None:
         ({"url": "postgresql://u:secret@host/x", "password_file": "f"}, "url has a password and password_file"),
     ],
 )
-def test_settings_that_cannot_be_used_are_told_without_secrets(settings: dict[str, str], problem: str) -> None:
+def test_settings_that_cannot_be_used_are_reported_without_secrets(settings: dict[str, str], problem: str) -> None:
     made = PostgresqlSettings(table="rows", **settings)
     (found,) = find_kind("postgresql").check(made)
     assert found.startswith(problem)

@@ -78,7 +78,7 @@ async def test_what_a_lost_connection_had_still_in_its_buffers_changes_nothing_l
     assert await numbers(stage) == [0, 1, 2]
 
 
-async def test_a_server_that_forgot_the_scripts_is_told_them_again(stage: RedisStage) -> None:
+async def test_a_server_that_lost_the_scripts_gets_them_again(stage: RedisStage) -> None:
     async with open_sink(stage) as sink:
         await ready(sink)
         async with stage.server.client() as client:
@@ -152,7 +152,7 @@ async def test_other_databases_are_reached_by_number(stage: RedisStage) -> None:
 # What keeps it out
 
 
-async def test_a_key_of_another_type_is_told_with_the_way_out(stage: RedisStage) -> None:
+async def test_a_key_of_another_type_is_reported_with_the_way_out(stage: RedisStage) -> None:
     async with stage.server.client() as client:
         await client.set(STREAM, "text")
     async with open_sink(stage) as sink:
@@ -191,7 +191,7 @@ async def test_a_replica_is_out(stage: RedisStage) -> None:
             await ready(sink)
 
 
-async def test_a_user_without_the_rights_is_told_which(stage: RedisStage) -> None:
+async def test_the_error_of_a_user_without_the_rights_names_them(stage: RedisStage) -> None:
     async with stage.server.client() as client:
         await client.acl_setuser("poor", "on", f">{PASSWORD}", "~*", "+type", "+hget")
     async with open_sink(stage, user="poor") as sink:
@@ -296,7 +296,7 @@ async def test_tls_needs_an_authority_that_is_known(tmp_path: Path) -> None:
         ({"ca_file": "f"}, "ca_file is given, but url is not rediss"),
     ],
 )
-def test_settings_that_cannot_be_used_are_told_without_secrets(settings: dict[str, str], problem: str) -> None:
+def test_settings_that_cannot_be_used_are_reported_without_secrets(settings: dict[str, str], problem: str) -> None:
     made = RedisSettings(**({"url": "redis://host", "stream": "rows"} | settings))
     (found,) = find_kind("redis").check(made)
     assert found.startswith(problem)

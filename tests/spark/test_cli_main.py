@@ -37,7 +37,7 @@ def test_the_place_is_what_the_arguments_say_and_else_the_environment(path, serv
 )
 @pytest.mark.parametrize("named", [[], ["--server", "127.0.0.1:1"]], ids=["alone", "with a server"])
 @pytest.mark.parametrize("holds", ["FORMAT", "sealed", "shard=plant"])
-def test_a_journal_that_stands_alone_is_not_taken_for_what_comes_behind_it(
+def test_a_journal_alone_is_not_taken_for_the_query(
     command: list[str],
     wanted: str,
     named: list[str],
@@ -55,7 +55,7 @@ def test_a_journal_that_stands_alone_is_not_taken_for_what_comes_behind_it(
     )
 
 
-def test_a_query_alone_is_told_what_stands_before_it(
+def test_the_error_of_a_query_alone_names_the_missing_journal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JOURNAL_SERVER", raising=False)
@@ -74,7 +74,7 @@ def test_without_spark_it_says_what_brings_it(
 
 
 @pytest.mark.slow("runs Spark")
-def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_is_told_what_is_waited_for(tmp_path: Path) -> None:
+def test_in_a_process_of_its_own_data_goes_to_stdout_and_a_terminal_shows_what_is_waited_for(tmp_path: Path) -> None:
     SealedTree(tmp_path).convert("plant/1", values(2))
     command = [sys.executable, "-m", "spark_export.cli.main", "sql", str(tmp_path), "select count(*) as n from sealed"]
     terminal, its_end = os.openpty()

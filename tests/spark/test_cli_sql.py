@@ -108,7 +108,7 @@ def test_only_the_topics_asked_for_are_there(ask, directory: Path) -> None:
     assert json.loads(out) == {"n": 1}
 
 
-def test_a_limit_is_told_when_there_is_more(ask, directory: Path) -> None:
+def test_a_limit_is_shown_when_there_is_more(ask, directory: Path) -> None:
     query = "select offset from sealed where topic = 'plant/1'"
     out, err = ask(str(directory), query, "--limit", "3", "--csv")
     assert len(out.splitlines()) == 1 + 3

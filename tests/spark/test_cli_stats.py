@@ -124,7 +124,7 @@ def test_a_place_where_nothing_is_is_one_line(tmp_path: Path, capsys: pytest.Cap
     assert "nowhere" in told.err
 
 
-def test_a_server_tells_the_same_as_its_directory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_gives_the_same_as_its_directory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["stats", str(directory), "--json"]) == 0
     at_rest = capsys.readouterr().out
     with running(directory, *SIZES) as server:

@@ -55,7 +55,7 @@ def test_the_console_shows_the_records(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_all_that_was_told_in_the_files(
+def test_a_signal_ends_it_with_all_that_was_reported_in_the_files(
     spark: SparkSession, tree: SealedTree, tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     committed = tmp_path / "checkpoint" / "commits" / "0"

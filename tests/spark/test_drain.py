@@ -213,7 +213,7 @@ def test_records_that_were_dropped_meanwhile_are_no_error(
     assert offsets(spark, tmp_path / "out") == list(range(400, 1_000))
 
 
-def test_whoever_drives_the_queue_stands_aside_and_comes_back(
+def test_the_driver_of_the_queue_releases_its_lease_and_comes_back(
     spark: SparkSession, server: str, queue: str, tmp_path: Path
 ) -> None:
     fill(server, queue, numbered(1_000))

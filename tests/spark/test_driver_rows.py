@@ -50,7 +50,7 @@ def test_no_record_at_all_is_an_empty_table(spark: SparkSession, tmp_path: Path)
     assert history.read(spark, reads_few_at_once=True).collect() == []
 
 
-def test_a_log_that_is_gone_is_told_before_the_query_begins(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_log_that_is_gone_is_reported_before_the_query_begins(spark: SparkSession, tmp_path: Path) -> None:
     append(tmp_path / "data", a=[b"1"])
     history = take_history(spark, Origin(str(tmp_path / "data")))
     [log] = (tmp_path / "data" / "log").rglob("*.log")

@@ -131,7 +131,7 @@ def test_a_java_that_ends_for_lack_of_the_module_is_explained(tmp_path: Path) ->
     assert "ends with exit status 3" in why_it_ends(str(tmp_path))
 
 
-def test_a_home_that_leads_nowhere_is_told(machine: Machine) -> None:
+def test_a_missing_home_is_named(machine: Machine) -> None:
     machine.environment["JAVA_HOME"] = "/nowhere"
     with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME=/nowhere cannot be run \(No such file or directory\)"):
         machine.find()
@@ -155,7 +155,7 @@ def test_the_launcher_drops_one_argument_and_keeps_the_others_as_they_are(tmp_pa
     assert told == "<-Xmx1g><two words><><$HOME><*>"
 
 
-def test_the_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
+def test_the_launcher_is_made_once_and_repaired(tmp_path: Path) -> None:
     program = java_at(tmp_path / "packaged", "25")
     launcher = make_launcher(program, tmp_path / "cache") / "bin" / "java"
     text, made_at = launcher.read_text(), launcher.stat().st_mtime_ns
@@ -167,7 +167,7 @@ def test_the_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
     assert os.listdir(launcher.parent) == ["java"]
 
 
-def test_a_cache_that_cannot_be_written_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(JavaNotFoundError, match="XDG_CACHE_HOME"):
         make_launcher(tmp_path / "java", tmp_path / "cache")

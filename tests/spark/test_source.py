@@ -84,7 +84,7 @@ def test_a_narrower_schema_reads_only_its_columns_in_its_order(spark: SparkSessi
             reader.schema(schema).load().collect()
 
 
-def test_a_wrong_option_is_told_when_the_source_is_loaded(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_wrong_option_is_reported_when_the_source_is_loaded(spark: SparkSession, tmp_path: Path) -> None:
     for options, named in (({"path": tmp_path, "topic": "a"}, "unknown option 'topic'"), ({}, "'path'.*'server'")):
         with pytest.raises(PySparkException, match=named):
             load(spark, **options)
@@ -135,7 +135,7 @@ def test_a_conversion_between_planning_and_reading_changes_nothing(spark: SparkS
     assert sorted(map(tuple, rows.collect())) == [*places("a", range(60)), *places("b", range(60))]
 
 
-def test_damage_is_told_with_file_shard_and_offsets_and_other_shards_are_read(
+def test_damage_is_reported_with_file_shard_and_offsets_and_other_shards_are_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

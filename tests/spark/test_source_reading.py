@@ -52,7 +52,7 @@ def test_sealed_closed_and_open_segments_are_one_table(history: Path) -> None:
     assert [row["value"] for row in query.rows()][:30] == [b"%d" % number for number in range(30)]
 
 
-def test_a_directory_that_nobody_uses_is_read_by_many_at_once(history: Path) -> None:
+def test_an_unused_directory_is_read_by_many_at_once(history: Path) -> None:
     found: list[int] = []
     readers = [threading.Thread(target=lambda: found.append(len(planned({"path": history}).rows()))) for _ in range(4)]
     for reader in readers:
@@ -166,7 +166,7 @@ def test_what_was_trimmed_after_planning_is_lost_with_its_place_in_the_error(tmp
             assert query.places() == [*places("a", range(20, 30)), *places("b/c", range(5))]
 
 
-def test_a_trim_inside_a_sealed_segment_hides_what_lies_below(tmp_path: Path) -> None:
+def test_a_trim_inside_a_sealed_segment_hides_the_records_below(tmp_path: Path) -> None:
     append(tmp_path / "data", "s", numbered(0, 10))
     convert(tmp_path / "data", "s")
     trim(tmp_path / "data", "s", 7)

@@ -106,7 +106,7 @@ def test_a_checkpoint_of_something_else_is_refused(found: Mapping[str, object], 
 # Where a query begins
 
 
-def test_a_query_begins_with_what_comes_next_unless_told_otherwise() -> None:
+def test_a_query_begins_with_new_records_by_default() -> None:
     there = snapshot(shard("a", 5, 10), shard("b", 0, 0), shard("c", 0, 3))
     assert first_position(there, options()) == at(a=10, c=3)
     assert first_position(there, options(startingOffsets="earliest")) == at(a=5, c=0)
@@ -255,7 +255,7 @@ def test_a_shard_that_takes_the_name_of_a_missing_one_is_read_from_its_first_rec
         (snapshot(), "no such shard", []),
     ],
 )
-def test_records_lost_after_they_were_planned_are_told_as_well(
+def test_records_lost_after_they_were_planned_are_reported_as_well(
     there: Snapshot, told: str, left: list[tuple[int, int]]
 ) -> None:
     with pytest.raises(DataLossError, match=rf"shard 'a' \(id 1\): offsets 3 up to .* 8 .*{told}"):

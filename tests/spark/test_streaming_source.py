@@ -111,9 +111,7 @@ def test_a_running_query_reads_on_while_segments_are_sealed(followed: Followed) 
         ({"startingOffsets": '{"plant/z": 1}'}, "names shard 'plant/z'"),
     ],
 )
-def test_options_that_cannot_be_are_told(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str], told: str
-) -> None:
+def test_invalid_options_are_named(spark: SparkSession, tmp_path: Path, options: dict[str, str], told: str) -> None:
     tree = SealedTree(tmp_path)
     tree.convert("plant/a", values(1))
     with pytest.raises(StreamingQueryException) as caught:

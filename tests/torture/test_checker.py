@@ -500,7 +500,7 @@ def test_a_skipped_poll_was_reported_without_what_went_on_around_it() -> None:
         assert other not in anomaly.detail
 
 
-def test_only_the_newest_neighbours_of_a_skipped_poll_are_told() -> None:
+def test_only_the_newest_neighbours_of_a_skipped_poll_are_listed() -> None:
     conversions = [Event(who="a", shard="s", what=f"convert {number}", outcome=OK) for number in range(40)]
     [anomaly] = check(at(*THREE, polled(0, "p0"), *conversions, polled(2, "p2")))
     assert "28 earlier ones, convert 28 at" in anomaly.detail

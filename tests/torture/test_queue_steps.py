@@ -171,7 +171,7 @@ SABOTAGES: dict[str, tuple[Sequence[Change], QueueMode, Script, str]] = {
 
 
 @pytest.mark.slow("starts servers and a queue")
-async def test_a_driver_that_goes_on_after_a_restore_is_named(server: RestorableServer) -> None:
+async def test_a_driver_that_continues_after_a_restore_is_named(server: RestorableServer) -> None:
     async with steps_of(server, "restore", QueueMode.FILE, ends_at_restore=False) as steps:
         await restore_under_a_driver(steps)
         await steps.end(writers_look_s=0)

@@ -99,7 +99,7 @@ def find_sabotage(directory: Path, how: str, kills: int) -> None:
     assert any(SIGNS[how] in problem for problem in one.result.broken), one.result
 
 
-def test_a_broken_promise_is_told_with_how_to_meet_it_again(tmp_path: Path) -> None:
+def test_a_broken_promise_is_reported_with_how_to_reproduce_it(tmp_path: Path) -> None:
     """A run that finds something ends with status 1, names seed and round, and keeps the directory of the round."""
     lines: list[str] = []
 

@@ -351,8 +351,8 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
             raise CorruptionError(
                 journal_path(posixpath.dirname(path), header.continues_in),
                 0,
-                f"the file is missing: {path} says at byte {position} that the journal continues in it. Restore it from "
-                f"a copy",
+                f"the file is missing: {path} says at byte {position} that the journal continues in it. Restore it "
+                f"from a copy",
             )
         if replaced_from is not None and header is not None and header.size_bytes and header.first_lsn >= replaced_from:
             # The next file has a copy of the group, or it was torn.

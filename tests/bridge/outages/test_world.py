@@ -20,7 +20,7 @@ from tests.torture.deliveries.checker import check
 from tests.torture.deliveries.history import Arrival, Promises
 
 
-async def test_the_last_progress_is_in_the_history_though_nobody_had_looked_again(monkeypatch: Any) -> None:
+async def test_the_last_progress_is_in_the_history_without_another_look(monkeypatch: Any) -> None:
     """Messages that were brought between the last look and the end counted as held up for ever."""
     monkeypatch.setattr(worlds, "BRIDGE", "plant")
     async with open_adapter("memory:") as adapter:

@@ -40,7 +40,7 @@ def test_the_table_of_commands_says_what_the_commands_say(path: str, help_line: 
     assert described.splitlines()[0] == help_line
 
 
-def test_the_program_tells_of_added_commands_what_they_tell_themselves() -> None:
+def test_the_program_describes_added_commands_as_they_do_themselves() -> None:
     assert main.ADDED_HELP["queue"] == COMMANDS.help_line
     assert DEFAULT_SERVER == journal_connection.DEFAULT_SERVER
 
@@ -56,7 +56,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert f"journal queue {command}" in capsys.readouterr().out
 
 
-def test_a_word_of_others_is_told_with_where_it_comes_from(
+def test_an_error_of_an_added_command_names_where_it_comes_from(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = [EntryPoint("moon", "lunar.commands:TABLE", main.ADDED_GROUP)]
@@ -154,14 +154,14 @@ def test_no_queues_are_an_empty_list(store: Store) -> None:
     assert "queue" in store.queue("list").out
 
 
-def test_list_shows_what_waits_and_that_nobody_drives_it(store: Store) -> None:
+def test_list_shows_what_waits_and_that_no_process_drives_it(store: Store) -> None:
     store.do(three_waiting)
     cells = store.queue("list").out.splitlines()[-1].split()
     assert cells[:3] == [NAME, "file", "3"]
     assert cells[-5:] == ["0/s", "0/s", "not", "driven", "none"]
 
 
-def test_list_tells_rates_and_state_as_the_driver_does(store: Store) -> None:
+def test_list_shows_rates_and_state_as_the_driver_reports_them(store: Store) -> None:
     store.do(three_waiting)
     store.do(held)
     began_s = time.monotonic()
@@ -225,7 +225,7 @@ def test_show_says_all_of_it(store: Store) -> None:
     assert re.search(r"next attempt .*, in (29|30)\.\ds", told)
 
 
-def test_show_measures_when_nobody_tells_the_rates(store: Store) -> None:
+def test_show_measures_when_no_driver_reports_the_rates(store: Store) -> None:
     store.do(three_waiting)
     told = store.queue("show", NAME).out
     assert "(measured over 1s)" in told
@@ -341,7 +341,7 @@ def test_dead_letters_are_listed(store: Store) -> None:
     assert "no column" in told.out
 
 
-def test_dead_letters_are_told_in_full(store: Store) -> None:
+def test_dead_letters_are_reported_in_full(store: Store) -> None:
     store.do(two_refused)
     first, second = map(json.loads, store.queue("dead-letters", NAME, "--json").out.splitlines())
     assert base64.b64decode(first["value_base64"]) == b"\xff\x00"
@@ -393,7 +393,7 @@ def test_a_drain_of_nothing_is_done_at_once(store: Store) -> None:
         (1, "including newer ones, 3 delivered, 1 set aside as dead letters"),
     ],
 )
-async def test_a_drain_waits_for_what_waited_and_tells_of_the_outage(
+async def test_a_drain_waits_for_what_waited_and_reports_the_outage(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], late_count: int, became: str
 ) -> None:
     from broker_adapter import open_adapter
@@ -429,7 +429,7 @@ async def test_a_drain_waits_for_what_waited_and_tells_of_the_outage(
     assert told.err.count("its sink is out: refused") == 1
 
 
-async def test_a_driver_that_does_not_renew_its_lease_is_told(
+async def test_a_driver_that_does_not_renew_its_lease_is_reported(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     """The message is shown in docs/cache-queues.md."""

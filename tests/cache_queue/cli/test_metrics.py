@@ -41,7 +41,7 @@ async def some_left(adapter: StorageAdapter) -> None:
     await adapter.put_state(names.writer_key(NAME, "one"), encode(WriterCounts(7, 1)))
 
 
-def test_the_page_tells_depth_age_and_what_became_of_records(store: Store) -> None:
+def test_the_page_shows_depth_age_and_outcomes_of_records(store: Store) -> None:
     store.do(some_left)
     found = values(store.queue("metrics").out)
     assert found[("journal_queue_depth_records",)] == 3
@@ -60,7 +60,7 @@ def test_a_store_without_queues_has_a_page_without_values(store: Store) -> None:
     assert values(store.queue("metrics").out) == {}
 
 
-def test_the_page_can_be_scraped_until_the_program_is_told_to_stop(store: Store) -> None:
+def test_the_page_can_be_scraped_until_the_program_is_stopped(store: Store) -> None:
     store.do(some_left)
     command = (
         "from broker_adapter.cache_queue.cli.metrics import metrics_command as run; import sys;"

@@ -82,7 +82,7 @@ def test_messages_pass_the_bridge_in_both_directions(cluster: Cluster, tmp_path:
 
 @pytest.mark.slow("starts a cluster and mosquitto")
 @NEEDS_CLUSTER
-def test_the_bridge_goes_on_at_another_broker(tmp_path: Path) -> None:
+def test_the_bridge_continues_at_another_broker(tmp_path: Path) -> None:
     (tmp_path / "bridge").mkdir()
     with (
         running_cluster(tmp_path) as cluster,

@@ -73,7 +73,7 @@ def test_nothing_comes_after_the_end_of_a_subscription(cluster: Cluster, version
         assert subscriber.wait_quiet() == [b"before"]
 
 
-def test_a_retained_message_is_there_for_whoever_comes_later(cluster: Cluster, version: MQTTProtocolVersion) -> None:
+def test_a_retained_message_is_there_for_later_subscribers(cluster: Cluster, version: MQTTProtocolVersion) -> None:
     topic = fresh("retained")
     with (
         PahoClient(cluster.port(0), version=version) as publisher,
@@ -253,7 +253,7 @@ def test_exactly_one_connection_is_left_when_many_take_over_at_once(cluster: Clu
     clients[-1].disconnect()
 
 
-def test_what_comes_in_while_nobody_is_there_is_not_kept_at_quality_0(
+def test_messages_of_qos_0_are_not_kept_for_a_client_that_is_away(
     cluster: Cluster, version: MQTTProtocolVersion
 ) -> None:
     topic = fresh("volatile")

@@ -103,7 +103,7 @@ def test_an_alias_stands_for_a_topic(cluster: Cluster) -> None:
         assert found == [(f"{topic}/a", b"1"), (f"{topic}/a", b"2"), (f"{topic}/b", b"3"), (f"{topic}/b", b"4")]
 
 
-def test_a_publisher_learns_that_nobody_subscribed_or_that_all_is_well(cluster: Cluster) -> None:
+def test_a_publisher_learns_whether_there_were_subscribers(cluster: Cluster) -> None:
     topic = fresh("codes")
     with PahoClient(cluster.port(0)) as publisher:
         for qos in (1, 2):

@@ -106,7 +106,7 @@ def test_a_delayed_message_waits_and_comes_once(cluster: Cluster, version: MQTTP
         assert subscriber.wait_quiet() == [b"now", b"later"]
 
 
-def test_a_broker_tells_of_itself(cluster: Cluster) -> None:
+def test_a_broker_publishes_its_statistics(cluster: Cluster) -> None:
     with PahoClient(cluster.port(0)) as watcher:
         watcher.subscribe("$SYS/#", 0)
         [message, *_] = watcher.wait_messages(1)

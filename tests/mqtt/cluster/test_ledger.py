@@ -91,7 +91,7 @@ def test_a_changed_order_is_found(history: History, data: st.DataObject) -> None
     assert "out of order" in problem
 
 
-def test_what_nobody_sent_is_found() -> None:
+def test_messages_that_were_not_sent_are_found() -> None:
     assert "no client sent this" in ledger_of(ONCE, 3, {0}, [0, 3]).problems()[0]
     ledger = ledger_of(ONCE, 3, {0}, [0])
     ledger.receive("s", AT_LEAST_ONCE, 0)
@@ -197,13 +197,13 @@ def test_a_late_subscriber_that_misses_a_value_is_found(received: list[int], sig
     assert any(sign in problem for problem in LateSubscriber(received).ledger.problems())
 
 
-def test_a_retained_value_that_was_replaced_before_it_was_read_is_not_owed() -> None:
+def test_a_retained_value_that_was_replaced_before_it_was_read_is_not_required() -> None:
     late = LateSubscriber([5, 6])
     assert late.ledger.problems() == []
     assert late.ledger.missing() == 0
 
 
-def test_a_retained_value_is_owed_that_was_replaced_after_a_live_message_had_come() -> None:
+def test_a_retained_value_that_was_replaced_after_a_live_message_is_required() -> None:
     """What is retained goes out before anything live, so it had been read by then."""
     late = LateSubscriber([])
     other = Stream("q", "t", 1)
@@ -274,7 +274,7 @@ def test_what_is_retained_comes_once_more_for_each_time_a_subscription_is_asked_
     assert bool(ledger.problems()) == (count > 1 + asked_again)
 
 
-def test_what_was_sent_before_a_subscription_is_not_owed_to_it() -> None:
+def test_messages_sent_before_a_subscription_are_not_required() -> None:
     ledger = Ledger()
     ledger.acknowledge(AT_LEAST_ONCE, ledger.send(AT_LEAST_ONCE))
     ledger.subscribe("s", 1)
@@ -357,7 +357,7 @@ def test_what_was_in_memory_need_not_come_once_the_server_has_died() -> None:
     assert "the first is 0" in ledger.problems()[0]
 
 
-def test_what_was_acknowledged_behind_a_change_to_files_is_owed_though_the_server_dies() -> None:
+def test_messages_acknowledged_after_a_change_to_files_are_required_though_the_server_dies() -> None:
     """A change of mode that took no effect lost what was acknowledged after it."""
     ledger = Ledger()
     ledger.subscribe("s", 1)
@@ -377,7 +377,7 @@ def test_a_replay_owes_what_was_acknowledged_when_it_was_asked_for() -> None:
     assert "missing, like 3" in ledger.replay_problems({ONCE: [0, 1, 2]})[0]
 
 
-def test_what_was_trimmed_is_neither_owed_nor_replayed() -> None:
+def test_trimmed_messages_are_neither_required_nor_replayed() -> None:
     ledger = ledger_of(ONCE, 4, {0, 1, 2, 3}, [2, 3])
     ledger.trim(ONCE, {0, 1})
     assert ledger.problems() == []
@@ -423,7 +423,7 @@ def test_a_delayed_message_that_is_published_twice_is_named() -> None:
     assert "came 2 times" in ledger.repetitions()[0]
 
 
-def test_a_share_of_a_group_that_stands_still_with_its_broker_is_named() -> None:
+def test_a_share_of_a_group_that_is_frozen_with_its_broker_is_named() -> None:
     """The longest wait is what the phase with frozen brokers compares with its bound."""
     ledger, now_s = clocked()
     now_s[0] = 100

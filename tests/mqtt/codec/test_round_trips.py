@@ -24,7 +24,7 @@ def test_packets_come_back_as_they_were(version: Version, sender: Sender, data: 
 
 
 @given(connects(), st.data())
-def test_connect_tells_how_to_read_what_follows(connect: Connect, data: st.DataObject) -> None:
+def test_connect_determines_how_later_packets_are_read(connect: Connect, data: st.DataObject) -> None:
     following = data.draw(publishes(connect.version, "client"))
     decoder = Decoder()
     assert decoder.version is None

@@ -122,7 +122,7 @@ def test_a_packet_with_a_wrong_bit_is_read_or_refused(sample: Sample) -> None:
         assert whole.packets or whole.fault or not whole.is_empty
 
 
-def test_packets_before_a_fault_are_told_with_it() -> None:
+def test_packets_before_a_fault_are_returned_with_it() -> None:
     decoder = Decoder()
     assert decoder.receive(HELLO + PING[:1]) == [Connect()]
     with pytest.raises(MqttProtocolError) as caught:
@@ -171,7 +171,7 @@ def test_the_limit_may_change_between_packets() -> None:
     assert decoder.receive(encode(Publish("a", bytes(500)), Version.V5)) == [Publish("a", bytes(500))]
 
 
-def test_a_stranger_may_send_less_at_a_time_than_a_client() -> None:
+def test_before_connect_a_peer_may_send_less_at_a_time_than_a_client() -> None:
     decoder = Decoder(max_packet_bytes=1000, max_connect_bytes=len(HELLO))
     large = Publish("a", bytes(500))
     assert decoder.receive(HELLO + encode(large, Version.V5)) == [Connect(), large]

@@ -72,12 +72,12 @@ def test_a_value_that_does_not_fit_is_refused(packet: Packet, message: str) -> N
         Auth(),
     ],
 )
-def test_version_311_is_never_told_success_for_a_failure(packet: Packet) -> None:
+def test_a_client_of_version_311_never_gets_success_for_a_failure(packet: Packet) -> None:
     with pytest.raises(ValueError, match=r"MQTT 3\.1\.1"):
         encode(packet, V311)
 
 
-def test_version_311_goes_on_with_a_delivery_whose_identifier_was_not_found() -> None:
+def test_version_311_continues_with_a_delivery_whose_identifier_was_not_found() -> None:
     assert encode(Pubrel(1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), V311).hex() == "62020001"
     assert encode(Pubcomp(1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND), V311).hex() == "70020001"
     assert encode(Puback(1, ReasonCode.NO_MATCHING_SUBSCRIBERS), V311).hex() == "40020001"

@@ -162,7 +162,7 @@ async def test_sessions_that_stop_taking_in_the_middle_hold_up_no_others() -> No
             assert await session.take(100) == numbers(0, 100)
 
 
-async def test_catching_up_goes_on_where_its_feed_broke_off() -> None:
+async def test_catching_up_continues_where_its_feed_broke_off() -> None:
     async with open_adapter("memory:") as plain:
         store = Brittle(plain)
         async with delivering(store, limits=SMALL) as broker:  # type: ignore[arg-type]

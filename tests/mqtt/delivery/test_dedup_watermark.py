@@ -21,7 +21,7 @@ def test_nothing_is_done_above_the_lsn_and_everything_below() -> None:
     assert watermark.first_new("b", run[2:]) == 0
 
 
-def test_a_place_in_the_middle_of_a_batch_is_told_apart() -> None:
+def test_a_place_in_the_middle_of_a_batch_is_distinguished() -> None:
     watermark = DedupWatermark(0)
     watermark.advance("a", (6, 2))
     assert watermark.first_new("a", records((6, 1), (6, 2), (6, 3))) == 2

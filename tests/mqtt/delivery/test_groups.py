@@ -120,7 +120,7 @@ async def test_a_late_acknowledgement_does_nothing() -> None:
         assert await third.take(1) == [b"1"]
 
 
-async def test_a_group_begins_where_it_was_founded_and_goes_on_where_it_stopped() -> None:
+async def test_a_group_begins_where_it_was_founded_and_continues_where_it_stopped() -> None:
     async with delivering() as broker:
         await broker.publish("a", b"before")
         after = Position(await broker.last_lsn("a"))

@@ -242,7 +242,7 @@ async def test_who_waits_for_room_gets_it_when_half_is_taken_or_it_is_closed() -
             inbox.close()
 
 
-def test_taking_out_what_is_somebody_elses_keeps_the_rest_and_its_room() -> None:
+def test_removing_messages_of_another_subscription_keeps_the_rest_and_its_room() -> None:
     owner = Owner()
     inbox = owner.inbox()
     theirs = [arrival(size=100) for _ in range(6)]

@@ -120,7 +120,7 @@ async def test_sessions_share_tails_and_arrivals() -> None:
         assert len({id(one) for one in found}) == 1
 
 
-async def test_a_session_is_told_once_of_many_messages() -> None:
+async def test_a_session_is_woken_once_for_many_messages() -> None:
     async with delivering() as broker:
         session = broker.session()
         await session.subscribe("#")
@@ -204,7 +204,7 @@ async def test_a_subscription_that_the_store_refuses_is_none() -> None:
         assert await session.take(1) == [b"x"]
 
 
-async def test_a_store_that_does_not_answer_is_told_to_whom_subscribes_and_nothing_stays_behind() -> None:
+async def test_a_subscribe_fails_if_the_store_does_not_answer_and_leaves_nothing() -> None:
     async with delivering() as plain:
         store = Brittle(plain.store)
         async with delivering(store, limits=DeliveryLimits(linger_s=0.0)) as broker:  # type: ignore[arg-type]

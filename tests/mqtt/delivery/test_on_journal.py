@@ -74,7 +74,7 @@ async def test_every_session_gets_its_messages_once_in_order_whatever_happens(
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_nobody_misses_a_message_when_the_connection_is_cut(seed: int, tmp_path: Path) -> None:
+async def test_no_subscriber_misses_a_message_when_the_connection_is_cut(seed: int, tmp_path: Path) -> None:
     async with cuttable(tmp_path) as (store, line, publisher):
         async with delivering(store, publisher=publisher, limits=DeliveryLimits(max_queued_count=20)) as broker:
             sessions = [broker.session(f"c{number}") for number in range(3)]

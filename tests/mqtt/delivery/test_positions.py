@@ -118,7 +118,7 @@ async def test_what_came_meanwhile_is_not_taken_for_done_because_another_topic_o
         await session.assert_silent()
 
 
-async def test_what_came_meanwhile_and_lies_before_the_answer_is_not_for_the_subscription() -> None:
+async def test_messages_before_the_position_of_the_answer_are_not_for_the_subscription() -> None:
     async with scripted() as (broker, store), trio.open_nursery() as nursery:
         await broker.session("other").subscribe("#")
         session = broker.session()
@@ -143,7 +143,7 @@ async def test_more_than_may_be_kept_comes_meanwhile_and_the_store_is_asked_agai
         assert await session.take(1) == [b"then"]
 
 
-async def test_a_subscription_that_comes_while_a_window_is_read_misses_what_lies_in_the_window() -> None:
+async def test_a_subscription_made_while_a_window_is_read_does_not_get_messages_of_the_window() -> None:
     """The window reached beyond what was committed when the subscription began, and was read without it."""
     async with scripted() as (broker, store):
         other = broker.session("other")

@@ -28,7 +28,7 @@ async def replay(session: Session, topic_filter: str, start: Start) -> None:
 @pytest.mark.parametrize(
     ("start", "first"), [(Start.earliest(), 0), (Start.offset(7), 7), (Start.time(1004), 4), (Start.latest(), 20)]
 )
-async def test_a_replay_begins_where_it_is_told_and_goes_on_live(start: Start, first: int) -> None:
+async def test_a_replay_begins_at_the_given_position_and_continues_live(start: Start, first: int) -> None:
     async with delivering() as broker:
         await publish_each(broker, "a", 0, 20)
         session = broker.session()
@@ -69,7 +69,7 @@ async def test_a_filter_is_replayed_over_all_its_topics_in_the_order_of_each() -
 
 
 @pytest.mark.parametrize("start", [Start.earliest(), Start.time(1), Start.lsn(1)])
-async def test_a_replay_whose_feed_breaks_off_goes_on_without_repeating(start: Start) -> None:
+async def test_a_replay_whose_feed_breaks_off_continues_without_repeating(start: Start) -> None:
     async with open_adapter("memory:") as plain:
         store = Brittle(plain)
         async with delivering(store, limits=SMALL) as broker:  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ async def test_a_tail_begins_where_the_others_that_bring_its_shards_are() -> Non
         await session.assert_silent()
 
 
-async def test_a_tail_that_nobody_needs_ends() -> None:
+async def test_an_unused_tail_ends() -> None:
     async with watched() as (broker, store):
         session, other = broker.session(), broker.session("other")
         await session.subscribe("a", "b")
@@ -150,7 +150,7 @@ async def test_narrower_tails_take_over_when_the_wide_one_is_not_needed_any_more
         await session.assert_silent()
 
 
-async def test_a_tail_that_breaks_off_goes_on_where_it_was() -> None:
+async def test_a_tail_that_breaks_off_continues_where_it_was() -> None:
     async with watched() as (broker, store):
         session, other = broker.session(), broker.session("other")
         await session.subscribe("a/#")
@@ -179,7 +179,7 @@ async def test_messages_that_are_not_kept_do_not_come_twice_when_their_tail_brea
         assert await session.take(1) == [b"2"]
 
 
-async def test_whoever_asks_where_the_store_stands_meanwhile_shares_the_next_answer() -> None:
+async def test_concurrent_requests_for_the_position_share_the_next_answer() -> None:
     async with watched() as (broker, store):
         await broker.publish("a", b"x")
         lsn = await broker.last_lsn("a")

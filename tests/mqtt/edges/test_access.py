@@ -197,7 +197,7 @@ def users() -> Users:
         (False, False, "anna", b"anything", None),
     ],
 )
-async def test_who_gets_in_and_as_whom(
+async def test_which_clients_are_accepted_and_as_which_user(
     known: bool, anonymous: bool, username: str | None, password: bytes | None, expected: str | None
 ) -> None:
     """A name that nobody can check is nobody's: a rule for the user "anna" must not let in who only says so."""
@@ -206,7 +206,7 @@ async def test_who_gets_in_and_as_whom(
     assert principal == (None if expected is None else Principal("c", expected))
 
 
-async def test_who_guesses_is_slowed_down_whatever_port_it_comes_from() -> None:
+async def test_a_client_that_guesses_is_slowed_down_from_any_port() -> None:
     access = AccessControl(Authentication(users(), lambda: 0.0), AccessRules(), anonymous=False)
     for port in range(4):
         assert await access.authenticate("c", "anna", b"wrong", f"10.0.0.1:{port}") is None

@@ -47,7 +47,9 @@ def passwd(monkeypatch: pytest.MonkeyPatch, path: Path, user: str, password: str
 
 
 @pytest.mark.slow("starts brokers")
-async def test_the_shipped_configuration_starts_a_broker_and_says_that_nobody_gets_in_yet(tmp_path: Path) -> None:
+async def test_the_shipped_configuration_starts_a_broker_and_says_that_no_client_is_accepted_yet(
+    tmp_path: Path,
+) -> None:
     arguments = ("--config", str(REPOSITORY / "conf" / "broker.toml"), *ALONE)
     async with broker_process(tmp_path, *arguments) as broker, broker.client() as client:
         assert broker.ready == f"ready mqtt=127.0.0.1:{broker.ports['mqtt']}"
@@ -75,7 +77,7 @@ async def test_a_client_comes_in_by_every_listener(tmp_path: Path, listener: str
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_clients_are_told_when_the_broker_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
+async def test_clients_are_notified_when_the_broker_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     async with broker_process(tmp_path, *ALONE, "--anonymous") as broker:
         async with broker.client() as told, broker.client(version=Version.V311) as closed:
             await told.connect("told")
@@ -98,9 +100,7 @@ async def test_a_client_that_does_not_go_does_not_keep_the_broker(tmp_path: Path
                 assert await broker.stop() == 0
 
 
-async def test_users_and_rules_are_read_again_when_they_are_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_users_and_rules_are_read_again_at_sighup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     users, config = tmp_path / "users", tmp_path / "broker.toml"
     passwd(monkeypatch, users, "anna", "one")
     config.write_text(f'[access]\nusers_file = "{users}"\ndefault = "allow"\n')
@@ -140,7 +140,7 @@ async def test_users_and_rules_are_read_again_when_they_are_told_to(
         assert await broker.stop() == 0
 
 
-async def test_what_needs_a_restart_is_told(tmp_path: Path) -> None:
+async def test_what_needs_a_restart_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text("")
     async with broker_process(tmp_path, "--config", str(config), *ALONE) as broker:

@@ -182,7 +182,7 @@ def test_without_a_configuration_the_rules_of_the_store_tell_what_becomes_of_a_t
     assert len(asked) == 1
 
 
-def test_all_that_is_wrong_is_told_on_one_line_with_its_place(
+def test_all_mistakes_are_reported_on_one_line_with_their_places(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Problems ran into each other without anything between them, and a kind of sink was wrong of no bridge."""
@@ -238,7 +238,7 @@ def test_what_is_wrong_with_a_configuration_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_configuration_by_which_nobody_gets_in_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_accepts_no_client_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check"]) == 1
     assert "no client can connect: no users_file is named" in capsys.readouterr().out
     (tmp_path / "users").touch()

@@ -338,7 +338,7 @@ async def test_beyond_the_loopback_metrics_are_for_users_and_health_for_all(
         assert await broker.stop() == 0
 
 
-def test_it_is_not_opened_to_strangers_by_mistake(tmp_path: Path) -> None:
+def test_it_is_not_opened_to_other_machines_by_mistake(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text('[listen]\nhttp = "0.0.0.0:7424"\n')
     with pytest.raises(

@@ -33,7 +33,7 @@ async def exchange(stream: trio.abc.Stream, data: bytes) -> bytes:
     return received
 
 
-async def test_a_client_over_tcp_is_told_with_its_address_and_counted() -> None:
+async def test_a_client_over_tcp_is_logged_with_its_address_and_counted() -> None:
     seen: list[tuple[type, Peer]] = []
 
     async def note(stream: trio.abc.Stream, peer: Peer) -> None:
@@ -128,7 +128,7 @@ def is_turned_away(context: ssl.SSLContext, port: int) -> bool:
             return True
 
 
-async def test_only_a_client_with_a_certificate_of_the_authority_gets_in(tmp_path: Path) -> None:
+async def test_only_a_client_with_a_certificate_of_the_authority_is_accepted(tmp_path: Path) -> None:
     files = write_certificate(str(tmp_path))
     known, stranger = client_context(), client_context()
     AUTHORITY.issue_cert("sensor-1").configure_cert(known)
@@ -331,7 +331,7 @@ async def test_an_error_of_the_broker_comes_out_of_every_kind_of_connection_as_i
     ]
 
 
-async def test_more_connections_than_allowed_are_closed_and_told_of_once() -> None:
+async def test_more_connections_than_allowed_are_closed_and_logged_once() -> None:
     async with serving(limits=ListenerLimits(max_connections=2)) as served:
         with logged() as logs:
             async with await served.connect() as first, await served.connect() as second:
@@ -346,7 +346,7 @@ async def test_more_connections_than_allowed_are_closed_and_told_of_once() -> No
     assert [(entry["log_level"], entry["allowed"]) for entry in logs if "refused" in entry["event"]] == [("warning", 2)]
 
 
-async def test_after_the_stop_nobody_new_is_accepted_and_the_others_stay() -> None:
+async def test_after_the_stop_no_new_client_is_accepted_and_the_others_stay() -> None:
     async with serving() as served, await served.connect() as client:
         assert await exchange(client, b"before") == b"before"
         served.listeners.stop_accepting()
@@ -375,7 +375,7 @@ def test_wrong_certificate_files_are_named(tmp_path: Path) -> None:
         assert expected in str(refused.value)
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_asked(tmp_path: Path) -> None:
+def test_a_key_with_a_passphrase_is_refused_without_a_question(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
 
     files = write_certificate(str(tmp_path))

@@ -56,7 +56,7 @@ def test_the_topics_have_the_names_that_mosquitto_gives_them() -> None:
     }
 
 
-def test_every_counter_is_told_by_one_topic() -> None:
+def test_every_counter_has_one_topic() -> None:
     """A counter that nobody can see, or two topics that show the same one, are slips of the pen."""
     # What is kept by reason is for /metrics alone, and its page shows whole tables.
     names = {field.name for field in attrs.fields(BrokerStatistics)} - {"refused", "ended", "acknowledge_s"}
@@ -105,7 +105,7 @@ def test_clients_are_counted_as_they_come_and_go() -> None:
     assert (statistics.clients_connected, statistics.clients_maximum, statistics.connects_total) == (2, 3, 4)
 
 
-def test_the_time_since_the_start_is_told_in_seconds() -> None:
+def test_the_time_since_the_start_is_in_seconds() -> None:
     assert values(BrokerStatistics(), 3725.4)["uptime"] == "3725 seconds"
 
 

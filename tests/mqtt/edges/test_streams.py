@@ -54,7 +54,7 @@ async def test_it_keeps_the_rules_of_a_stream() -> None:
     await trio.testing.check_two_way_stream(stream_pair, clogged_pair)
 
 
-async def test_what_was_sent_last_arrives_although_the_peer_goes_on_sending() -> None:
+async def test_what_was_sent_last_arrives_although_the_peer_continues_sending() -> None:
     """Closing a socket with unread bytes in it resets the connection, and the peer loses the reason it was told."""
     left, right = await stream_pair()
     async with right:
@@ -163,7 +163,7 @@ async def test_two_streams_that_receive_in_turn_do_not_mix_their_bytes() -> None
 
 
 @pytest.mark.parametrize("how", ["end", "reset"])
-async def test_a_stream_tells_that_its_peer_has_left_before_all_is_received(how: str) -> None:
+async def test_a_stream_notices_that_its_peer_has_left_before_all_is_received(how: str) -> None:
     """What came first may lie there for as long as the process stands still."""
     left, right = pair()
     stream = TcpStream(left)

@@ -73,7 +73,7 @@ def test_stored_rules_are_read_back(rules: RuleSet) -> None:
 
 @settings(deadline=None)
 @given(RULE_SETS, RULE_SETS)
-def test_differences_are_told_exactly_if_there_are_any(first: RuleSet, second: RuleSet) -> None:
+def test_differences_are_reported_exactly_if_there_are_any(first: RuleSet, second: RuleSet) -> None:
     assert not differences(first, first, "one", "other")
     told = differences(first, second, "one", "other")
     assert bool(told) == (first != second)

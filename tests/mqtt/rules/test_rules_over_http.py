@@ -94,7 +94,7 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow("starts two brokers and a command")
 @pytest.mark.usefixtures("users")
-async def test_rules_that_come_over_http_hold_at_all_brokers(tmp_path: Path) -> None:
+async def test_rules_set_over_http_apply_at_all_brokers(tmp_path: Path) -> None:
     async with site(tmp_path) as there, there.broker("b") as other, asked(there) as (broker, asker):
         none = await asker.ask("GET")
         assert (none.status_code, none.headers["etag"], none.json()["rules"]) == (200, '"0"', {})

@@ -58,7 +58,7 @@ async def told(store: StorageAdapter) -> list[dict[str, object]]:
     return [json.loads(record.value) for record in found.records if isinstance(record, StoredRecord)]
 
 
-async def test_a_broker_with_other_rules_is_told_in_what_they_differ(store: StorageAdapter, settings: Settings) -> None:
+async def test_a_broker_with_other_rules_logs_the_differences(store: StorageAdapter, settings: Settings) -> None:
     await settings.apply(store, BRIDGE)
     other = BRIDGE.replace('["plant/#"]', '["plant/#", "office/#"]').replace("s3cret", "other") + MEMORY
     with pytest.raises(RulesDifferError) as refused:
@@ -104,7 +104,7 @@ async def test_storage_rules_hold_at_brokers_that_run(store: StorageAdapter, set
         assert (await store.describe_shard("plant/b")).config.mode is Mode.MEMORY
 
 
-async def test_a_bridge_that_changes_goes_on_with_its_queue(store: StorageAdapter, settings: Settings) -> None:
+async def test_a_bridge_that_changes_continues_with_its_queue(store: StorageAdapter, settings: Settings) -> None:
     async with settings.broker(store, "a", BRIDGE) as served:
         client = await served.client()
         await client.publish("plant/a", b"1", 1)
@@ -161,7 +161,7 @@ async def test_the_only_broker_of_a_store_has_the_rules_of_its_file(store: Stora
     assert [list(each["rules"]) for each in await told(store)] == [["mapping"], ["storage"], []]  # type: ignore[call-overload]
 
 
-async def test_the_shard_of_the_rules_tells_each_version_without_secrets(
+async def test_the_shard_of_the_rules_has_each_version_without_secrets(
     store: StorageAdapter, settings: Settings
 ) -> None:
     await settings.apply(store, BRIDGE)

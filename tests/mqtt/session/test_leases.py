@@ -222,7 +222,7 @@ async def test_who_takes_a_session_by_force_ends_the_connection_of_its_owner_fir
         assert len(ended) <= 3, "many that are taken at once share one end"
 
 
-async def test_a_broker_that_was_declared_dead_loses_its_sessions_though_nobody_has_closed_them_yet(
+async def test_a_broker_that_was_declared_dead_loses_its_sessions_before_they_are_closed(
     autojump_clock: MockClock,
 ) -> None:
     """Another broker may be closing them: a client that comes back there must not meet what is stored here."""

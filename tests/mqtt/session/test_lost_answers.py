@@ -183,7 +183,7 @@ async def test_saving_waits_for_a_store_that_is_in_trouble(
 
 
 @pytest.mark.parametrize("error", [DiskFullError, LimitExceededError])
-async def test_a_publisher_is_told_that_the_store_has_no_room(
+async def test_a_publish_is_refused_if_the_store_has_no_room(
     autojump_clock: MockClock, error: type[StorageError]
 ) -> None:
     async with cluster(wrap=Path) as brokers:

@@ -22,7 +22,7 @@ def message(offset: int, qos: int = 2, lsn: int | None = None) -> Message:
     return Message("t", b"", qos, shard="t", offset=offset, lsn=100 + offset if lsn is None else lsn)
 
 
-async def test_a_session_goes_on_with_all_that_it_had(autojump_clock: MockClock) -> None:
+async def test_a_session_continues_with_all_that_it_had(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")
         opened = await one.open()
@@ -81,7 +81,7 @@ async def test_a_session_is_present_if_it_outlived_its_connection_and_is_wanted(
         assert bool(opened.session.subscriptions) is present
 
 
-async def test_a_session_that_is_resumed_without_expiry_goes_on_and_ends_with_this_connection(
+async def test_a_session_that_is_resumed_without_expiry_continues_and_ends_with_this_connection(
     autojump_clock: MockClock,
 ) -> None:
     async with cluster() as brokers:
@@ -145,7 +145,7 @@ async def test_a_session_expires_when_its_time_is_over_and_not_before(autojump_c
         assert not (await one.open()).present
 
 
-async def test_a_session_whose_time_is_over_is_not_present_though_nobody_has_ended_it_yet(
+async def test_an_expired_session_is_not_present_before_it_is_removed(
     autojump_clock: MockClock,
 ) -> None:
     async with cluster() as brokers:
@@ -292,7 +292,7 @@ async def test_a_refused_commit_leaves_the_session_as_it_was(autojump_clock: Moc
         assert (await brokers.stored_progress("c")).inbound == ()
 
 
-async def test_client_identifiers_of_any_kind_are_told_apart(autojump_clock: MockClock) -> None:
+async def test_client_identifiers_of_any_kind_are_distinguished(autojump_clock: MockClock) -> None:
     names = ["a", "a/b", "a/", "/", "é", "x" * 5000, "x" * 4999 + "y", "\x00", "owned/one/c"]
     async with cluster() as brokers:
         one = await brokers.start("one")

@@ -76,7 +76,7 @@ async def test_everything_that_goes_from_end_to_end_is_kept(adapter: StorageAdap
     assert (found.properties, found.publisher, found.timestamp_us) == (properties, "p", 5)
 
 
-async def test_its_version_tells_whether_a_subscription_gets_it_live_too(adapter: StorageAdapter) -> None:
+async def test_its_version_shows_whether_a_subscription_gets_it_live_too(adapter: StorageAdapter) -> None:
     await retain(adapter, "t", b"1")
     (first,) = await find(adapter, "t", CLOCK)
     await retain(adapter, "t", b"2")

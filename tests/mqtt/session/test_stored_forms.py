@@ -155,12 +155,12 @@ def test_progress_of_earlier_versions_knows_no_digests(directory: Path, name: st
 
 
 @pytest.mark.parametrize("name", ["session", "session_owned"])
-def test_a_session_of_the_first_version_was_taken_from_nobody_by_force(name: str) -> None:
+def test_a_session_of_the_first_version_was_not_taken_by_force(name: str) -> None:
     golden = (GOLDEN / f"{name}.bin").read_bytes()
     assert decode(SessionRecord, b"key", golden) == msgspec.structs.replace(SAMPLES[name], user=None)
 
 
-def test_a_lease_of_the_first_version_replaced_nobody() -> None:
+def test_a_lease_of_the_first_version_replaced_no_other() -> None:
     golden = (GOLDEN / "lease.bin").read_bytes()
     assert decode(Lease, b"key", golden) == SAMPLES["lease"]
 

@@ -26,7 +26,7 @@ def message(offset: int) -> Message:
     return Message("t", b"", 2, shard="t", offset=offset, lsn=100 + offset)
 
 
-async def test_a_session_moves_with_everything_and_its_old_owner_is_told(autojump_clock: MockClock) -> None:
+async def test_a_session_moves_with_everything_and_its_old_owner_is_notified(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one, two = await brokers.start("one"), await brokers.start("two")
         old = (await one.open()).session
@@ -184,7 +184,7 @@ async def test_a_broker_that_is_only_slow_keeps_its_sessions(autojump_clock: Moc
         assert two.sessions.statistics.adopted_count == 0
 
 
-async def test_nobody_is_taken_for_dead_because_the_store_was_away(autojump_clock: MockClock) -> None:
+async def test_no_broker_is_declared_dead_because_the_store_was_away(autojump_clock: MockClock) -> None:
     async with cluster(wrap=Path) as brokers:
         all_of_them = [await brokers.start(name) for name in ("one", "two", "three")]
         sessions = [(await broker.open(broker.name, will=will())).session for broker in all_of_them]
@@ -221,7 +221,7 @@ async def test_the_sessions_of_a_dead_broker_are_closed_by_one_of_the_others(aut
         assert await brokers.keys() == []
 
 
-async def test_adoption_goes_on_when_the_adopter_dies_too(autojump_clock: MockClock) -> None:
+async def test_adoption_continues_when_the_adopter_dies_too(autojump_clock: MockClock) -> None:
     async with cluster(wrap=lambda adapter: Path(adapter, delay_s=lambda: 0.02)) as brokers:
         one, two = await brokers.start("one"), await brokers.start("two")
         for number in range(300):

@@ -128,7 +128,7 @@ def test_progress_that_was_not_there_when_it_was_read_is_not_written_over(expiry
 
 @pytest.mark.parametrize("clean_start", [False, True])
 @pytest.mark.parametrize("expiry_s", [0, 100])
-def test_a_session_that_goes_on_can_be_taken_in_two_steps(clean_start: bool, expiry_s: int) -> None:
+def test_a_session_that_continues_can_be_taken_in_two_steps(clean_start: bool, expiry_s: int) -> None:
     wanted = opening(clean_start=clean_start, expiry_s=expiry_s)
     first = opened(found(), wanted, NOW_US, with_progress=False)
     assert first.record is not None

@@ -291,7 +291,7 @@ async def test_a_hundred_thousand_timers_far_away_cost_a_look_one_page(autojump_
 
 
 @pytest.mark.slow("stores thousands of timers")
-async def test_what_fell_due_while_nobody_was_there_is_fired_without_pauses(autojump_clock: MockClock) -> None:
+async def test_timers_that_fell_due_without_a_broker_are_fired_without_pauses(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")
         await brokers.store.create_shard("late")

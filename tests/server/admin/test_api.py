@@ -26,7 +26,7 @@ async def admin(served: Served, **headers: str) -> AsyncIterator[httpx.AsyncClie
         yield client
 
 
-async def test_answers_are_kept_by_nobody_and_never_taken_for_a_page(tmp_path: Path) -> None:
+async def test_answers_are_never_cached_and_never_taken_for_a_page(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, admin(served) as client:
         for path, status in (("/node", 200), ("/shards", 200), ("/shard?name=<script>", 404), ("/nothing", 404)):
             answer = await client.get(path)

@@ -33,7 +33,7 @@ async def view(adapter: StorageAdapter) -> QueueView:
     ("state", "reason", "age_s"),
     [("ok", "", 0), ("down", "http://sink: Connection refused", 0), ("retrying", "", 0), ("ok", "", 60)],
 )
-async def test_a_queue_is_told_as_its_driver_and_its_operator_see_it(
+async def test_a_queue_is_shown_as_its_driver_and_its_operator_see_it(
     tmp_path: Path, state: str, reason: str, age_s: int
 ) -> None:
     async with serving(tmp_path) as served, open_adapter(f"journal://127.0.0.1:{served.ports['tcp']}") as adapter:
@@ -58,7 +58,7 @@ async def test_a_queue_is_told_as_its_driver_and_its_operator_see_it(
         assert queue["state"] == (await view(adapter)).activity == "paused"
 
 
-async def test_a_queue_of_which_nothing_can_be_read_is_told_all_the_same(tmp_path: Path) -> None:
+async def test_a_queue_whose_entries_cannot_be_read_is_still_listed(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, open_adapter(f"journal://127.0.0.1:{served.ports['tcp']}") as adapter:
         await adapter.create_shard("$queue/a")
         await adapter.append("$queue/a", [b"0", b"1"])

@@ -196,7 +196,7 @@ async def test_who_asks_whether_the_server_is_ready_is_no_refused_login(tmp_path
         assert not served.server.statistics.errors
 
 
-async def test_where_nobody_is_asked_everybody_may_look(tmp_path: Path) -> None:
+async def test_without_authentication_everybody_may_look(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, admin(served) as client:
         base = f"http://127.0.0.1:{served.ports['http']}"
         assert (await client.get(f"{base}/metrics")).status_code == 200

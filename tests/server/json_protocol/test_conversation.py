@@ -131,7 +131,7 @@ async def test_a_long_shard_is_read_page_by_page(tmp_path: Path) -> None:
         ({}, "protocol_error", "operation"),
     ],
 )
-async def test_what_is_refused_says_why_and_the_connection_goes_on(
+async def test_what_is_refused_says_why_and_the_connection_continues(
     tmp_path: Path, fields: dict[str, Any], code: str, words: str
 ) -> None:
     async with serving(tmp_path) as served, talking(served) as talker:
@@ -189,7 +189,7 @@ async def test_a_client_that_says_no_hello_is_sent_away(tmp_path: Path) -> None:
         assert "no hello within 1 s" in answer["error"]["message"]
 
 
-async def test_hello_tells_the_limits(tmp_path: Path) -> None:
+async def test_hello_has_the_limits(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served, greet=False) as talker:
         hello = await talker.call("hello")
         assert hello["version"] == 1

@@ -30,7 +30,7 @@ async def test_a_tail_of_a_shard_gives_what_is_there_and_what_comes(tmp_path: Pa
         assert [(record["value"], record["offset"]) for record in message["records"]] == [("2", 2)]
 
 
-async def test_a_tail_of_a_filter_gives_shards_that_come_later_and_tells_how_far_it_is(tmp_path: Path) -> None:
+async def test_a_tail_of_a_filter_gives_later_shards_and_reports_its_position(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served) as talker, talking(served) as writer:
         await writer.append("plant/1", "a", create={})
         await talker.call("tail", tail=1, filter="plant/+", start={"at": "earliest"})

@@ -122,7 +122,7 @@ def offsets(*numbers: int) -> bytes:
         (crafted(offsets(0, 2**31 - 1), columns=32), "cut off"),
     ],
 )
-def test_columns_that_nobody_can_read_are_refused_and_their_batch_named(unreadable: bytes, message: str) -> None:
+def test_unreadable_columns_are_refused_and_their_batch_named(unreadable: bytes, message: str) -> None:
     files = SimulatedFileSystem()
     good = encode([Record(value=b"good", topic="t\u00fc", tags=("a",))], now_us=NOW_US)
     plan = write_log(files, stamp_all([good, unreadable, good]))

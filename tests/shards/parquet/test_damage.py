@@ -185,7 +185,7 @@ def test_metadata_that_makes_no_sense_is_refused(key: bytes, text: bytes, messag
         SealedReader(with_content(rewritten({key: text})), SEALED.path)
 
 
-def test_a_parquet_file_of_somebody_else_is_refused() -> None:
+def test_a_parquet_file_of_another_program_is_refused() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1]}), sink)
     foreign = sink.getvalue().to_pybytes()

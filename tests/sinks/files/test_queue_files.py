@@ -99,7 +99,7 @@ def test_a_driver_of_a_lower_epoch_does_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == [".queue-1.epoch"]
 
 
-def test_an_epoch_that_cannot_be_read_lets_nobody_write(tmp_path: Path) -> None:
+def test_an_epoch_that_cannot_be_read_blocks_all_writers(tmp_path: Path) -> None:
     (tmp_path / ".queue-1.epoch").write_bytes(b"12")
     with pytest.raises(OSError, match="the epoch file is damaged"):
         files_of(tmp_path).take_over()

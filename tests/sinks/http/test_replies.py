@@ -35,7 +35,7 @@ def test_each_status_means_what_is_documented(status: int, kind: type[Exception]
         assert str(status) in str(error)
 
 
-def test_refused_rows_are_told_by_their_place_in_the_batch() -> None:
+def test_refused_rows_are_reported_by_their_place_in_the_batch() -> None:
     body = b'{"refused": [{"index": 2, "reason": "too\\nold"}, {"index": 0}], "more": 1}'
     error = error_of(Reply(207, body=body), ADDRESS, SENT, NOW)
     assert isinstance(error, RowsRefusedError)
@@ -121,7 +121,7 @@ def test_an_address_for_health_must_answer_with_success(status: int) -> None:
     assert check_error_of(Reply(status), ADDRESS, NOW, must_succeed=True) is not None
 
 
-def test_where_a_redirect_points_is_told_without_its_query() -> None:
+def test_where_a_redirect_points_is_reported_without_its_query() -> None:
     error = error_of(Reply(302, location="https://elsewhere/x?token=secret"), ADDRESS, SENT, NOW)
     assert "https://elsewhere/x;" in str(error)
     assert "secret" not in str(error)

@@ -92,7 +92,7 @@ def url_of(service: Service) -> str:
     return f"http://127.0.0.1:{service.port}/rows?key=hidden"
 
 
-async def test_a_refused_connection_is_told_in_the_words_of_the_system() -> None:
+async def test_a_refused_connection_is_reported_in_the_words_of_the_system() -> None:
     """It was told as `all attempts to connect to localhost:1 failed (1 sub-exception)`."""
     async with sink_of(url="http://localhost:1/rows") as sink:
         with pytest.raises(
@@ -138,7 +138,7 @@ async def test_nothing_stays_of_what_was_sent(service: Service) -> None:
     assert held_bytes < 2 * body_bytes
 
 
-async def test_rows_that_are_tried_again_are_told_apart(service: Service) -> None:
+async def test_rows_that_are_tried_again_are_distinguished(service: Service) -> None:
     async with sink_of(url=url_of(service)) as sink:
         for offset in (45, 59):
             await sink.write(Batch(60, 60, [offset], [{"n": 1}], 10))
@@ -297,7 +297,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], told: str) -
         {"pasword": "s3cret"},
     ],
 )
-def test_settings_that_cannot_be_used_are_told_without_secrets(settings: dict[str, Any]) -> None:
+def test_settings_that_cannot_be_used_are_reported_without_secrets(settings: dict[str, Any]) -> None:
     values = {f"sink.{name}": value for name, value in ({"url": "http://service/"} | settings).items()}
     with pytest.raises(ConfigurationError, match=next(iter(settings))) as told:
         Schema(attrs.make_class("Config", {"sink": attrs.field(type=HttpSettings)})).load(None, values)

@@ -148,7 +148,7 @@ async def test_a_broker_that_says_goodbye_is_out(broker: ScriptedBroker, reason_
             await sink.write(messages("a"))
 
 
-async def test_a_goodbye_over_a_message_refuses_the_batch_and_goes_on(broker: ScriptedBroker) -> None:
+async def test_a_goodbye_over_a_message_refuses_the_batch_and_continues(broker: ScriptedBroker) -> None:
     def answer(publish: Publish) -> Packet:
         return Disconnect(ReasonCode.PACKET_TOO_LARGE) if publish.payload == b"bad" else Puback(publish.packet_id)
 

@@ -18,13 +18,13 @@ def test_a_message_is_to_blame_that_was_first_three_times_and_alone_at_last() ->
     assert detector.closed([4])
 
 
-def test_a_network_that_fails_elsewhere_each_time_blames_nobody() -> None:
+def test_a_network_that_fails_elsewhere_each_time_makes_no_record_suspect() -> None:
     detector = PoisonMessageDetector()
     for offset in (3, 4, 3, 4, 5, 5, 6):
         assert not detector.closed([offset])
 
 
-def test_connections_that_end_with_nothing_under_way_blame_nobody() -> None:
+def test_connections_that_end_with_nothing_in_flight_make_no_record_suspect() -> None:
     detector = PoisonMessageDetector()
     for _ in range(10):
         assert not detector.closed([])

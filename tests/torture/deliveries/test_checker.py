@@ -429,7 +429,7 @@ def test_the_first_run_of_an_export_begins_with_what_it_finds() -> None:
     assert kinds(history(offered(3), arrived(2), ran(5), trimmed(2), ran(30), **EXPORT)) == {"loss not told"}
 
 
-def test_a_run_that_was_told_to_pass_over_a_loss_may_have_done_so_before_it_was_killed() -> None:
+def test_a_run_that_may_skip_a_loss_may_have_done_so_before_it_was_killed() -> None:
     killed = ran(30, Outcome.UNKNOWN, passes_over_loss=True)
     assert check(history(offered(9), arrived(0), ran(10.6), trimmed(NEVER), killed, ran(40), **EXPORT)) == []
     early = ran(10.8, Outcome.UNKNOWN, passes_over_loss=True)
