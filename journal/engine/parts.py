@@ -26,7 +26,7 @@ from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.views import ViewChanges
 from journal.engine.subscribe.subscriptions import Subscriptions
-from journal.engine.wal.disk import Disk, OffLoop
+from journal.engine.wal.disk import Disk, LimitedOffLoop, OffLoop
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
 from journal.engine.wal.group_commit import MOST_WORDS, Committer, Group
 from journal.engine.write.appender import Appender
@@ -94,7 +94,7 @@ class EngineParts:
         *,
         lasts: bool,
     ) -> None:
-        self._off_loop = off_loop
+        self._off_loop = LimitedOffLoop(off_loop)
         self._lasts = lasts
         self.config = config
         self.node_id = directory.node_id
@@ -204,6 +204,7 @@ class EngineParts:
             segment_files=self.segment_files,
             store=store,
             newest_lsn=lambda: self.committer.journal_lsn,
+            off_loop=off_loop,
         )
         self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes, off_loop)
         self.subscriptions = Subscriptions(
@@ -369,7 +370,7 @@ class EngineParts:
         put_number(mutations, NodeKey.STOPPED_IN, self.writer.newest_number)
         put_number(mutations, NodeKey.SPARES, self.writer.newest_spare)
         self._store.write(mutations)
-        await self._off_loop(self._store.flush, limiter=trio.CapacityLimiter(1))
+        await self._off_loop(self._store.flush)
 
     def _words(self, shard: Shard, batch: memoryview) -> Words:
         """Words of a batch for the shard's index. Only for this the server decodes the body of a batch."""

@@ -20,7 +20,7 @@ from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.time_slice import TimeSlice
-from journal.engine.wal.disk import OffLoop
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
 from journal.settings.server import StorageConfig
@@ -195,7 +195,7 @@ async def _begin_journal(
         writer.release_up_to(record.checkpoint, 0)
 
     try:
-        await off_loop(begin, limiter=trio.CapacityLimiter(1))
+        await LimitedOffLoop(off_loop)(begin)
     except OSError as error:
         raise StorageFailedError(
             f"the journal in {directory.journal} cannot continue in a new file ({error}); nothing was lost. "

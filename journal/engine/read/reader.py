@@ -19,7 +19,7 @@ from journal.engine.read.parquet_reader import ParquetReader
 from journal.engine.read.refused_reads import refusals_named
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
-from journal.engine.wal.disk import OffLoop, in_thread
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop, in_thread
 from shards.errors import CorruptionError, IndexMissingError, OffsetOutOfRangeError
 from shards.format.batch import BatchHeader, gap_batch
 from shards.format.batch_header import SMALLEST_BATCH_BYTES
@@ -71,11 +71,10 @@ class Reader:
         off_loop: OffLoop = in_thread,
     ) -> None:
         self._files = files
-        self._run = off_loop
         self._table = table
         self._views = views
         # Disk reads must not use up the threads that other work shares.
-        self._limiter = trio.CapacityLimiter(_DISK_READERS)
+        self._off_loop = LimitedOffLoop(off_loop, _DISK_READERS)
         self._parquet = ParquetReader(files, largest_batch_bytes)
 
     def check_range(self, shard: Shard, offset: int) -> None:
@@ -180,7 +179,7 @@ class Reader:
                 finally:
                     file.close()
 
-        return await self._run(read, limiter=self._limiter)
+        return await self._off_loop(read)
 
     async def _load_index(self, segment: LogSegment) -> None:
         def read() -> SparseIndex:
@@ -188,7 +187,7 @@ class Reader:
                 return segment.read_index(self._files)
 
         if segment.needs_index:
-            index = await self._run(read, limiter=self._limiter)
+            index = await self._off_loop(read)
             if segment.needs_index:
                 segment.adopt_index(index)
 

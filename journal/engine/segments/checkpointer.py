@@ -24,7 +24,7 @@ from journal.engine.state.node_time import NodeTime
 from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
-from journal.engine.wal.disk import Disk, OffLoop
+from journal.engine.wal.disk import Disk, LimitedOffLoop, OffLoop
 from journal.engine.wal.disk_full import RetriableWhenFull
 from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
@@ -110,7 +110,6 @@ class Checkpointer:
         self._directory = directory
         self._storage = storage
         self._disk = disk
-        self._run_off_loop = off_loop
         self._writer = writer
         self._committer = committer
         self._table = table
@@ -119,14 +118,14 @@ class Checkpointer:
         self._time = time
         self._restores = restores
         self._fail = fail
-        self._limiter = trio.CapacityLimiter(1)
+        self._off_loop = LimitedOffLoop(off_loop)
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
         self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all, off_loop)
         # Each of these may be a file system of its own.
         watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
         self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
-        self._retries = WriteRetries(views.store, committer, changed=self._go_on, fail=fail)
+        self._retries = WriteRetries(views.store, committer, off_loop, changed=self._go_on, fail=fail)
         self._large_tails_at = storage.tail_budget_bytes // 8
         self._producer_use = producer_use
         self._flushed = flushed
@@ -264,9 +263,6 @@ class Checkpointer:
             for each in asked:
                 each.finish(StorageFailedError("the server is stopping, or its storage has failed; nothing was done"))
             self._progress.unpark_all()
-
-    async def _off_loop(self, work: Callable[[], None]) -> None:
-        await self._run_off_loop(work, limiter=self._limiter)
 
     def _spares_wanted(self) -> int:
         """One zeroed spare file is enough for a quiet node; a node under load prepares the whole budget early."""

@@ -19,7 +19,7 @@ import trio
 
 from journal.engine.segments.page_cache import PageCache, WrittenRange
 from journal.engine.segments.unsynced_files import UnsyncedFiles
-from journal.engine.wal.disk import OffLoop
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.engine.wal.disk_full import RetriableWhenFull
 from journal.settings.server import StorageConfig
 from shards.seams.file_system import FileSystem
@@ -52,12 +52,11 @@ class Flusher:
         off_loop: OffLoop,
     ) -> None:
         self._files = files
-        self._run = off_loop
         self._directory = directory
         self._unsynced = UnsyncedFiles(files, directory)
         self._cached = PageCache(storage.page_cache_bytes)
         self._written = written
-        self._limiter = trio.CapacityLimiter(1)
+        self._off_loop = LimitedOffLoop(off_loop)
         self._made_directories: set[str] = set()
 
     async def flush(self, shards: Iterable[Shard], *, least_bytes: int = 0) -> None:
@@ -101,9 +100,6 @@ class Flusher:
     def close(self) -> None:
         """Close all files, synced or not."""
         self._unsynced.close()
-
-    async def _off_loop(self, work: Callable[[], None]) -> None:
-        await self._run(work, limiter=self._limiter)
 
     def _write(self, plans: list[FlushPlan]) -> None:
         for plan in plans:

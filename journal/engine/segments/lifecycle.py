@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from journal.engine.directory.json_files import write_json
-from journal.engine.wal.disk import OffLoop
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.engine.wal.disk_full import RetriableWhenFull, is_full
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import LogSegment
@@ -50,23 +50,19 @@ class SegmentFiles:
     """
 
     def __init__(self, files: FileSystem, directory: str, off_loop: OffLoop) -> None:
-        self._run = off_loop
         self._files = files
         self._log = f"{directory}/log"
         self._sealed = f"{directory}/sealed"
         self._sealing = f"{directory}/sealing"
-        self._limiter = trio.CapacityLimiter(1)
+        self._off_loop = LimitedOffLoop(off_loop)
         self._to_remove: deque[LogSegment | ParquetSegment] = deque()
         self._to_mark: dict[int, Shard] = {}
         self._to_tidy: dict[str, set[int]] = {}
         self._unsynced: set[str] = set()
 
-    async def _off_loop(self, work: Callable[[], None]) -> None:
-        await self._run(work, limiter=self._limiter)
-
     def hold(self) -> trio.CapacityLimiter:
         """Return a lock (``async with``); while it is held, no segment file is created, moved or removed."""
-        return self._limiter
+        return self._off_loop.limiter
 
     # Removing
 

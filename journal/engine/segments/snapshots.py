@@ -23,6 +23,7 @@ import trio
 from journal.engine.directory.data_directory import DataDirectory, remove_snapshot, segment_directories, write_markers
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
 from shards.seams.file_system import FileSystem
@@ -58,6 +59,7 @@ class Snapshots:
         segment_files: Moves and removes segment files.
         store: The store of the views.
         newest_lsn: Returns the newest lsn in the journal's groups; used if the journal has no file.
+        off_loop: Runs the blocking calls.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Snapshots:
         segment_files: SegmentFiles,
         store: DirectoryStore,
         newest_lsn: Callable[[], int],
+        off_loop: OffLoop,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -78,7 +81,7 @@ class Snapshots:
         self._segment_files = segment_files
         self._store = store
         self._newest_lsn = newest_lsn
-        self._limiter = trio.CapacityLimiter(1)
+        self._off_loop = LimitedOffLoop(off_loop)
         self._turn = trio.Semaphore(1)
 
     @asynccontextmanager
@@ -118,9 +121,6 @@ class Snapshots:
             raise OverloadedError(
                 f"another backup is copying a snapshot of {self._directory.path}; wait for its end or stop it"
             )
-
-    async def _off_loop(self, work: Callable[[], None]) -> None:
-        await trio.to_thread.run_sync(work, limiter=self._limiter)
 
     async def _make(self, path: str) -> int:
         try:

@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.engine.wal.group_commit import Committer
 from shards.errors import DiskFullError
 from shards.seams.store import OrderedStore
@@ -27,6 +28,7 @@ class WriteRetries:
     Args:
         store: The store of the views.
         committer: Commits the groups.
+        off_loop: Runs the blocking calls of the store.
         changed: Called when `disk_full` may have changed, or the store accepts writes again.
         fail: Called with an error that stops the engine.
     """
@@ -35,6 +37,7 @@ class WriteRetries:
         self,
         store: OrderedStore,
         committer: Committer,
+        off_loop: OffLoop,
         *,
         changed: Callable[[], None],
         fail: Callable[[Exception], None],
@@ -43,7 +46,7 @@ class WriteRetries:
         self._committer = committer
         self._changed = changed
         self._fail = fail
-        self._limiter = trio.CapacityLimiter(1)
+        self._off_loop = LimitedOffLoop(off_loop)
         self._wanted = trio.Event()
         self._store_full: DiskFullError | None = None
         committer.on_disk_full = self._disk_full_changed
@@ -90,7 +93,7 @@ class WriteRetries:
 
     async def _catch_up(self) -> None:
         try:
-            await trio.to_thread.run_sync(self._store.catch_up, limiter=self._limiter)
+            await self._off_loop(self._store.catch_up)
         except DiskFullError as error:
             self._store_full = error
         else:

@@ -148,3 +148,23 @@ async def at_once(work: Callable[[], _T], *, limiter: trio.CapacityLimiter) -> _
     """An `OffLoop` for work that does not block, because the files and the store are in memory."""
     async with limiter:
         return work()
+
+
+class LimitedOffLoop:
+    """The blocking work of one owner: an `OffLoop` with a limiter of its own, so that it leaves others their threads.
+
+    Args:
+        off_loop: Runs the work.
+        at_a_time: Number of pieces of work that may run at the same time.
+
+    Attributes:
+        limiter: With one piece at a time, none runs while a task holds it (``async with``).
+    """
+
+    def __init__(self, off_loop: OffLoop, at_a_time: int = 1) -> None:
+        self._run = off_loop
+        self.limiter = trio.CapacityLimiter(at_a_time)
+
+    async def __call__(self, work: Callable[[], _T]) -> _T:
+        """Return the result of ``work``."""
+        return await self._run(work, limiter=self.limiter)
