@@ -24,6 +24,7 @@ from tests.journal.engines import (
     values_of,
 )
 from tests.patience import PATIENCE_S
+from tests.simulation.faults import Fault, Trigger
 from tests.simulation.file_system import SimulatedFileSystem, everything_lost
 
 IN_MEMORY = ShardConfig(mode=Mode.MEMORY)
@@ -145,11 +146,9 @@ async def test_a_roll_that_comes_again_over_newer_views_closes_no_newer_segment(
 
 async def test_a_log_file_of_a_process_whose_directory_sync_failed_is_made_anew() -> None:
     """Its name may be in the cache alone: synced data would go with it when the power does."""
-    rehearsal = SimulatedFileSystem()
-    await _append_and_flush(rehearsal)
-    sync = max(at for at, name in enumerate(rehearsal.operations, 1) if name == f"sync directory {DATA}/log/01")
     files = SimulatedFileSystem()
-    files.fail_at(sync, errno.EIO)
+    # By its name, not by its number: spare journal files are prepared at the same time.
+    files.inject(Fault(Trigger(1, f"^sync directory {DATA}/log/01$"), errno.EIO, keep_entries=False))
     with pytest.raises(OSError, match="Input/output error"):
         await _append_and_flush(files)
     async with open_simulated(files) as engine:
@@ -192,7 +191,7 @@ async def test_a_batch_in_a_group_that_was_never_synced_is_not_durable_by_being_
     async with open_simulated(files) as engine:
         await engine.create_shard("s", ShardConfig())
         await append(engine, "s", b"one")
-        files.fail_at(len(files.operations) + 2, errno.EIO)
+        files.inject(Fault(Trigger(1, f"^fdatasync {DATA}/journal/"), errno.EIO, keep_entries=False))
         with pytest.raises(StorageFailedError):
             await append(engine, "s", b"two")
     for _ in range(2):
