@@ -1,7 +1,7 @@
 """``python -m benchmarks``: make the runs, show the table.
 
-Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `idle_shards`,
-`loop_steps`, `history`, `mqtt` and `queues`.
+Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `in_process`,
+`idle_shards`, `loop_steps`, `history`, `mqtt` and `queues`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks import (
     contenders,
     history,
     idle_shards,
+    in_process,
     loop_steps,
     ours,
     runs,
@@ -157,6 +158,7 @@ def _measure(
         connecting = bar.add_task("idle connections", visible=False)
         measurements = [
             *_interleaved(stage),
+            *in_process.measurements(stage),
             idle_shards.measurement(
                 stage,
                 shards,

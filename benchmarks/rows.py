@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks import in_process
 from benchmarks.mqtt import rows as mqtt
 from benchmarks.queues import rows as queues
 from benchmarks.runs import Goal, Row
@@ -30,6 +31,7 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int,
         *_secured(),
         *_latency(),
         *_reading(),
+        *in_process.rows(),
         *_idle(shards),
         *_history(history),
         *mqtt.rows(idle=connections, queued=queued),
