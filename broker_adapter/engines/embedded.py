@@ -46,11 +46,12 @@ from shards.model import (
 )
 from shards.position import Start
 from shards.seams.clock import Clock
-from shards.segments.read_slices import ReadSlice
+from shards.segments.read_slices import Place, ReadSlice
 from shards.segments.shard import Shard
 from shards.topics.topic_filters import is_filter, validate_filter
 
 _SCAN_PAGE_VALUES: Final = 200
+_MOST_PLACES: Final = 1000
 
 BROKER_CONFIG: Final = ServerConfig(
     storage=StorageConfig(
@@ -95,7 +96,6 @@ MEMORY_CONFIG: Final = ServerConfig(
         journal_file_bytes=16 * MIB,
         journal_budget_bytes=128 * MIB,
         segment_bytes=8 * MIB,
-        tail_budget_bytes=64 * MIB,
         memory_budget_bytes=16 * TIB,
         disk_reserve_bytes=0,
         retention_interval_s=1,
@@ -131,6 +131,8 @@ class EmbeddedAdapter(StorageAdapter):
         self._engine = engine
         self._calls = OpenCalls()
         self._appends = _Appends(engine)
+        # Where the last read of each shard ended, by shard id: the next one needs no search if it continues there.
+        self._places: dict[int, Place] = {}
 
     @property
     def restores(self) -> tuple[HistoryGap, ...]:
@@ -251,7 +253,6 @@ class EmbeddedAdapter(StorageAdapter):
     async def _read(
         self, name: str, start: Start | int, max_bytes: int, max_records: int | None, max_wait_s: float
     ) -> ReadResult:
-        await trio.lowlevel.checkpoint()
         shard = self._shard(name)
         offset = start if isinstance(start, int) else await self._engine.find_offset(shard, start)
         extent = await self._extent(shard, offset, max_bytes, max_wait_s)
@@ -280,7 +281,12 @@ class EmbeddedAdapter(StorageAdapter):
         self._engine.check_range(shard, offset)
         await trio.lowlevel.checkpoint()
         await self._engine.wait_beyond(shard, offset, max_wait_s)
-        return await self._engine.read(shard, offset, max_bytes)
+        extent = await self._engine.read(shard, offset, max_bytes, self._places.get(shard.shard_id))
+        if extent.place is not None:
+            self._places[shard.shard_id] = extent.place
+            if len(self._places) > _MOST_PLACES:
+                del self._places[next(iter(self._places))]
+        return extent
 
     async def read_by_key(
         self, shard: str, key: bytes, *, from_offset: int = 0, max_bytes: int = DEFAULT_READ_BYTES

@@ -94,7 +94,9 @@ async def open_engine(
             await trio.lowlevel.checkpoint()
             disk = make_disk()
             try:
-                start = await recover(config.storage, directory, files, clock or SystemClock(), store, off_loop)
+                start = await recover(
+                    config.storage, directory, files, clock or SystemClock(), store, off_loop, lasts=lasts
+                )
                 try:
                     parts = EngineParts(config, directory, files, disk, store, converter, start, off_loop, lasts=lasts)
                     with trio.CancelScope(shield=True):

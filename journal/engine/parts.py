@@ -174,6 +174,7 @@ class EngineParts:
             conversion=config.conversion,
             checkpoint_lsn=start.checkpoint_lsn,
             producer_use=self.producer_use,
+            lasts=lasts,
             closing=self.discovery.closing,
             flushed=self._flushed,
         )

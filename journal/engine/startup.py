@@ -85,10 +85,16 @@ async def recover(
     clock: Clock,
     store: DirectoryStore,
     off_loop: OffLoop,
+    *,
+    lasts: bool,
 ) -> RecoveredState:
     """Fold the journal of a data directory into its views.
 
     On return everything that was recovered is durable, even if the process before left it unsynced.
+
+    Args:
+        lasts: Whether the next start finds what is written. If not, tails stay in memory until they are trimmed: their
+            buffers are freed then, instead of being kept for the next tail.
 
     Raises:
         CorruptionError: Acknowledged data is damaged or missing.
@@ -98,7 +104,7 @@ async def recover(
         store,
         directory.log,
         directory.sealed,
-        tail_pool=ChunkPool(storage.tail_budget_bytes),
+        tail_pool=ChunkPool(storage.tail_budget_bytes if lasts else 0),
         memory_pool=ChunkPool(0),
         segment_bytes=storage.segment_bytes,
         memory_segment_bytes=storage.memory_segment_bytes,

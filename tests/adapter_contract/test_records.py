@@ -99,6 +99,24 @@ async def test_a_read_returns_about_as_many_bytes_as_asked_but_at_least_a_batch(
     assert offsets_of((await adapter.read("s", 1, max_bytes=25_000)).records) == [1, 2]
 
 
+async def test_readers_that_take_turns_in_a_shard_each_get_every_record(adapter: StorageAdapter) -> None:
+    """Where one reader stopped is remembered for the next read of the shard, whoever makes it."""
+    await adapter.create_shard("s")
+    values = [b"%d" % number for number in range(60)]
+    for begin in range(0, len(values), 3):
+        await adapter.append("s", values[begin : begin + 3])
+        if begin == 30:
+            await adapter.seal("s")
+    found: dict[int, list[bytes]] = {0: [], 7: [], 31: []}
+    offsets = {start: start for start in found}
+    while min(offsets.values()) < len(values):
+        for start, max_bytes in zip(found, (1, 1000, 400), strict=True):
+            result = await adapter.read("s", offsets[start], max_bytes=max_bytes)
+            found[start] += values_of(result.records)
+            offsets[start] = result.next_offset
+    assert found == {start: values[start:] for start in found}
+
+
 async def test_an_offset_out_of_range_is_refused_with_the_valid_range(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s")
     await adapter.append("s", [b"1", b"2"])

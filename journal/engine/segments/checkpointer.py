@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 
 import outcome
@@ -69,6 +70,8 @@ class Checkpointer:
     """The background work of one engine; one task runs it, so its steps never overlap.
 
     Args:
+        lasts: Whether the next start finds what is written. If not, tails stay in memory and have no budget: nothing
+            reads them from files, and appends are not in the journal.
         closing: Called with a shard that is about to be closed, because nothing uses it.
         flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
 
@@ -103,6 +106,7 @@ class Checkpointer:
         conversion: ConversionConfig,
         checkpoint_lsn: int,
         producer_use: ProducerUse,
+        lasts: bool,
         closing: Callable[[Shard], None],
         flushed: Callable[[], None],
     ) -> None:
@@ -126,7 +130,9 @@ class Checkpointer:
         watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
         self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
         self._retries = WriteRetries(views.store, committer, off_loop, changed=self._go_on, fail=fail)
-        self._large_tails_at = storage.tail_budget_bytes // 8
+        self._keeps_tails = not lasts
+        self._tail_budget_bytes = storage.tail_budget_bytes if lasts else sys.maxsize
+        self._large_tails_at = self._tail_budget_bytes // 8
         self._producer_use = producer_use
         self._flushed = flushed
         self._segment_files = segment_files
@@ -168,7 +174,7 @@ class Checkpointer:
         Always true while the disk is full: appends are refused then, and reads and changes that free space must go on.
         """
         return self.disk_full is not None or (
-            self._table.tail_pool.held_bytes < self._storage.tail_budget_bytes
+            self._table.tail_pool.held_bytes < self._tail_budget_bytes
             and self._views.store.queued_bytes < MOST_QUEUED_BYTES
             and (
                 self._writer.used_bytes < self._storage.journal_budget_bytes + self._storage.journal_file_bytes
@@ -198,7 +204,7 @@ class Checkpointer:
         self._wake.set()
 
     def _tails_due(self) -> bool:
-        return self._table.tail_pool.held_bytes * 2 > self._storage.tail_budget_bytes
+        return self._table.tail_pool.held_bytes * 2 > self._tail_budget_bytes
 
     def _large_tails_due(self) -> bool:
         return self._table.tail_pool.held_bytes > self._large_tails_at
@@ -319,6 +325,8 @@ class Checkpointer:
 
     async def flush(self, *, least_bytes: int = 0) -> bool:
         """Write committed batches that are only in memory into their log files; False if the disk is full."""
+        if self._keeps_tails:
+            return True
         try:
             await self._flusher.flush(self.dirty.values(), least_bytes=least_bytes)
         except DiskFullError as error:
@@ -330,7 +338,7 @@ class Checkpointer:
         """Flush large tails early, so that less is left for the next flush and in the page cache."""
         await self.flush(least_bytes=LARGE_TAIL_BYTES)
         # There may be many small tails only: do not check them again before there is more.
-        budget = self._storage.tail_budget_bytes
+        budget = self._tail_budget_bytes
         self._large_tails_at = max(budget // 8, self._table.tail_pool.held_bytes + budget // 16)
 
     def flush_soon(self, shard: Shard) -> None:
