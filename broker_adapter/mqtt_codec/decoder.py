@@ -90,6 +90,11 @@ class Decoder:
         self._error: MqttProtocolError | None = None
 
     @property
+    def held_bytes(self) -> int:
+        """Number of bytes of an unfinished packet that are buffered."""
+        return len(self._held)
+
+    @property
     def is_empty(self) -> bool:
         """Whether no part of an unfinished packet is buffered."""
         return not self._held

@@ -17,7 +17,14 @@ from broker_adapter.mqtt_codec.property_table import (
     Place,
     Property,
 )
+from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.mqtt_codec.text import topic_name
+
+MAX_USER_PROPERTIES: Final = 1_000
+"""Most user properties of a packet. The standard has no limit but the size of the packet: several hundred thousand,
+which take so long to read that other clients have to wait."""
+
+_USER_PROPERTIES: Final = "user_properties"
 
 
 def read_properties(place: Place, data: bytes, at: int, stop: int) -> tuple[Properties, int]:
@@ -42,10 +49,15 @@ def read_properties(place: Place, data: bytes, at: int, stop: int) -> tuple[Prop
             reader.check(value)
         name = reader.name
         if name not in values:
-            # A list while it is being read: a packet may have hundreds of thousands.
+            # A list while it is being read: a packet may have very many.
             values[name] = [value] if reader.is_tuple else value
         elif reader.repeats:
             values[name].append(value)
+            if name == _USER_PROPERTIES and len(values[name]) > MAX_USER_PROPERTIES:
+                raise MqttProtocolError(
+                    ReasonCode.QUOTA_EXCEEDED,
+                    f"{_shown(place)} has more than {MAX_USER_PROPERTIES} user properties, which is the most allowed",
+                )
         else:
             raise protocol_error(f"property {name} occurs twice, it may be in {_shown(place)} once")
     if "authentication_data" in values and "authentication_method" not in values:

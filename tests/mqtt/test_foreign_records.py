@@ -31,8 +31,9 @@ async def client_of(served: Serving, version: Version) -> Client:
         (("user-property", b"name\0" + b"x" * 65_536),),
         (("user-property", b"name\0a\0b"),),
         (("response-topic", b"a/+"),),
+        (("user-property", b"a\0b"),) * 2_000,
     ],
-    ids=["zeroes", "too long", "data too long", "property too long", "a zero in a property", "wildcard"],
+    ids=["zeroes", "too long", "data too long", "property too long", "a zero in a property", "wildcard", "too many"],
 )
 async def test_one_foreign_record_stops_a_subscriber_for_ever(headers: tuple[tuple[str, bytes], ...], qos: int) -> None:
     """It ended the connection each time it was met, or took those behind it along."""

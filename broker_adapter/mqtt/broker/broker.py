@@ -16,6 +16,7 @@ from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.changes import Changes
 from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.access.permissions import Access, Principal
+from broker_adapter.mqtt.connection.connect_budget import ConnectBudget
 from broker_adapter.mqtt.connection.connection import Connection
 from broker_adapter.mqtt.connection.handshake import Handshake
 from broker_adapter.mqtt.connection.pause_detector import PauseDetector
@@ -145,6 +146,7 @@ class Broker:
                 clock=self._clock,
                 statistics=self.statistics,
                 pause_detector=pause_detector,
+                connect_budget=ConnectBudget(self._limits.max_unfinished_bytes),
                 system_messages=self._system_messages,
                 tasks=tasks,
             )

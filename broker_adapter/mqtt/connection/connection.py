@@ -22,9 +22,10 @@ from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.transport.output import Output
-from broker_adapter.mqtt.transport.streams import KnowsPeer
+from broker_adapter.mqtt.transport.streams import KnowsPeer, LimitsStrangers
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Publish
+from broker_adapter.mqtt_codec.text import shown
 
 _RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5
@@ -39,6 +40,7 @@ _REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
     ReasonCode.NOT_AUTHORIZED: "not_authorized",
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "client_id",
     ReasonCode.PACKET_TOO_LARGE: "packet_size",
+    ReasonCode.SERVER_BUSY: "unfinished",
     ReasonCode.SERVER_UNAVAILABLE: "store",
 }
 """Reason under which a refused CONNECT is counted; all other reason codes count as ``protocol``."""
@@ -104,6 +106,7 @@ class Connection:
         self._receiving = trio.CancelScope()
         self._ending: Ending | None = None
         self._handler: PacketHandler | None = None
+        self._unfinished_bytes = 0
         self._version = Version.V311
         self._heard_at_s = trio.current_time()
         self._silence_s = services.limits.connect_timeout_s
@@ -167,6 +170,9 @@ class Connection:
             self._peer_closed()
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._failed(error)
+        finally:
+            self._services.connect_budget.replace(self._unfinished_bytes, 0)
+            self._unfinished_bytes = 0
 
     def end(self, reason_code: ReasonCode, ending: Ending = _LOST, *, why: EndReason = "stopping") -> None:
         """End the connection; a client of MQTT 5 gets a DISCONNECT with the reason. Only the first call counts."""
@@ -185,7 +191,7 @@ class Connection:
         if self._services.access.is_admitted(handler.principal):
             handler.follow_rights()
             return
-        self._log("the user was removed or has another password", user=handler.principal.username)
+        self._log("the user was removed or has another password", user=shown(handler.principal.username))
         self.end(ReasonCode.NOT_AUTHORIZED, why="revoked")
 
     def unanswered(self) -> None:
@@ -322,6 +328,8 @@ class Connection:
                 packets, fault = error.packets, error
             statistics.packets_received += len(packets)
             handler = self._handler
+            if handler is None:
+                self._count_unfinished()
             if handler is None and packets:
                 has_published = any(isinstance(packet, Publish) for packet in packets)
                 handler = await self._accept(packets.pop(0), has_published=has_published)
@@ -335,6 +343,22 @@ class Connection:
                 await self._output.wait_for_room()
                 self._heard_at_s = trio.current_time()
                 self._is_reading = True
+
+    def _count_unfinished(self) -> None:
+        """Count what is buffered of a CONNECT that is not complete.
+
+        Raises:
+            ConnectRefusedError: The unfinished CONNECTs of all clients occupy too much memory.
+        """
+        held_bytes = self._decoder.held_bytes if self._decoder.version is None else 0
+        counted = self._services.connect_budget.replace(self._unfinished_bytes, held_bytes)
+        self._unfinished_bytes = max(0, counted)
+        if counted < 0:
+            raise ConnectRefusedError(
+                ReasonCode.SERVER_BUSY,
+                f"its CONNECT is not complete after {held_bytes} bytes, and unfinished CONNECTs occupy too much memory",
+                is_answerable=False,
+            )
 
     def _take(self, handler: PacketHandler, packets: list[Packet]) -> None:
         handler.take(packets)
@@ -373,6 +397,8 @@ class Connection:
         self._is_reading = False
         may_have_left = partial(self._may_have_left, self._heard_at_s, has_published=has_published)
         admission = await services.handshake.admit(first, self._peer, lambda is_owned: may_have_left(is_owned=is_owned))
+        if isinstance(self._stream, LimitsStrangers):
+            self._stream.peer_accepted()
         self._is_reading = True
         self._heard_at_s = trio.current_time()
         keep_alive_s = admission.terms.keep_alive_s

@@ -101,7 +101,7 @@ class Handshake:
         limits, properties = self._limits, connect.properties
         if properties.authentication_method is not None:
             raise ConnectRefusedError(
-                ReasonCode.BAD_AUTHENTICATION_METHOD, f"authentication method {properties.authentication_method!a}"
+                ReasonCode.BAD_AUTHENTICATION_METHOD, f"authentication method {shown(properties.authentication_method)}"
             )
         client_id = self._client_id(connect)
         topic = self._will_topic(connect)

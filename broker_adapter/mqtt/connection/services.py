@@ -9,6 +9,7 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.access.permissions import Access
+from broker_adapter.mqtt.connection.connect_budget import ConnectBudget
 from broker_adapter.mqtt.connection.handshake import Handshake
 from broker_adapter.mqtt.connection.pause_detector import PauseDetector
 from broker_adapter.mqtt.delivery import Distributor
@@ -40,5 +41,6 @@ class Services:
     clock: Clock
     statistics: BrokerStatistics
     pause_detector: PauseDetector
+    connect_budget: ConnectBudget
     system_messages: Mapping[str, Message]
     tasks: trio.Nursery

@@ -31,6 +31,7 @@ from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.transport.output import Output
 from broker_adapter.mqtt_codec import ReasonCode, encode
 from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
+from broker_adapter.mqtt_codec.text import shown
 from shards.seams.clock import Clock
 from shards.topics.topic_filters import is_filter, matches
 
@@ -232,7 +233,7 @@ class SubscriptionHandler:
             request = attrs.evolve(request, replay_from=replay_from)
         topic_filter = request.topic_filter
         if not self._access.may_subscribe(self._principal, topic_filter):
-            raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{topic_filter!a} is not allowed")
+            raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{shown(topic_filter)} is not allowed")
         subscriptions = self._session.subscriptions
         is_new = text not in subscriptions
         if is_new and len(subscriptions) + len(self._replays) >= self._limits.max_subscriptions:
@@ -274,14 +275,14 @@ class SubscriptionHandler:
     async def _replay(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> None:
         assert request.replay_from is not None
         if request.group or request.is_system:
-            raise TopicRefusedError(ReasonCode.TOPIC_FILTER_INVALID, f"{text!a} cannot be replayed")
+            raise TopicRefusedError(ReasonCode.TOPIC_FILTER_INVALID, f"{shown(text)} cannot be replayed")
         try:
             start = parse_replay_start(request.replay_from, now_us=self._clock.now_us())
         except ValueError as error:
             raise TopicRefusedError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from error
         if start.kind == "offset" and is_filter(request.topic_filter):
             raise TopicRefusedError(
-                ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{text!a}: an offset needs a single topic, not a filter"
+                ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{shown(text)}: an offset needs a single topic, not a filter"
             )
         await until_reached(lambda: self._distributor.replay(self._inbox, request.topic_filter, start, options))
         self._replays[text] = request.topic_filter

@@ -10,9 +10,10 @@ from typing import Final
 
 import attrs
 
-from broker_adapter.mqtt.model.message import Message
+from broker_adapter.mqtt.model.message import MAX_HEADERS, Message
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
 from broker_adapter.mqtt_codec import EMPTY, Properties, PublishTemplate, Version, publish_template
+from broker_adapter.mqtt_codec.text import shown
 
 _MAX_INTERVAL_S: Final = 0xFFFF_FFFF
 _SECOND_US: Final = 1_000_000
@@ -52,6 +53,8 @@ class PublishEncoder:
         return template if template.size_bytes <= self._max_packet_bytes else None
 
     def _make(self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]) -> PublishTemplate:
+        if message.header_count > MAX_HEADERS:
+            raise ValueError(f"it has {message.header_count} headers; at most {MAX_HEADERS} are sent")
         _check_topic(message.topic)
         values = EMPTY
         if self._version is Version.V5:
@@ -114,7 +117,7 @@ def _check_topic(topic: str) -> None:
     if not topic:
         raise ValueError("the topic is empty")
     if any(one in topic for one in "+#\0"):
-        raise ValueError(f"topic {topic!a} has a wildcard or U+0000 in it")
+        raise ValueError(f"topic {shown(topic)} has a wildcard or U+0000 in it")
 
 
 def _check_texts(properties: Properties) -> None:

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
+from broker_adapter.mqtt_codec.text import shown
 from shards.position import Start
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +40,7 @@ def parse_replay_start(text: str, *, now_us: int) -> Start:
         since_epoch = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH
     except (ValueError, OverflowError) as error:
         raise ValueError(
-            f"replay-from {text!a} is none of: earliest, an offset, an ISO 8601 time such as 2026-01-31T12:00:00Z, "
-            f"a time back from now such as -15m"
+            f"replay-from {shown(text)} is none of: earliest, an offset, an ISO 8601 time such as "
+            f"2026-01-31T12:00:00Z, a time back from now such as -15m"
         ) from error
     return Start.time(max(0, (since_epoch.days * 86_400 + since_epoch.seconds) * 1_000_000 + since_epoch.microseconds))

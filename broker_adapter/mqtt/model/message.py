@@ -19,8 +19,12 @@ from broker_adapter.message_headers import (
     USER_PROPERTY,
 )
 from broker_adapter.mqtt_codec.properties import EMPTY, Properties
+from broker_adapter.mqtt_codec.property_section import MAX_USER_PROPERTIES
 from broker_adapter.mqtt_codec.publish_template import PublishTemplate
 from shards.format.record import Record, StoredRecord
+
+MAX_HEADERS: Final = 2 * MAX_USER_PROPERTIES
+"""A record with more headers, which no broker wrote, is not sent: each one costs time in which other clients wait."""
 
 _QOS_TEXT: Final = (b"0", b"1", b"2")
 _FORMAT_TEXT: Final = (b"0", b"1")
@@ -41,6 +45,7 @@ class Message:
         shard: Name of its shard; empty if it is not stored.
         offset: Its offset in the shard, -1 if it is not stored.
         lsn: Its lsn, 0 if it is not stored.
+        header_count: Number of headers of its record if there are more than `MAX_HEADERS`; then they were not read.
         encoded: The PUBLISH packet last encoded from it, with the key that says for which clients it can be used; see
             `publish_encoding`.
     """
@@ -56,6 +61,7 @@ class Message:
     shard: str = ""
     offset: int = -1
     lsn: int = 0
+    header_count: int = 0
     encoded: tuple[object, PublishTemplate] | None = attrs.field(default=None, repr=False)
 
 
@@ -111,7 +117,8 @@ def message_of(shard: str, stored: StoredRecord, topic: str = "") -> Message:
     """
     publisher, qos, retain, properties = "", 1, False, EMPTY
     others: list[tuple[str, bytes]] = []
-    for name, value in stored.headers:
+    header_count = len(stored.headers) if len(stored.headers) > MAX_HEADERS else 0
+    for name, value in () if header_count else stored.headers:
         if name == CLIENT:
             publisher = value.decode(errors="replace")
         elif name == QOS:
@@ -134,6 +141,7 @@ def message_of(shard: str, stored: StoredRecord, topic: str = "") -> Message:
         shard,
         stored.offset,
         stored.lsn,
+        header_count,
     )
 
 

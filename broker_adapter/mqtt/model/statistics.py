@@ -17,9 +17,12 @@ DropReason = Literal["slow_subscriber", "store", "not_allowed", "packet_too_larg
 """Why a message is dropped: a subscriber had no room for it (QoS 0), the store refused it, the rules do not allow it to
 its publisher or subscriber, it is larger than the packets a subscriber accepts, MQTT cannot express it."""
 
-RefusalReason = Literal["no_connect", "protocol", "credentials", "not_authorized", "client_id", "packet_size", "store"]
+RefusalReason = Literal[
+    "no_connect", "protocol", "credentials", "not_authorized", "client_id", "packet_size", "unfinished", "store"
+]
 """Why a connection is refused: no CONNECT in time, a malformed one, a wrong password, a will that is not allowed, an
-invalid client identifier, a client that accepts no packet as large as CONNACK, a store that cannot be reached."""
+invalid client identifier, a client that accepts no packet as large as CONNACK, too much of unfinished CONNECTs,
+a store that cannot be reached."""
 
 EndReason = Literal[
     "protocol", "keep_alive", "stalled", "taken_over", "revoked", "stopping", "refused_publish", "unanswered", "fault"

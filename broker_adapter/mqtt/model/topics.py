@@ -12,6 +12,7 @@ import attrs
 
 from broker_adapter.errors import InvalidNameError
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
+from broker_adapter.mqtt_codec.text import shown
 from shards.topics.reserved_names import BROKER_PREFIX, QUEUE_PREFIX
 from shards.topics.topic_filters import validate_filter
 
@@ -77,10 +78,13 @@ def parse_filter(text: str) -> FilterRequest:
         raise TopicRefusedError(ReasonCode.TOPIC_FILTER_INVALID, str(error)) from error
     first = topic_filter.partition("/")[0]
     if first in _OWN:
-        raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{topic_filter!a}: the broker keeps its own state there")
+        raise TopicRefusedError(
+            ReasonCode.NOT_AUTHORIZED, f"{shown(topic_filter)}: the broker keeps its own state there"
+        )
     if first in (_SHARE, _REPLAY, _DELAYED) or (first == _SYSTEM and request.topic_filter != text):
         raise TopicRefusedError(
-            ReasonCode.TOPIC_FILTER_INVALID, f"{text!a}: {first} is not allowed here; use a plain topic filter"
+            ReasonCode.TOPIC_FILTER_INVALID,
+            f"{shown(text)}: {shown(first)} is not allowed here; use a plain topic filter",
         )
     return request
 
@@ -92,7 +96,7 @@ def _prefixed(text: str) -> FilterRequest:
     name, slash, topic_filter = rest.partition("/")
     if not name or not slash or not topic_filter or (prefix == _SHARE and ("+" in name or "#" in name)):
         shape = "$share/<group>/<filter>" if prefix == _SHARE else "$replay/<from>/<filter>"
-        raise TopicRefusedError(ReasonCode.TOPIC_FILTER_INVALID, f"{text!a} is not of the form {shape}")
+        raise TopicRefusedError(ReasonCode.TOPIC_FILTER_INVALID, f"{shown(text)} is not of the form {shape}")
     return FilterRequest(topic_filter, group=name) if prefix == _SHARE else FilterRequest(topic_filter, "", name)
 
 
@@ -110,16 +114,19 @@ def parse_topic(text: str) -> tuple[str, int | None]:
     delay, _, topic = rest.partition("/")
     if not topic or _DELAY.fullmatch(delay) is None or int(delay) > MAX_DELAY_S:
         raise TopicRefusedError(
-            ReasonCode.TOPIC_NAME_INVALID, f"{text!a} is not of the form $delayed/<seconds up to {MAX_DELAY_S}>/<topic>"
+            ReasonCode.TOPIC_NAME_INVALID,
+            f"{shown(text)} is not of the form $delayed/<seconds up to {MAX_DELAY_S}>/<topic>",
         )
     inner = topic.partition("/")[0]
     if inner == _DELAYED:
-        raise TopicRefusedError(ReasonCode.TOPIC_NAME_INVALID, f"{text!a} has two $delayed prefixes")
+        raise TopicRefusedError(ReasonCode.TOPIC_NAME_INVALID, f"{shown(text)} has two $delayed prefixes")
     return _publishable(inner, topic), int(delay)
 
 
 def _publishable(first_level: str, topic: str) -> str:
     if first_level.startswith("$"):
         # Topics that begin with $ are reserved for servers (section 4.7.2 of the standard).
-        raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{topic!a}: clients cannot publish below {first_level}")
+        raise TopicRefusedError(
+            ReasonCode.NOT_AUTHORIZED, f"{shown(topic)}: clients cannot publish below {shown(first_level)}"
+        )
     return topic

@@ -111,10 +111,10 @@ class Commits:
             except ShardNotFoundError:
                 if not attempt:
                     continue
-                _log.exception("no shard for a message to %r", message.topic)
+                _log.exception("no shard for a message to %s", shown(message.topic))
             except StorageError as error:
                 if may_pass(error):
                     raise
-                _log.exception("the store refuses a message to %r", message.topic)
+                _log.exception("the store refuses a message to %s", shown(message.topic))
         self._statistics.refused_count += 1
         return None

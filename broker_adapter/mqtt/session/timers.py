@@ -26,6 +26,7 @@ from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, StoredMessage
 from broker_adapter.mqtt.session.stored_message import message_from, stored_message
 from broker_adapter.mqtt.session.transitions import Found
+from broker_adapter.mqtt_codec.text import shown
 from broker_adapter.state_forms import decode, encode
 from shards.format.checksum import crc32c
 from shards.model import StateValue
@@ -188,7 +189,7 @@ class Timers:
         if await self._commits.publish(message, deletes) is not None:
             self._statistics.delayed_count += 1
         else:
-            _log.warning("the delayed message to %r is dropped", message.topic)
+            _log.warning("the delayed message to %s is dropped", shown(message.topic))
             await self._store_retry.commit(deletes)
         self._statistics.fired_count += 1
 

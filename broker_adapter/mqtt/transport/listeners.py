@@ -22,6 +22,8 @@ from journal.net.origins import Origins
 from journal.net.websocket_handshake import open_websocket
 
 SUBPROTOCOL: Final = "mqtt"
+_MAX_STRANGER_BYTES: Final = 256 * 1024
+"""Largest WebSocket message of a client that was not accepted yet. A CONNECT may come in several messages."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker_adapter.mqtt")
 
@@ -55,7 +57,7 @@ class ListenerLimits:
     Attributes:
         max_connections: Of all listeners together; more are closed at once.
         handshake_timeout_s: Time for the TLS handshake, and again for the WebSocket handshake.
-        max_message_bytes: Largest WebSocket message.
+        max_message_bytes: Largest WebSocket message of a client that was accepted.
     """
 
     max_connections: int = 20_000
@@ -208,13 +210,14 @@ class Listeners:
         try:
             async with open_websocket(
                 stream,
-                max_message_bytes=self._limits.max_message_bytes,
+                max_message_bytes=min(_MAX_STRANGER_BYTES, self._limits.max_message_bytes),
                 handshake_timeout_s=self._limits.handshake_timeout_s,
                 subprotocol=SUBPROTOCOL,
                 allows_origin=self._origins.allows,
             ) as websocket:
                 is_open = True
-                await self._handle(WebSocketStream(websocket, below), peer)
+                raise_limit = partial(websocket.allow, self._limits.max_message_bytes)
+                await self._handle(WebSocketStream(websocket, below, raise_limit), peer)
         except OSError:
             self.failed_count += not is_open
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
 import trio
@@ -34,6 +35,14 @@ class KnowsPeer(Protocol):
 
     def has_peer_left(self) -> bool:
         """Whether the peer has ended its side."""
+
+
+@runtime_checkable
+class LimitsStrangers(Protocol):
+    """A stream that buffers less for a peer that was not accepted yet."""
+
+    def peer_accepted(self) -> None:
+        """The peer was authenticated and accepted."""
 
 
 class TcpStream(trio.abc.Stream):
@@ -201,12 +210,28 @@ class TlsStream(trio.abc.Stream):
 
 
 class WebSocketStream(trio.abc.Stream):
-    """The payloads of binary messages as one byte stream; message boundaries mean nothing (MQTT 5, section 6)."""
+    """The payloads of binary messages as one byte stream; message boundaries mean nothing (MQTT 5, section 6).
 
-    def __init__(self, websocket: WebSocketConnection, below: KnowsPeer | None = None) -> None:
+    Args:
+        websocket: The WebSocket.
+        below: The stream that it uses.
+        on_accepted: Called when the peer was accepted.
+    """
+
+    def __init__(
+        self,
+        websocket: WebSocketConnection,
+        below: KnowsPeer | None = None,
+        on_accepted: Callable[[], None] = lambda: None,
+    ) -> None:
         self._websocket = websocket
         self._below = below
+        self._on_accepted = on_accepted
         self._rest = memoryview(b"")
+
+    def peer_accepted(self) -> None:
+        """Accept longer messages from now on."""
+        self._on_accepted()
 
     def has_peer_left(self) -> bool:
         """As `TcpStream.has_peer_left`."""

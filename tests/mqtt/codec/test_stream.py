@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Properties, ReasonCode, Version, encode
-from broker_adapter.mqtt_codec.packets import Auth, Connect, Pingreq, Puback, Publish
+from broker_adapter.mqtt_codec.packets import Auth, Connect, Disconnect, Pingreq, Puback, Publish
+from broker_adapter.mqtt_codec.property_section import MAX_USER_PROPERTIES
 from tests.mqtt.codec.samples import SAMPLES, Sample
 from tests.mqtt.codec.strategies import Sender, connects, packets, senders, versions
 
@@ -208,11 +209,17 @@ def test_no_more_is_held_than_one_packet_and_a_chunk() -> None:
     assert peak_bytes < 4 * size_bytes
 
 
-def test_a_packet_full_of_properties_takes_no_more_than_its_share_of_time() -> None:
-    # Found by reading: each was added to a copy of all before it, which for these takes minutes.
-    count = 400_000
-    packet = Publish("a", properties=Properties(user_properties=(("", ""),) * count))
-    assert Decoder(version=Version.V5).receive(encode(packet, Version.V5)) == [packet]
+def test_a_packet_full_of_properties_is_refused_before_all_of_them_are_read() -> None:
+    """They took so long that all other clients waited."""
+    most = Publish("a", properties=Properties(user_properties=(("", ""),) * MAX_USER_PROPERTIES))
+    assert Decoder(version=Version.V5).receive(encode(most, Version.V5)) == [most]
+    full = encode(Publish("a", properties=Properties(user_properties=(("", ""),) * 400_000)), Version.V5)
+    # What follows the properties that are allowed is not looked at.
+    spoilt = full[:-100_000] + bytes(100_000)
+    with pytest.raises(MqttProtocolError, match="more than 1000 user properties") as caught:
+        Decoder(version=Version.V5).receive(spoilt)
+    assert caught.value.reason_code == ReasonCode.QUOTA_EXCEEDED
+    assert caught.value.answer == encode(Disconnect(ReasonCode.QUOTA_EXCEEDED), Version.V5)
 
 
 def test_small_packets_at_the_edges_of_chunks_are_not_lost() -> None:

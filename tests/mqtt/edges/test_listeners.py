@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import trustme
 from trio_websocket import ConnectionClosed
 
 from broker_adapter.mqtt.transport.listeners import ListenerLimits, Peer
-from broker_adapter.mqtt.transport.streams import TcpStream, TlsStream, WebSocketStream
+from broker_adapter.mqtt.transport.streams import LimitsStrangers, TcpStream, TlsStream, WebSocketStream
 from journal.access.certificates import server_context
 from journal.net.origins import Origins
 from journal.settings.values import ConfigurationError
@@ -251,6 +252,34 @@ async def test_only_pages_of_this_machine_and_listed_ones_open_a_websocket(
         )
         answer = await client.receive_some()
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+async def test_longer_messages_are_accepted_once_the_client_is() -> None:
+    """A client without a password could have eight megabytes buffered."""
+
+    async def accept_at_once(stream: trio.abc.Stream, _peer: Peer) -> None:
+        first = await stream.receive_some()
+        assert isinstance(stream, LimitsStrangers)
+        if first == b"accept":
+            stream.peer_accepted()
+        await stream.send_all(b"go on")
+        received = len(await stream.receive_some())
+        await stream.send_all(str(received).encode())
+
+    async with serving(accept_at_once, names=("websocket",)) as served:
+        for first, is_accepted in ((b"accept", True), (b"refuse", False)):
+            async with served.websocket() as client:
+                await client.send_message(first)
+                assert await client.get_message() == b"go on"
+                with suppress(ConnectionClosed):
+                    await client.send_message(bytes(300_000))
+                if is_accepted:
+                    assert await client.get_message() == b"300000"
+                    continue
+                with pytest.raises(ConnectionClosed) as closed:
+                    await client.get_message()
+                assert closed.value.reason is not None
+                assert closed.value.reason.code == 1009
 
 
 async def test_a_message_over_the_limit_ends_the_connection() -> None:
