@@ -19,6 +19,7 @@ from journal.settings.values import ConfigurationError
 from shards.errors import StorageError
 
 _OWNER_AND_GROUP: Final = 0o640
+_OWNER_ALONE: Final = 0o077
 _ENCODER: Final = msgspec.json.Encoder()
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
@@ -31,6 +32,8 @@ class AuditLog:
         path: The file; created if it does not exist. Empty disables the log.
         time_ns: Nanoseconds since 1970.
 
+    The file is created readable for the owner and the group, as far as the umask of the process allows it now.
+
     Raises:
         ConfigurationError: It cannot be opened.
     """
@@ -38,6 +41,7 @@ class AuditLog:
     def __init__(self, path: str = "", time_ns: Callable[[], int] = time.time_ns) -> None:
         self._path = path
         self._time_ns = time_ns
+        self._mode = _OWNER_AND_GROUP & ~_umask()
         self._descriptor = self._open() if path else None
         self._is_failing = False
 
@@ -99,12 +103,35 @@ class AuditLog:
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
+            return self._created(flags | os.O_EXCL)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise self._refused(error) from error
+        try:
             return os.open(self._path, flags, _OWNER_AND_GROUP)
         except OSError as error:
-            raise ConfigurationError(
-                f"access.audit_file = {self._path!r} cannot be opened: {error.strerror}; name a file in a directory "
-                "that the server may write"
-            ) from error
+            raise self._refused(error) from error
+
+    def _created(self, flags: int) -> int:
+        # The server's own umask is stricter than the one that it was started with, and programs that collect logs are
+        # often in the group.
+        descriptor = os.open(self._path, flags, self._mode)
+        os.fchmod(descriptor, self._mode)
+        return descriptor
+
+    def _refused(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"access.audit_file = {self._path!r} cannot be opened: {error.strerror}; name a file in a directory "
+            "that the server may write"
+        )
+
+
+def _umask() -> int:
+    """The umask of the process, which can only be read by setting it."""
+    umask = os.umask(_OWNER_ALONE)
+    os.umask(umask)
+    return umask
 
 
 @contextmanager

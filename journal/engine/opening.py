@@ -5,6 +5,7 @@ The parts of an open engine are in `journal.engine.parts`, its operations in `jo
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +15,7 @@ import trio
 
 from journal.engine.directory.data_directory import DataDirectory, open_directory
 from journal.engine.directory.mounts import check_mounts
+from journal.engine.directory.permissions import open_to_others
 from journal.engine.directory.reader_lock import open_after_readers, reader_lock
 from journal.engine.engine import Engine
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
@@ -27,6 +29,8 @@ from shards.seams.file_system import FileSystem, OsFileSystem
 from shards.seams.memory_file_system import MemoryFileSystem
 from shards.seams.memory_store import MemoryStore
 from shards.seams.store import DirectoryStore
+
+_log = logging.getLogger("journal.engine")
 
 
 def open_rocks_store(path: str) -> DirectoryStore:
@@ -88,6 +92,8 @@ async def open_engine(
         check_mounts(path)
     files = files or OsFileSystem()
     async with _opened_directory(files, path, to_read=to_read) as directory:
+        if lasts and not to_read and (warning := open_to_others(path)):
+            _log.warning(warning)
         await trio.lowlevel.checkpoint()
         store = open_store(directory.state)
         try:

@@ -5,6 +5,7 @@ The server itself is `journal.server.server`.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 
@@ -24,6 +25,8 @@ from journal.settings.values import ConfigurationError
 from journal.stop_signals import early_signals
 from journal.telemetry.log import configure_log
 from shards.errors import afresh
+
+_FOR_OTHERS = 0o077
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -62,6 +65,9 @@ async def run_server(
     signals = _Signals(config, read_again or (lambda: config), guard)
     stopping = signals.stopping
     interpreter = prepare_interpreter()
+    # RocksDB creates its files as the umask allows.
+    umask = os.umask(_FOR_OTHERS)
+    os.umask(umask | _FOR_OTHERS)
     try:
         async with trio.open_nursery() as nursery:
             # Signals and health requests are handled from before the start until after the last checkpoint, which a
@@ -99,6 +105,7 @@ async def run_server(
         if config.storage.on_failure is OnFailure.EXIT and engine.failure is not None:
             raise afresh(engine.failure)
     finally:
+        os.umask(umask)
         interpreter.restore()
         log_limit.tell(also_unfinished=True)
         for sock in sockets.values():

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Sequence
 from typing import Protocol, Self
 
@@ -22,6 +23,8 @@ Buffer = bytes | bytearray | memoryview
 """Flat bytes. A memoryview must be contiguous and of format ``B``."""
 
 LOCK_FILE_NAME = "LOCK"
+
+_OWNER_ALONE = stat.S_IRUSR | stat.S_IWUSR
 
 _MAX_BUFFERS = 1024  # IOV_MAX of Linux: a longer list is refused with EINVAL.
 
@@ -338,11 +341,11 @@ class DirectoryLock:
 
 
 class OsFileSystem:
-    """The operating system's files (Linux)."""
+    """The operating system's files (Linux). What it creates is readable for the owner alone, whatever the umask."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
-        return OsFile(os.open(path, flags, 0o644), path)
+        return OsFile(os.open(path, flags, _OWNER_ALONE), path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -351,7 +354,15 @@ class OsFileSystem:
         return sorted(os.listdir(path))
 
     def mkdir(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        parent = os.path.dirname(os.path.normpath(path))
+        if parent and not os.path.isdir(parent):
+            # `os.makedirs` would leave the modes of parents to the umask.
+            self.mkdir(parent)
+        try:
+            os.mkdir(path, _OWNER_ALONE | stat.S_IXUSR)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -391,7 +402,7 @@ class OsFileSystem:
     def lock(self, directory: str) -> DirectoryLock:
         path = os.path.join(directory, LOCK_FILE_NAME)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ALONE)
         except OSError as error:
             raise DataDirectoryError(_why_not_writable(directory, path, error)) from error
         try:
