@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from journal.access.authentication import Authentication, network_of
-from journal.access.authorization import Action
+from journal.access.authorization import Action, Resource
 from journal.access.failed_attempts import FailedAttempts
 from journal.access.rules import AccessRules, Permissions, User
 from journal.access.tokens import TokenHash, Tokens
@@ -65,13 +65,17 @@ class AuthenticatedPrincipal:
     proof: PasswordHash | TokenHash | None = attrs.field(default=None, repr=False)
     expires_at_s: float | None = None
 
-    def may(self, action: Action, target: str) -> bool:
-        """Whether it may do an action with a shard, or with all that match a filter."""
-        return self.permissions.may(action, target)
-
-    def may_somewhere(self, action: Action) -> bool:
-        """Whether there may be any shard with which it may do the action."""
-        return self.permissions.may_somewhere(action)
+    def may(self, action: Action, resource: Resource, name: str) -> bool:
+        """Whether it may do an action; see `authorization.Principal`."""
+        match resource:
+            case Resource.SHARD:
+                return self.permissions.may_topic(action, name)
+            case Resource.FILTER:
+                return self.permissions.may(action, name)
+            case Resource.SOMEWHERE:
+                return self.permissions.may_somewhere(action)
+            case _:
+                return self.permissions.may_named(action, resource, name)
 
 
 class Authenticator:

@@ -1,6 +1,7 @@
 """The interface of access control: authenticating a peer, and its rights. All protocols of a server use it.
 
-`journal.access.authenticator` implements it with passwords, tokens, certificates and rules.
+`journal.access.authenticator` implements it with passwords, tokens, certificates and rules. `journal.access.rights` has
+the table of the rights that each operation needs.
 """
 
 from __future__ import annotations
@@ -11,16 +12,28 @@ from typing import Protocol
 
 import attrs
 
-from journal.protocol.errors import NotAuthorizedError
-
 
 class Action(enum.StrEnum):
-    """What a principal does with a shard, or with all shards that match a filter."""
+    """What a principal does with an object."""
 
     APPEND = "append"
     READ = "read"
     SUBSCRIBE = "subscribe"
     ADMINISTER = "administer"
+
+
+class Resource(enum.StrEnum):
+    """The kinds of objects that an operation touches. Names of different kinds are never compared."""
+
+    SHARD = "shard"
+    FILTER = "filter"
+    GROUP = "group"
+    CURSOR = "cursor"
+    STATE = "state key"
+    STATE_PREFIX = "state prefix"
+    METRICS = "metrics"
+    SOMEWHERE = "some shard"
+    EVERYTHING = "all shards"
 
 
 class Principal(Protocol):
@@ -33,16 +46,15 @@ class Principal(Protocol):
     @property
     def name(self) -> str: ...
 
-    def may(self, action: Action, target: str) -> bool:
+    def may(self, action: Action, resource: Resource, name: str) -> bool:
         """Whether it may do an action.
 
         Args:
             action: The action.
-            target: Name of a shard, or a topic filter; for a filter, whether it may for all that matches it.
+            resource: ``SHARD``, ``FILTER``, ``GROUP`` or ``CURSOR``; or ``SOMEWHERE``, which asks whether there may be
+                any shard with which it may.
+            name: The name, or the filter: then whether it may for all shards that match.
         """
-
-    def may_somewhere(self, action: Action) -> bool:
-        """Whether there may be any shard with which it may do the action."""
 
 
 class Access(Protocol):
@@ -69,10 +81,7 @@ class _Everybody:
 
     name = ""
 
-    def may(self, action: Action, target: str) -> bool:
-        return True
-
-    def may_somewhere(self, action: Action) -> bool:
+    def may(self, action: Action, resource: Resource, name: str) -> bool:
         return True
 
 
@@ -89,34 +98,6 @@ class RevokedPrincipal:
 
     name: str
 
-    def may(self, action: Action, target: str) -> bool:
+    def may(self, action: Action, resource: Resource, name: str) -> bool:
         """Return False."""
         return False
-
-    def may_somewhere(self, action: Action) -> bool:
-        """Return False."""
-        return False
-
-
-def require(principal: Principal, target: str, *actions: Action) -> None:
-    """Raise an error unless a principal may do at least one of the actions.
-
-    Raises:
-        NotAuthorizedError: It may do none of them.
-    """
-    if not any(principal.may(action, target) for action in actions):
-        who = f"principal {principal.name!a}" if principal.name else "a principal without a name"
-        raise NotAuthorizedError(
-            f"{who} may not {' or '.join(actions)} {target!a}; allow it in the server's access rules"
-        )
-
-
-def require_somewhere(principal: Principal, action: Action) -> None:
-    """Raise an error unless a principal may do the action with some shard.
-
-    Raises:
-        NotAuthorizedError: It may not with any.
-    """
-    if not principal.may_somewhere(action):
-        who = f"principal {principal.name!a}" if principal.name else "a principal without a name"
-        raise NotAuthorizedError(f"{who} may not {action} to any topic; allow it in the server's access rules")

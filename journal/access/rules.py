@@ -1,10 +1,11 @@
-"""Access rules by user, client and topic filter. Authentication is not done here.
+"""Access rules by user, client and names of topics, groups and cursors. Authentication is not done here.
 
 Rules are tried in order and the first that decides wins:
 
 - A request for one topic is decided by the first rule whose filter matches it.
 - A request for a filter is allowed by a rule whose filter covers all of it, and denied by a rule whose filter overlaps
   with it; an allowing rule that covers only a part decides nothing.
+- A request for a group or cursor is decided by the first rule that names it; its name is never taken for a filter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from journal.access.authorization import Action
+from journal.access.authorization import Action, Resource
 from shards.topics.filter_overlap import covers, overlap
 from shards.topics.topic_filters import is_filter, matches
 
@@ -58,6 +59,8 @@ class AccessRule:
         actions: The actions that it allows or denies.
         user: The user that it applies to; empty for all.
         client_id: The client that it applies to; empty for all.
+        groups: Filters of the names of groups, with the same placeholders.
+        cursors: Filters of the names of cursors, likewise.
     """
 
     allow: bool
@@ -65,18 +68,28 @@ class AccessRule:
     actions: frozenset[Action] = frozenset(Action)
     user: str = ""
     client_id: str = ""
+    groups: tuple[str, ...] = ()
+    cursors: tuple[str, ...] = ()
 
     @property
     def is_same_for_all(self) -> bool:
         """Whether it does not depend on the subject."""
-        return not (self.user or self.client_id or any(map(_PLACEHOLDER.search, self.topic_filters)))
+        names = (*self.topic_filters, *self.groups, *self.cursors)
+        return not (self.user or self.client_id or any(map(_PLACEHOLDER.search, names)))
 
     def filters_for(self, subject: Subject) -> tuple[str, ...]:
-        """Its filters for a subject; none if it does not apply to it."""
+        """Its topic filters for a subject; none if it does not apply to it."""
+        return self._filled(self.topic_filters, subject)
+
+    def names_for(self, subject: Subject, resource: Resource) -> tuple[str, ...]:
+        """Its filters of the names of groups or cursors for a subject; none if it does not apply to it."""
+        return self._filled(self.groups if resource is Resource.GROUP else self.cursors, subject)
+
+    def _filled(self, filters: tuple[str, ...], subject: Subject) -> tuple[str, ...]:
         if (self.user and self.user != subject.username) or (self.client_id and self.client_id != subject.client_id):
             return ()
-        filled = (self._fill(topic_filter, subject) for topic_filter in self.topic_filters)
-        return tuple(topic_filter for topic_filter in filled if topic_filter is not None)
+        filled = (self._fill(each, subject) for each in filters)
+        return tuple(each for each in filled if each is not None)
 
     def _fill(self, topic_filter: str, subject: Subject) -> str | None:
         """Replace the placeholders by names.
@@ -106,26 +119,40 @@ class Permissions:
     def __init__(self, rules: Iterable[AccessRule], subject: Subject, *, default: bool) -> None:
         self._default = default
         self._rules: dict[Action, list[tuple[bool, tuple[str, ...]]]] = {action: [] for action in Action}
+        self._names: dict[tuple[Action, Resource], list[tuple[bool, tuple[str, ...]]]] = {}
         self._decided: dict[tuple[Action, str], bool] = {}
         for rule in rules:
             if filters := rule.filters_for(subject):
                 for action in rule.actions:
                     self._rules[action].append((rule.allow, filters))
+            for resource in (Resource.GROUP, Resource.CURSOR):
+                if names := rule.names_for(subject, resource):
+                    for action in rule.actions:
+                        self._names.setdefault((action, resource), []).append((rule.allow, names))
 
     def may(self, action: Action, target: str) -> bool:
         """Whether it may do an action with a topic, or with all topics that match a filter."""
         rules = self._rules[action]
+        if rules and is_filter(target):
+            return self._decide(rules, target, of_one=False)
+        return self.may_topic(action, target)
+
+    def may_topic(self, action: Action, topic: str) -> bool:
+        """Whether it may do an action with a topic, or another name among the topics, whatever characters it has."""
+        rules = self._rules[action]
         if not rules:
             return self._default
-        if is_filter(target):
-            return self._decide(rules, target, of_one=False)
-        decided = self._decided.get((action, target))
+        decided = self._decided.get((action, topic))
         if decided is None:
-            decided = self._decide(rules, target, of_one=True)
+            decided = self._decide(rules, topic, of_one=True)
             if len(self._decided) >= _REMEMBERED_TOPICS:
                 self._decided.clear()
-            self._decided[action, target] = decided
+            self._decided[action, topic] = decided
         return decided
+
+    def may_named(self, action: Action, resource: Resource, name: str) -> bool:
+        """Whether it may do an action with a group or cursor of this name, whatever characters it has."""
+        return self._decide(self._names.get((action, resource), []), name, of_one=True)
 
     def may_somewhere(self, action: Action) -> bool:
         """Whether there may be any topic with which it may do an action, according to the rules alone."""

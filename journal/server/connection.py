@@ -14,8 +14,9 @@ import structlog
 import trio
 from structlog.contextvars import bound_contextvars
 
-from journal.access.authorization import EVERYBODY, Action, Principal, RevokedPrincipal, require
+from journal.access.authorization import EVERYBODY, Principal, RevokedPrincipal
 from journal.access.quotas import Meter
+from journal.access.rights import Operation, Use
 from journal.engine import Engine
 from journal.net.protocol_sniffing import ENOUGH_BYTES, SniffedProtocol, spoken_in
 from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
@@ -206,10 +207,11 @@ class Connection:
         """Check the client's rights to a handle once, rather than for every batch."""
         shard = self.shards[handle]
         assert shard is not None  # the handle is open
-        may_append = self.principal.may(Action.APPEND, shard.name)
+        may_append = Use(Operation.APPEND, shard=shard.name).is_allowed(self.principal)
+        may_read = Use(Operation.READ, shard=shard.name).is_allowed(self.principal)
         has_room = self.meter is None or self.meter.has_room(shard.name)
         self.handles[handle] = shard if may_append and has_room else None
-        self.readable[handle] = shard if self.principal.may(Action.READ, shard.name) else None
+        self.readable[handle] = shard if may_read else None
 
     def grant_again(self) -> None:
         """Check the rights to all handles again: the rights, or the quotas, have changed."""
@@ -221,14 +223,14 @@ class Connection:
         self.principal = principal
         self.grant_again()
 
-    def refused_handle(self, handle: int, action: Action) -> StorageError:
-        """The error for an action that a handle does not permit."""
+    def refused_handle(self, handle: int, operation: Operation) -> StorageError:
+        """The error for an operation, to append or to read, that a handle does not permit."""
         shard = self.shards[handle] if handle < len(self.shards) else None
         if shard is None or shard.deleted:
             return unknown_handle(handle)
         try:
-            require(self.principal, shard.name, action)
-            if self.meter is not None and action is Action.APPEND:
+            Use(operation, shard=shard.name).require(self.principal)
+            if self.meter is not None and operation is Operation.APPEND:
                 self.meter.check_room(shard.name)
         except StorageError as error:
             return error
@@ -301,7 +303,7 @@ class Connection:
                     try:
                         shard = handles[handle] if handle < len(handles) else None
                         if shard is None:
-                            raise self.refused_handle(handle, Action.APPEND)
+                            raise self.refused_handle(handle, Operation.APPEND)
                         # In memory mode every batch is processed alone.
                         may_run = not shard.in_memory_mode
                         appender.append(view, start, stop, handles, self)

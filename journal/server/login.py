@@ -1,6 +1,6 @@
 """From HELLO to a principal with rights and quotas, and the checks of operations that depend on the principal.
 
-The action that an operation needs is named where the operation is implemented, in `operations`.
+The rights that an operation needs are in `journal.access.rights`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 
 from journal.access.audit import outcome_noted
 from journal.access.authenticator import AuthenticatedPrincipal
-from journal.access.authorization import Action, Principal
+from journal.access.authorization import Principal
 from journal.access.quotas import Meter
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError
 from journal.protocol.frames import Op
@@ -36,7 +36,6 @@ _AUDITED: Final = frozenset(
         Op.CURSOR_DELETE,
     }
 )
-_STATE: Final = "$state/"
 _MAX_TARGET_CHARACTERS: Final = 1024
 _LOOKED_AT_EVERY_S: Final = 30.0
 
@@ -159,7 +158,7 @@ class Login:
         else:
             connection.renew(renewed)
             for state in connection.pushing.states():
-                if not renewed.may(Action.SUBSCRIBE, state.target):
+                if not state.use.is_allowed(renewed):
                     connection.revoke(
                         NotAuthorizedError(f"{state.target!a} may not be subscribed to any more; connect again")
                     )
@@ -204,14 +203,3 @@ async def _end_at(connection: Served, time_s: float) -> None:
     while (left_s := time_s - time.time()) > 0:  # noqa: ASYNC110 there is no event for a time of day
         await trio.sleep(min(left_s, _LOOKED_AT_EVERY_S))
     connection.revoke(AuthenticationError("the token has expired; connect again with another"))
-
-
-def state_target(key: bytes) -> str:
-    """The name of a key of the state store in access rules."""
-    return _STATE + key.decode(errors="backslashreplace")
-
-
-def scan_target(prefix: bytes) -> str:
-    """The filter of all keys with a prefix in access rules: all below its last level."""
-    above, slash, _ = prefix.rpartition(b"/")
-    return state_target(above + slash) + "#"

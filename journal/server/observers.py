@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from starlette.requests import Request
 
-from journal.access.authorization import Action
-from journal.protocol.errors import NotAuthorizedError
+from journal.access.rights import Operation, require
 from journal.server.http_identity import identity_of
 from journal.server.login import Login
 from journal.server.statistics import ServerStatistics
 from shards.errors import StorageError
-
-METRICS: Final = "$metrics"
-"""Name of the metrics in access rules: a program that scrapes them needs no right to read records."""
 
 
 class Observers:
@@ -32,16 +26,7 @@ class Observers:
     async def refusal(self, request: Request) -> StorageError | None:
         """The error for the sender of a request that may not see them; None if it may."""
         try:
-            principal = (await identity_of(request, self._admission)).principal
-            if not (
-                principal.may(Action.READ, METRICS)
-                or principal.may(Action.READ, "#")
-                or principal.may(Action.ADMINISTER, "#")
-            ):
-                raise NotAuthorizedError(
-                    f"principal {principal.name!a} may not read the metrics; allow it to read {METRICS!a} in the "
-                    f"server's access rules"
-                )
+            require((await identity_of(request, self._admission)).principal, Operation.SEE_METRICS)
         except StorageError as error:
             self._statistics.count_error(error)
             return error

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import trio
 
-from journal.access.authorization import Action, require
+from journal.access.rights import Operation, Use, require, subscription_use
 from journal.engine import Engine
 from journal.engine.segments.snapshots import Snapshot
 from journal.protocol import messages
@@ -161,13 +161,14 @@ class ServerOperations:
         """
         request: messages.EndClientRequest = decode_request(Op.END_CLIENT, body)
         principal = connection.principal
+        may_end_any = Use(Operation.END_ANY_CLIENT).is_allowed(principal)
         found = [
             one
             for one in self._connections
             if one is not connection
             and one.greeted
             and one.client == request.client
-            and (one.principal.name == principal.name or principal.may(Action.ADMINISTER, "#"))
+            and (one.principal.name == principal.name or may_end_any)
         ]
         ended_count = sum(one.refusal is None for one in found)
         for one in found:
@@ -177,11 +178,11 @@ class ServerOperations:
         connection.reply(build(Op.END_CLIENT, correlation, encode(messages.EndClientReply(ended_count))))
 
     def _status(self, connection: Connection, correlation: int, body: bytes) -> None:
-        require(connection.principal, "#", Action.ADMINISTER)
+        require(connection.principal, Operation.SEE_NODE)
         connection.reply(build(Op.STATUS, correlation, encode(self._describe())))
 
     async def _snapshot(self, connection: Connection, correlation: int, body: bytes) -> None:
-        require(connection.principal, "#", Action.ADMINISTER)
+        require(connection.principal, Operation.TAKE_SNAPSHOT)
         held: Snapshot = await connection.nursery.start(self._hold_snapshot)
         connection.reply(build(Op.SNAPSHOT, correlation, encode(_told(held))))
 
@@ -200,7 +201,7 @@ class ServerOperations:
 
     def _open_shard(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None] | None:
         request: messages.OpenShardRequest = decode_request(Op.OPEN_SHARD, body)
-        require(connection.principal, request.name, Action.APPEND, Action.READ)
+        require(connection.principal, Operation.OPEN_SHARD, shard=request.name)
         if self._engine.shard_id(request.name) is None and request.create is not None:
             return self._create_and_open(connection, correlation, request.name, request.create)
         self._open(connection, correlation, request.name)
@@ -296,8 +297,8 @@ class ServerOperations:
 
     async def _subscribe(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.SubscribeRequest = decode_request(Op.SUBSCRIBE, body)
-        target = request.filter or request.shard or ""
-        require(connection.principal, target, Action.SUBSCRIBE)
+        use = subscription_use(request.shard, request.filter, request.group)
+        use.require(connection.principal)
         limit = self._engine.config.limits.max_subscriptions_per_connection
         pushing = connection.pushing
         if len(pushing) >= limit:
@@ -314,7 +315,7 @@ class ServerOperations:
             start = Start.lsn(lsn + 1)
         else:
             start = Start(request.start, request.value)
-        state = pushing.add(request.subscription, request.credit_bytes, target)
+        state = pushing.add(request.subscription, request.credit_bytes, request.filter or request.shard or "", use)
         try:
             subscription = await self._engine.subscribe(
                 shard=request.shard,

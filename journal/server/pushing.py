@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from journal.access.quotas import Meter
+from journal.access.rights import Use
 from journal.engine.subscribe.subscriptions import AnySubscription
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
 from journal.protocol.frames import PUSH, Op, build, build_push_head
@@ -29,14 +30,17 @@ class PushState:
     """State of one subscription on its connection.
 
     Attributes:
+        target: Its shard or filter, for people.
+        use: What its principal needs rights for.
         is_member: It is a member of a group.
     """
 
-    __slots__ = ("credit_bytes", "is_member", "number", "queued", "subscription", "target")
+    __slots__ = ("credit_bytes", "is_member", "number", "queued", "subscription", "target", "use")
 
-    def __init__(self, number: int, credit_bytes: int, target: str) -> None:
+    def __init__(self, number: int, credit_bytes: int, target: str, use: Use) -> None:
         self.number = number
         self.target = target
+        self.use = use
         self.credit_bytes = credit_bytes
         self.queued = False
         self.is_member = False
@@ -102,8 +106,14 @@ class Pushing:
         """The states of all subscriptions."""
         return list(self._states.values())
 
-    def add(self, number: int, credit_bytes: int, target: str) -> PushState:
-        """Reserve a number for a subscription that will begin; ``target`` is its shard or filter, for administrators.
+    def add(self, number: int, credit_bytes: int, target: str, use: Use) -> PushState:
+        """Reserve a number for a subscription that will begin.
+
+        Args:
+            number: Its number.
+            credit_bytes: Its first credit.
+            target: Its shard or filter, for administrators.
+            use: What its principal needs rights for, as long as it is open.
 
         Raises:
             InvalidRequestError: The number is in use.
@@ -112,7 +122,7 @@ class Pushing:
             raise InvalidRequestError(
                 f"subscription {number} is already open on this connection; choose another number"
             )
-        state = self._states[number] = PushState(number, credit_bytes, target)
+        state = self._states[number] = PushState(number, credit_bytes, target, use)
         return state
 
     def discard(self, state: PushState) -> None:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import attrs
 import msgspec
 
+from journal.access.rights import Operation
 from journal.engine import Engine
 from journal.engine.time_slice import TimeSlice
 from journal.server.shard_operations import Requester, ShardOperations
@@ -147,7 +148,9 @@ class QueueOperations:
         Raises:
             NotAuthorizedError: The principal may not read all queues.
         """
-        page = await self._shards.list_shards(requester, f"{QUEUE_PREFIX}#", after, limit)
+        page = await self._shards.list_shards(
+            requester, f"{QUEUE_PREFIX}#", after, limit, operation=Operation.LIST_QUEUES
+        )
         queues: list[QueueInfo] = []
         step = TimeSlice()
         for info in page.shards:

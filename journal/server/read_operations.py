@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 
 import trio
 
-from journal.access.authorization import Action, require
+from journal.access.rights import Operation, require
 from journal.engine import Engine
 from journal.protocol import messages
 from journal.protocol.frames import FETCH_REPLY, Op, build, build_fetch_reply_head, read_fetch
@@ -68,7 +68,7 @@ class ReadOperations:
         await output.reserve(max_bytes)
         try:
             # It may have waited for long.
-            require(connection.principal, shard.name, Action.READ)
+            require(connection.principal, Operation.READ, shard=shard.name)
             extent = await self._engine.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
             self._send_extent(connection, Op.FETCH, correlation, shard, extent)
         finally:
@@ -100,7 +100,7 @@ class ReadOperations:
         output = connection.output
         await output.reserve(max_bytes)
         try:
-            require(connection.principal, shard.name, Action.READ)
+            require(connection.principal, Operation.READ, shard=shard.name)
             extent = await self._engine.read_indexed(
                 shard, request.by, request.word, request.from_offset, max_bytes, latest=request.latest
             )
@@ -111,5 +111,5 @@ class ReadOperations:
     def _shard(self, connection: Connection, handle: int) -> Shard:
         shard = connection.readable[handle] if handle < len(connection.readable) else None
         if shard is None or shard.deleted:
-            raise connection.refused_handle(handle, Action.READ)
+            raise connection.refused_handle(handle, Operation.READ)
         return shard

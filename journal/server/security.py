@@ -60,7 +60,14 @@ def _rule(table: AccessRuleTable) -> AccessRule:
     actions = (
         frozenset(Action) if RuleAction.ALL in table.actions else frozenset(Action(each) for each in table.actions)
     )
-    return AccessRule(table.permission is Permission.ALLOW, table.topics, actions, table.principal)
+    return AccessRule(
+        table.permission is Permission.ALLOW,
+        table.topics,
+        actions,
+        table.principal,
+        groups=table.groups,
+        cursors=table.cursors,
+    )
 
 
 class Security:

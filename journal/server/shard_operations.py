@@ -11,14 +11,16 @@ from typing import Protocol
 import attrs
 import trio
 
-from journal.access.authorization import Action, Principal, require
+from journal.access.authorization import Principal
 from journal.access.quotas import Meter
+from journal.access.rights import Operation, require
 from journal.engine import Engine
 from journal.engine.state.name_scan import NameScan
 from journal.engine.time_slice import TimeSlice
 from shards.model import Cursor, Mode, Retention, ShardConfig, ShardInfo
 from shards.segments.shard import Shard
 from shards.topics.names import MAX_NAME_BYTES
+from shards.topics.topic_filters import matches
 
 LARGEST_PAGE = 1_000
 """Largest number of entries of a page. Pages are made in steps of some milliseconds, so that other tasks run."""
@@ -86,13 +88,15 @@ class CursorPage:
 
     Attributes:
         cursors: Sorted by shard and name.
-        more: There are more shards to examine.
+        more: There are more cursors, or more shards to examine.
         after: The last shard that was examined, for the next page.
+        after_cursor: If others of that shard follow, the last cursor of it on this page, for the next page; else empty.
     """
 
     cursors: list[CursorLag]
     more: bool
     after: str
+    after_cursor: str = ""
 
 
 class ShardOperations:
@@ -107,7 +111,14 @@ class ShardOperations:
         """Approximate upper bound of the size of a listing's reply."""
         return min(max(1, limit), LARGEST_PAGE) * _ENTRY_BYTES
 
-    async def list_shards(self, requester: Requester, topic_filter: str, after: str, limit: int) -> ShardPage:
+    async def list_shards(
+        self,
+        requester: Requester,
+        topic_filter: str,
+        after: str,
+        limit: int,
+        operation: Operation = Operation.LIST_SHARDS,
+    ) -> ShardPage:
         """One page of the shards that match a filter, sorted by name, after ``after``.
 
         Each shard is described as of some moment before this returns. Over all pages, a shard that exists during the
@@ -118,7 +129,7 @@ class ShardOperations:
             InvalidNameError: The filter is not valid.
             NotAuthorizedError: The principal may not read all topics of the filter.
         """
-        pages = self._names(requester, topic_filter, after)
+        pages = self._names(requester, operation, topic_filter, after)
         async with self._making:
             return await self._shard_page(pages, max(1, min(limit, LARGEST_PAGE)))
 
@@ -138,9 +149,9 @@ class ShardOperations:
                     await step.rest()
         return ShardPage(found, more=False)
 
-    def _names(self, requester: Requester, topic_filter: str, after: str) -> NameScan:
+    def _names(self, requester: Requester, operation: Operation, topic_filter: str, after: str) -> NameScan:
         scan = self._engine.scan_names(topic_filter, after)
-        require(requester.principal, topic_filter, Action.READ, Action.ADMINISTER)
+        require(requester.principal, operation, topic_filter=topic_filter)
         return scan
 
     def _id_of(self, name: str) -> int | None:
@@ -163,7 +174,7 @@ class ShardOperations:
         Raises:
             ShardNotFoundError: The shard does not exist.
         """
-        require(requester.principal, name, Action.READ, Action.ADMINISTER)
+        require(requester.principal, Operation.DESCRIBE_SHARD, shard=name)
         return self._engine.describe_shard(name, with_segments=True)
 
     def describe_page(self, requester: Requester, name: str, from_offset: int, limit: int) -> SegmentPage:
@@ -184,41 +195,49 @@ class ShardOperations:
             end += 1
         return SegmentPage(attrs.evolve(info, segments=tuple(segments[:end])), end < len(segments))
 
-    async def cursors(self, requester: Requester, topic_filter: str, after: str, limit: int) -> CursorPage:
-        """The cursors of up to ``limit`` shards that match a filter, sorted by name, after ``after``.
+    async def cursors(
+        self, requester: Requester, topic_filter: str, after: str, limit: int, after_cursor: str = ""
+    ) -> CursorPage:
+        """The cursors of up to ``limit`` shards that match a filter, sorted by name; at most `LARGEST_PAGE` of them.
 
-        Cursors of a stopped shard are left out: its end is not known. As for `list_shards`, shards may be created and
-        deleted between pages.
+        The page begins after the shard ``after``, or with ``after_cursor`` after this cursor of that shard. Cursors of
+        a stopped shard are left out: its end is not known. As for `list_shards`, shards may be created and deleted
+        between pages.
         """
-        pages = self._names(requester, topic_filter, after)
+        pages = self._names(requester, Operation.LIST_CURSORS, topic_filter, after)
         async with self._making:
-            return await self._cursor_lags(pages, after, max(1, min(limit, LARGEST_PAGE)))
+            page = CursorPage([], more=True, after=after)
+            if after_cursor and matches(topic_filter, after):
+                page = self._with_cursors(page, after, after_cursor)
+            if page.after_cursor:
+                return page
+            return await self._cursor_lags(page, pages, max(1, min(limit, LARGEST_PAGE)))
 
-    async def _cursor_lags(self, pages: NameScan, after: str, limit: int) -> CursorPage:
-        found: list[CursorLag] = []
-        looked_at, last = 0, after
+    async def _cursor_lags(self, page: CursorPage, pages: NameScan, limit: int) -> CursorPage:
+        looked_at = 0
         step = TimeSlice()
         while (names := await pages.more()) is not None:
             for name in names:
-                if looked_at == limit:
-                    return CursorPage(found, more=True, after=last)
-                looked_at, last = looked_at + 1, name
-                await self._add_cursors(name, found, step)
-        return CursorPage(found, more=False, after=last)
+                if looked_at == limit or len(page.cursors) >= LARGEST_PAGE:
+                    return page
+                looked_at += 1
+                page = self._with_cursors(page, name)
+                if page.after_cursor:
+                    return page
+                if step.is_over:
+                    await step.rest()
+        return attrs.evolve(page, more=False)
 
-    async def _add_cursors(self, name: str, found: list[CursorLag], step: TimeSlice) -> None:
-        behind = ""
-        while (shard_id := self._id_of(name)) is not None:
-            shard = self._engine.peek(shard_id)
-            if shard is None or shard.damage:
-                return
-            cursors = self._engine.cursors_of(shard_id, behind, LARGEST_PAGE)
-            found += [_lag(shard, cursor) for cursor in cursors]
-            if step.is_over:
-                await step.rest()
-            if len(cursors) < LARGEST_PAGE:
-                return
-            behind = cursors[-1].name
+    def _with_cursors(self, page: CursorPage, name: str, behind: str = "") -> CursorPage:
+        """The page with the cursors of one more shard, as many as it has room for."""
+        shard_id = self._id_of(name)
+        shard = None if shard_id is None else self._engine.peek(shard_id)
+        if shard is None or shard.damage:
+            return attrs.evolve(page, after=name)
+        room = LARGEST_PAGE - len(page.cursors)
+        cursors = self._engine.cursors_of(shard.shard_id, behind, room + 1)
+        page.cursors.extend(_lag(shard, cursor) for cursor in cursors[:room])
+        return attrs.evolve(page, after=name, after_cursor=cursors[room - 1].name if len(cursors) > room else "")
 
     def cursor_page(self, requester: Requester, name: str, after: str, limit: int) -> tuple[list[Cursor], bool]:
         """Cursors of one shard after ``after``, sorted by name, and whether others follow.
@@ -227,7 +246,7 @@ class ShardOperations:
             ShardNotFoundError: The shard does not exist.
             ShardDamagedError: The shard is stopped because of damage.
         """
-        require(requester.principal, name, Action.READ, Action.ADMINISTER)
+        require(requester.principal, Operation.GET_CURSOR, shard=name)
         limit = max(1, min(limit, LARGEST_PAGE, self._page_bytes // (MAX_NAME_BYTES + _ENTRY_BYTES)))
         cursors = self._engine.list_cursors(name, after, limit + 1)
         return cursors[:limit], len(cursors) > limit
@@ -241,12 +260,12 @@ class ShardOperations:
             ShardExistsError: It exists, and ``exist_ok`` was not given.
             QuotaExceededError: The principal has as many shards as it may have.
         """
-        require(requester.principal, name, Action.ADMINISTER)
+        require(requester.principal, Operation.CREATE_SHARD, shard=name)
         return await self._create(requester, name, config, exist_ok=exist_ok)
 
     async def create_in_passing(self, requester: Requester, name: str, config: ShardConfig) -> None:
         """Create a shard for an append if it does not exist: the right to append to a topic includes this."""
-        require(requester.principal, name, Action.APPEND, Action.ADMINISTER)
+        require(requester.principal, Operation.CREATE_BY_APPENDING, shard=name)
         await self._create(requester, name, config, exist_ok=True)
 
     async def _create(self, requester: Requester, name: str, config: ShardConfig, *, exist_ok: bool) -> ShardInfo:
@@ -264,7 +283,7 @@ class ShardOperations:
 
     async def delete(self, requester: Requester, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
-        require(requester.principal, name, Action.ADMINISTER)
+        require(requester.principal, Operation.DELETE_SHARD, shard=name)
         engine, meter = self._engine, requester.meter
         if meter is None or engine.shard_id(name) is None:
             return await engine.delete_shard(name)
@@ -278,34 +297,34 @@ class ShardOperations:
 
     async def set_mode(self, requester: Requester, name: str, mode: Mode) -> ShardInfo:
         """Switch a shard to memory or file mode while it is in use."""
-        require(requester.principal, name, Action.ADMINISTER)
+        require(requester.principal, Operation.CONFIGURE_SHARD, shard=name)
         return await self._engine.set_mode(name, mode)
 
     async def configure(
         self, requester: Requester, name: str, *, retention: Retention | None, segment_bytes: int | None
     ) -> ShardInfo:
         """Change the retention or segment size of a shard; None leaves a setting unchanged."""
-        require(requester.principal, name, Action.ADMINISTER)
+        require(requester.principal, Operation.CONFIGURE_SHARD, shard=name)
         return await self._engine.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
 
     async def roll(self, requester: Requester, name: str) -> ShardInfo:
         """Close the active segment of a shard; the next append opens another."""
-        require(requester.principal, name, Action.ADMINISTER)
+        require(requester.principal, Operation.ROLL_SHARD, shard=name)
         return await self._engine.roll(name)
 
     async def convert(self, requester: Requester, name: str) -> ShardInfo:
         """Roll a shard, and return when all its closed log segments are Parquet files."""
-        require(requester.principal, name, Action.ADMINISTER)
+        require(requester.principal, Operation.ROLL_SHARD, shard=name)
         return await self._engine.convert(name)
 
     async def trim(self, requester: Requester, name: str, before_offset: int) -> ShardInfo:
         """Drop all records below an offset."""
-        require(requester.principal, name, Action.ADMINISTER)
+        require(requester.principal, Operation.TRIM_SHARD, shard=name)
         return await self._engine.trim(name, before_offset)
 
     async def delete_cursor(self, requester: Requester, shard: str, name: str, version: int | None) -> None:
         """Delete a cursor if its version is the expected one."""
-        require(requester.principal, shard, Action.ADMINISTER)
+        require(requester.principal, Operation.CHANGE_CURSOR, shard=shard, cursor=name)
         await self._engine.delete_cursor(shard, name, version)
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import attrs
 
-from journal.access.authorization import Action, require, require_somewhere
+from journal.access.rights import Operation, require
 from journal.engine import Engine
 from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.protocol import messages
 from journal.protocol.frames import Op, build
 from journal.protocol.messages import decode_request, encode
 from journal.server.connection import Connection, RequestHandler
-from journal.server.login import scan_target, state_target
 from journal.server.shard_operations import LARGEST_PAGE, ShardOperations
 from shards.model import StateValue
 
@@ -49,7 +48,7 @@ class StateOperations:
 
     def _get_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorRequest = decode_request(Op.CURSOR_GET, body)
-        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
+        require(connection.principal, Operation.GET_CURSOR, shard=request.shard)
         cursor = self._engine.get_cursor(request.shard, request.name)
         connection.reply(build(Op.CURSOR_GET, correlation, encode(messages.CursorReply(cursor))))
 
@@ -60,27 +59,26 @@ class StateOperations:
 
     async def _commit_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorCommitRequest = decode_request(Op.CURSOR_COMMIT, body)
-        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
+        require(connection.principal, Operation.CHANGE_CURSOR, shard=request.shard, cursor=request.name)
         cursor = await self._engine.commit_cursor(request.shard, request.name, request.offset, request.expected_version)
         connection.reply(build(Op.CURSOR_COMMIT, correlation, encode(cursor)))
 
     async def _delete_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorDeleteRequest = decode_request(Op.CURSOR_DELETE, body)
-        require(connection.principal, request.shard, Action.READ, Action.ADMINISTER)
-        await self._engine.delete_cursor(request.shard, request.name, request.expected_version)
+        await self._shards.delete_cursor(connection, request.shard, request.name, request.expected_version)
         connection.reply(build(Op.CURSOR_DELETE, correlation))
 
     # State and producers
 
     def _get_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateGetRequest = decode_request(Op.STATE_GET, body)
-        require(connection.principal, state_target(request.key), Action.READ)
+        require(connection.principal, Operation.GET_STATE, key=request.key)
         value = self._engine.get_state(request.key)
         connection.reply(build(Op.STATE_GET, correlation, encode(messages.StateGetReply(value))))
 
     async def _put_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StatePutRequest = decode_request(Op.STATE_PUT, body)
-        require(connection.principal, state_target(request.key), Action.APPEND)
+        require(connection.principal, Operation.CHANGE_STATE, key=request.key)
         value = await self._engine.put_state(
             request.key, request.value, request.expected_version, request.expires_at_us
         )
@@ -88,20 +86,20 @@ class StateOperations:
 
     async def _delete_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateDeleteRequest = decode_request(Op.STATE_DELETE, body)
-        require(connection.principal, state_target(request.key), Action.APPEND)
+        require(connection.principal, Operation.CHANGE_STATE, key=request.key)
         await self._engine.delete_state(request.key, request.expected_version)
         connection.reply(build(Op.STATE_DELETE, correlation))
 
     async def _commit(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CommitRequest = decode_request(Op.COMMIT, body)
         for append in request.appends:
-            require(connection.principal, append.shard, Action.APPEND)
+            require(connection.principal, Operation.APPEND, shard=append.shard)
             if connection.meter is not None:
                 connection.meter.check_room(append.shard)
         for key in (*(put.key for put in request.puts), *(delete.key for delete in request.deletes)):
-            require(connection.principal, state_target(key), Action.APPEND)
+            require(connection.principal, Operation.CHANGE_STATE, key=key)
         for check in request.cursors:
-            require(connection.principal, check.shard, Action.READ)
+            require(connection.principal, Operation.GET_CURSOR, shard=check.shard)
         appended, values = await self._engine.commit(
             [(one.shard, one.batch) for one in request.appends],
             [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in request.puts],
@@ -117,7 +115,7 @@ class StateOperations:
 
     async def _scan_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
-        require(connection.principal, scan_target(request.prefix), Action.READ)
+        require(connection.principal, Operation.SCAN_STATE, prefix=request.prefix)
         limit = max(1, min(request.limit, LARGEST_PAGE))
         # No more is read than fits into a reply; the value that exceeds this bound is removed again if it does not fit.
         room = self._engine.config.limits.max_frame_bytes // 2
@@ -142,7 +140,7 @@ class StateOperations:
 
     async def _open_producer(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
-        require_somewhere(connection.principal, Action.APPEND)
+        require(connection.principal, Operation.OPEN_PRODUCER)
         name = connection.producers + request.name
         if connection.meter is not None:
             counts = self._engine.new_producers(name, connection.producers)

@@ -47,6 +47,10 @@ class RuleAction(enum.StrEnum):
     ALL = "all"
 
 
+Names = Annotated[
+    tuple[str, ...],
+    Kind(parse_filters, 'a list of names or filters of names, in which "%u" is replaced by the principal\'s name'),
+]
 Filters = Annotated[
     tuple[str, ...], Kind(parse_filters, 'a list of topic filters, in which "%u" is replaced by the principal\'s name')
 ]
@@ -69,9 +73,11 @@ class AccessRuleTable:
     """One rule about the rights of principals."""
 
     permission: Permission
-    topics: Filters
+    topics: Filters = ()
     actions: Actions = (RuleAction.ALL,)
     principal: Text = ""
+    groups: Names = ()
+    cursors: Names = ()
 
 
 @attrs.frozen
@@ -124,8 +130,7 @@ def access_problems(
                     f"127.0.0.1; access.allow_insecure = true permits it nevertheless"
                 )
     for number, rule in enumerate(access.rules, 1):
-        if any("%c" in each for each in rule.topics):
-            yield f'[[access.rules]] number {number} has "%c" in its topics; only "%u" is allowed here'
+        yield from _problems_of(rule, f"[[access.rules]] number {number}")
     seen = set()
     for number, quota in enumerate(quotas, 1):
         if quota.principal in seen:
@@ -135,6 +140,16 @@ def access_problems(
             yield f"[[quotas]] number {number} bounds shards or stored_bytes; say which shards count with topics"
         if any("%c" in each for each in quota.topics):
             yield f'[[quotas]] number {number} has "%c" in its topics; only "%u" is allowed here'
+
+
+def _problems_of(rule: AccessRuleTable, place: str) -> Iterable[str]:
+    if not (rule.topics or rule.groups or rule.cursors):
+        yield f"{place} is about nothing; give topics, groups or cursors"
+    for field_name, names in (("topics", rule.topics), ("groups", rule.groups), ("cursors", rule.cursors)):
+        if any("%c" in each for each in names):
+            yield f'{place} has "%c" in its {field_name}; only "%u" is allowed here'
+    if (rule.groups or rule.cursors) and not {RuleAction.READ, RuleAction.ALL} & set(rule.actions):
+        yield f'{place} names groups or cursors without the action "read", the only one that they have; add it'
 
 
 def is_loopback(address: str) -> bool:

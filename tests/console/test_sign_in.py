@@ -109,7 +109,7 @@ async def test_what_a_principal_may_not_do_is_said(tmp_path: Path, browser: Brow
         await page.until(f"{notice} !== null")
         await page.click("section[aria-label=Cursors] tbody button")
         await page.click("dialog button[type=submit]")
-        await page.until("document.getElementById('status').textContent.includes('may not administer')")
+        await page.until("document.getElementById('status').textContent.includes('or administer')")
         await page.open(url(served, "#/tail?filter=plant/%23"))
         await page.says("principal 'anna' may not subscribe 'plant/#'")
         await page.until("document.getElementById('tail-state').textContent === 'stopped'")

@@ -50,7 +50,8 @@ def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path
     ]
     config = load(tmp_path, with_tables())
     actions = (RuleAction.READ, RuleAction.SUBSCRIBE)
-    assert config.access.rules == (AccessRuleTable(Permission.ALLOW, ("users/%u/#", "public/#"), actions),)
+    topics, groups, cursors = ("users/%u/#", "public/#"), ("billing", "users/%u/#"), ("reports/#",)
+    assert config.access.rules == (AccessRuleTable(Permission.ALLOW, topics, actions, groups=groups, cursors=cursors),)
     assert config.quotas == (QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000, 10000),)
 
 
@@ -215,6 +216,12 @@ def test_a_broker_does_not_need_the_settings() -> None:
         ('tls.client_ca_file = "x"', "needs certificate_file"),
         ('[[access.rules]]\npermission = "allow"\ntopics = "a/%c"', '"%c"'),
         ('[[access.rules]]\npermission = "allow"\ntopics = "a"\nactions = ["write"]', "not an action"),
+        ('[[access.rules]]\npermission = "allow"', "number 1 is about nothing; give topics, groups or cursors"),
+        ('[[access.rules]]\npermission = "allow"\ngroups = "%c/x"', '"%c" in its groups'),
+        (
+            '[[access.rules]]\npermission = "allow"\ncursors = "x"\nactions = ["append"]',
+            'number 1 names groups or cursors without the action "read"',
+        ),
         ("[[quotas]]\nshards = 1", "which shards count"),
         ("[[quotas]]\n[[quotas]]", "again"),
     ],

@@ -25,10 +25,12 @@ EXPIRED_TOKEN: Final = "old-token-of-robot"
 _CHEAP: Final = Cost(n=2, r=1, p=1)
 
 
-def rule(*topics: str, principal: str = "", actions: tuple[str, ...] = ("all",), allow: bool = True) -> AccessRuleTable:
-    """A rule."""
+def rule(
+    *topics: str, principal: str = "", actions: tuple[str, ...] = ("all",), allow: bool = True, **names: tuple[str, ...]
+) -> AccessRuleTable:
+    """A rule; ``names`` are groups and cursors."""
     permission = Permission.ALLOW if allow else Permission.DENY
-    return AccessRuleTable(permission, topics, tuple(RuleAction(each) for each in actions), principal)
+    return AccessRuleTable(permission, topics, tuple(RuleAction(each) for each in actions), principal, **names)
 
 
 def write_people(path: Path) -> dict[str, Any]:

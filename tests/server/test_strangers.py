@@ -210,7 +210,8 @@ RIGHTS: Final[list[tuple[str, str, Callable[[RawClient], Awaitable[object]]]]] =
     ("read", "append", lambda client: client.fetch(0, 0)),
     ("read", "append", lambda client: client.call(Op.FIND_OFFSET, messages.FindOffsetRequest(0, "latest"))),
     ("read", "append", lambda client: client.call(Op.DESCRIBE_SHARD, messages.NameRequest("own"))),
-    ("read", "append", lambda client: client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("own", "c", 0))),
+    ("read", "append", lambda client: client.call(Op.CURSOR_GET, messages.CursorRequest("own", "c"))),
+    ("administer", "read", lambda client: client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("own", "c", 0))),
     ("administer", "append", lambda client: client.call(Op.DELETE_SHARD, messages.NameRequest("own"))),
     ("administer", "read", lambda client: client.call(Op.TRIM, messages.TrimRequest("own", 0))),
     (

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from journal.access.authorization import Action, require
+from journal.access.rights import Operation, require
 from journal.server.admin import forms
 from journal.server.open_connections import OpenConnections
 from journal.server.queues import QueueOperations, QueuePage
@@ -114,8 +114,8 @@ async def _trim(on: Administered, requester: Requester, query: forms.ShardQuery,
     return await on.shards.trim(requester, query.name, body.before_offset)
 
 
-async def _list_cursors(on: Administered, requester: Requester, query: forms.PageQuery, _: None) -> CursorPage:
-    return await on.shards.cursors(requester, query.filter, query.after, query.limit)
+async def _list_cursors(on: Administered, requester: Requester, query: forms.CursorsQuery, _: None) -> CursorPage:
+    return await on.shards.cursors(requester, query.filter, query.after, query.limit, query.after_cursor)
 
 
 async def _delete_cursor(on: Administered, requester: Requester, query: forms.CursorQuery, _: None) -> None:
@@ -129,19 +129,19 @@ async def _list_queues(on: Administered, requester: Requester, query: forms.Queu
 async def _list_connections(
     on: Administered, requester: Requester, query: forms.ConnectionsQuery, _: None
 ) -> forms.ConnectionPage:
-    require(requester.principal, "#", Action.ADMINISTER)
+    require(requester.principal, Operation.SEE_NODE)
     return forms.ConnectionPage(*on.connections.page(query.after, query.limit))
 
 
 async def _list_subscriptions(
     on: Administered, requester: Requester, query: forms.ConnectionsQuery, _: None
 ) -> forms.SubscriptionPage:
-    require(requester.principal, "#", Action.ADMINISTER)
+    require(requester.principal, Operation.SEE_NODE)
     return forms.SubscriptionPage(*on.connections.subscriptions(query.after, query.limit))
 
 
 async def _describe_node(on: Administered, requester: Requester, _query: forms.NoQuery, _: None) -> forms.NodeInfo:
-    require(requester.principal, "#", Action.ADMINISTER)
+    require(requester.principal, Operation.SEE_NODE)
     return on.describe_node()
 
 
@@ -239,8 +239,8 @@ ENDPOINTS: Final = (
         "GET",
         "/cursors",
         "list_cursors",
-        "Cursors and their lag; the limit is the number of shards examined",
-        forms.PageQuery,
+        "Cursors and their lag; the limit is the number of shards examined, and a page has at most 1,000 cursors",
+        forms.CursorsQuery,
         CursorPage,
         _list_cursors,
     ),

@@ -43,6 +43,14 @@ class PageQuery(Form, frozen=True):
     limit: Limit = 100
 
 
+class CursorsQuery(PageQuery, frozen=True):
+    """One page of cursors."""
+
+    after_cursor: Annotated[
+        str, Meta(description="Only cursors of the shard `after` after this one, then those of the shards that follow.")
+    ] = ""
+
+
 class QueuesQuery(Form, frozen=True):
     """One page of cache queues."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from journal.access.authorization import Action, require
+from journal.access.rights import Operation, require, subscription_use
 from journal.engine import Engine
 from journal.engine.wal.pending_ack import PendingAck
 from journal.server.heartbeat import INTERVAL_S
@@ -100,7 +100,7 @@ class JsonOperations:
 
     async def append(self, connection: JsonConnection, request: messages.Append) -> object:
         engine = self._engine
-        require(connection.principal, request.shard, Action.APPEND)
+        require(connection.principal, Operation.APPEND, shard=request.shard)
         if request.create is not None and engine.shard_id(request.shard) is None:
             config = ShardConfig() if request.create.mode is None else ShardConfig(mode=request.create.mode)
             await self._shards.create_in_passing(connection, request.shard, config)
@@ -132,7 +132,7 @@ class JsonOperations:
         }
 
     async def read(self, connection: JsonConnection, request: messages.Read) -> object:
-        require(connection.principal, request.shard, Action.READ)
+        require(connection.principal, Operation.READ, shard=request.shard)
         return Later(self._read(connection, request))
 
     async def _read(self, connection: JsonConnection, request: messages.Read) -> object:
@@ -151,7 +151,7 @@ class JsonOperations:
         await output.reserve(max_bytes)
         try:
             # It may have waited for long.
-            require(connection.principal, shard.name, Action.READ)
+            require(connection.principal, Operation.READ, shard=shard.name)
             # A small batch may be large as JSON: read no more than the first page is likely to need.
             extent = await engine.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
             push = Push(0, max(offset, extent.start_offset), extent.next_offset, extent.buffers, extent.size_bytes)
@@ -173,14 +173,15 @@ class JsonOperations:
         target = request.shard if request.shard is not None else request.filter
         if target is None or (request.shard is not None and request.filter is not None):
             raise InvalidRequestError("a tail names either a shard or a filter")
-        require(connection.principal, target, Action.SUBSCRIBE)
+        use = subscription_use(request.shard, request.filter, group=None)
+        use.require(connection.principal)
         limit = self._engine.config.limits.max_subscriptions_per_connection
         if len(connection.pushing) >= limit:
             raise LimitExceededError(
                 f"this connection has {limit} tails, the limit of limits.max_subscriptions_per_connection; "
                 f"tail by filter or use another connection"
             )
-        state = connection.pushing.add(request.tail, request.credit_bytes, target)
+        state = connection.pushing.add(request.tail, request.credit_bytes, target, use)
         return Later(self._begin(connection, request, state))
 
     async def _begin(self, connection: JsonConnection, request: messages.Tail, state: PushState) -> object:

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from journal.protocol import messages
+from journal.server import shard_operations
 from journal.settings.server import OnFailure
 from shards.model import Mode
 from tests.patience import PATIENCE_S
@@ -107,6 +108,32 @@ async def test_cursors_tell_how_far_they_are_behind(tmp_path: Path) -> None:
         assert conflict.json()["details"]["found_version"] == cursor.version
         assert (await client.delete("/cursor", params={**wanted, "version": cursor.version})).status_code == 204
         assert len((await client.get("/cursors", params={"filter": "a"})).json()["cursors"]) == 1
+
+
+async def test_a_page_of_cursors_is_bounded_however_many_a_shard_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit counted shards alone, so 100,000 cursors of one shard were an answer of 28 MB."""
+    monkeypatch.setattr(shard_operations, "LARGEST_PAGE", 3)
+    async with serving(tmp_path) as served, admin(served) as client, talking(served) as talker:
+        expected = []
+        for shard, number in (("a", 7), ("b", 0), ("c", 2), ("d", 1)):
+            await talker.append(shard, "x", create={})
+            for name in "1234567"[:number]:
+                await served.engine.commit_cursor(shard, name, 0, None)
+                expected.append((shard, name))
+        found, place = [], {}
+        while True:
+            page = (await client.get("/cursors", params=place)).json()
+            assert len(page["cursors"]) <= 3
+            found += [(each["shard"], each["name"]) for each in page["cursors"]]
+            if not page["more"]:
+                break
+            place = {"after": page["after"], "after_cursor": page["after_cursor"]}
+        assert found == expected
+        elsewhere = {"filter": "c", "after": "a", "after_cursor": "1"}
+        page = (await client.get("/cursors", params=elsewhere)).json()
+        assert {each["shard"] for each in page["cursors"]} == {"c"}
 
 
 async def test_connections_and_subscriptions_of_every_protocol(tmp_path: Path) -> None:

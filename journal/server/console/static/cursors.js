@@ -16,6 +16,7 @@ export const CURSOR_COLUMNS = ["Shard", "Cursor", ["Offset", "number"], ["Behind
 export function openCursors({ main, api, parameters, signal }) {
   const filter = parameters.get("filter") ?? "#";
   const after = parameters.get("after") ?? "";
+  const behind = parameters.get("after_cursor") ?? "";
   const failure = failureNotice(NARROWER);
   const pages = pager("cursors", filter, after);
   const title = "Cursors, and how many records they are behind the end of their shard";
@@ -32,9 +33,9 @@ export function openCursors({ main, api, parameters, signal }) {
   let shown = "";
 
   async function ask() {
-    const page = await api.cursors({ filter, after, limit: PAGE }, signal);
+    const page = await api.cursors({ filter, after, after_cursor: behind, limit: PAGE }, signal);
     if (signal.aborted) return;
-    pages.update(page.after, page.more);
+    pages.update(page.after, page.more, { after_cursor: page.after_cursor });
     const state = JSON.stringify(page.cursors);
     if (state === shown) return;
     shown = state;

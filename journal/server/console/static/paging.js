@@ -28,14 +28,14 @@ export function filterForm(view, filter, label = "Topic filter") {
   return form;
 }
 
-/** Buttons to the first and the next page; `update` takes the last name of this page, and whether more follow. */
+/** Buttons to the first and the next page; `update` takes the last names of this page, and whether more follow. */
 export function pager(view, filter, after) {
   const first = h("a", { class: "button", href: address(view, { filter }), hidden: after === "" }, "First page");
   const next = h("a", { class: "button", hidden: true, rel: "next" }, "Next page");
   const element = h("nav", { class: "row", "aria-label": "Pages" }, first, next);
-  const update = (last, more) => {
+  const update = (last, more, others = {}) => {
     next.hidden = !more;
-    next.setAttribute("href", address(view, { filter, after: last }));
+    next.setAttribute("href", address(view, { filter, after: last, ...others }));
   };
   return { element, update };
 }

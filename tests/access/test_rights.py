@@ -1,0 +1,70 @@
+"""The table of rights has a row for every operation of every way in, and the documentation shows this table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from starlette.routing import Route
+
+from journal.access.rights import TABLE, Operation, Right, Row
+from journal.protocol import Op
+from journal.server.admin.endpoints import ENDPOINTS, PREFIX
+from journal.server.admin.openapi import DOCUMENT_PATH
+from journal.server.console import console_routes
+from journal.server.http import make_app
+from journal.server.json_protocol import messages
+from tests.documents.pages import REPOSITORY
+
+SENT_BY_THE_SERVER = {Op.APPENDED, Op.PUSH, Op.SHARD_EVENT}
+PAGE = REPOSITORY / "docs" / "security.md"
+
+
+def test_every_operation_has_one_row() -> None:
+    assert set(TABLE) == set(Operation)
+
+
+def test_every_frame_of_a_client_has_a_row() -> None:
+    assert {name for row in TABLE.values() for name in row.frames} == {op.name for op in set(Op) - SENT_BY_THE_SERVER}
+
+
+def test_every_json_operation_has_a_row() -> None:
+    assert {name for row in TABLE.values() for name in row.json} == set(messages.OPERATIONS)
+
+
+def test_every_endpoint_of_the_administration_has_a_row() -> None:
+    expected = {f"{each.method} {PREFIX}{each.path}" for each in ENDPOINTS} | {f"GET {DOCUMENT_PATH}"}
+    assert {name for row in TABLE.values() for name in row.http if PREFIX in name} == expected
+
+
+def test_every_other_page_over_http_has_a_row() -> None:
+    app = make_app(list, bytes, console_routes(1))
+    paths = {route.path for route in app.routes if isinstance(route, Route)}
+    shown = {name.removeprefix("GET ") for row in TABLE.values() for name in row.http if PREFIX not in name}
+    assert {path if not path.startswith("/console/") else "/console/" for path in paths} == shown
+
+
+def test_no_module_of_the_server_decides_about_rights_without_the_table() -> None:
+    """They name an operation; the rights that it needs are the table's business."""
+    for path in Path(REPOSITORY, "journal", "server").rglob("*.py"):
+        assert not re.search(r"\.may\(|\bAction\.|\bResource\.", path.read_text()), path
+
+
+def test_the_documentation_shows_the_table() -> None:
+    lines = PAGE.read_text().splitlines()
+    start = lines.index("| operation | needs | frames | JSON | HTTP |")
+    shown = lines[start + 2 : start + 2 + len(TABLE)]
+    assert shown == [line_of(row) for row in TABLE.values()], "docs/security.md: paste the lines from here"
+
+
+def line_of(row: Row) -> str:
+    """A row as the page shows it."""
+    needs = " or ".join(" and ".join(map(words_of, way)) for way in row.ways)
+    if not needs:
+        needs = "nothing, not even a login" if row.without_login else "a login"
+    ways_in = (", ".join(f"`{name}`" for name in names) for names in (row.frames, row.json, row.http))
+    return f"| {row.operation} | {needs} | {' | '.join(ways_in)} |".replace("  ", " ")
+
+
+def words_of(right: Right) -> str:
+    return f"`{right.action}` {right.resource}"
