@@ -101,3 +101,12 @@ async def test_a_message_that_is_not_kept_has_a_topic_that_maps_to_its_shard() -
         await served.adapter.append(live_shard_of(other), [FORGED, Record(b"true", topic=other)])
         message = await client.message()
         assert (message.topic, message.payload) == (other, b"true")
+
+
+@pytest.mark.parametrize("topic_filter", ["#", "$share/group/#", "$replay/earliest/#"])
+async def test_messages_that_are_not_kept_reach_every_kind_of_subscription(topic_filter: str) -> None:
+    async with broker() as served:
+        client, publisher = await served.client("c"), await served.client("p")
+        await client.subscribe(topic_filter, qos=0)
+        await publisher.publish("secret/x", b"true", qos=0)
+        assert (await client.message()).topic == "secret/x"

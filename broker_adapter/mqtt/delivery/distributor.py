@@ -8,6 +8,7 @@ every inbox is bounded, a slow session delays no other, and stored messages are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import attrs
 import trio
@@ -27,12 +28,14 @@ from broker_adapter.mqtt.delivery.shared_tails import SharedTails
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
-from broker_adapter.mqtt.model.storage_rules import LIVE_TARGET
+from broker_adapter.mqtt.model.storage_rules import LIVE_PREFIX, LIVE_TARGET, live_topic_of
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.model.topics import is_system
 from broker_adapter.topic_mapping import TopicMapping
 from shards.position import Start
 from shards.seams.clock import Clock, SystemClock
+
+_LIVE_SHARDS: Final = f"{LIVE_PREFIX}/"
 
 
 class Distributor:
@@ -60,7 +63,7 @@ class Distributor:
         self._keeps_offline = keeps_offline
         self._limits = limits or DeliveryLimits()
         self._clock = clock or SystemClock()
-        self._delivery = LiveDelivery(self._limits.max_queued_count, self._clock, self._wake_waiting, mapping.topic_of)
+        self._delivery = LiveDelivery(self._limits.max_queued_count, self._clock, self._wake_waiting, self.topic_of)
         self._subscribers, self._replaying = self._delivery.subscribers, self._delivery.replaying
         self._subscribed: dict[Inbox, Subscribed] = {}
         self._members: dict[tuple[Inbox, str, str], GroupMember] = {}
@@ -83,7 +86,7 @@ class Distributor:
                 self._subscribed.__getitem__,
                 tasks,
                 keeps_offline=self._keeps_offline,
-                topic_of=self._mapping.topic_of,
+                topic_of=self.topic_of,
                 limits=limits,
                 on_gap=self._delivery.note_gap,
                 ask_position=self.current_position,
@@ -109,7 +112,9 @@ class Distributor:
         return self._parts
 
     def topic_of(self, shard: str, named: str) -> str:
-        """The topic of a stored record; see `TopicMapping.topic_of`."""
+        """The topic of a record; see `TopicMapping.topic_of`."""
+        if shard.startswith(_LIVE_SHARDS):
+            return live_topic_of(shard, named)
         return self._mapping.topic_of(shard, named)
 
     @property
@@ -366,7 +371,7 @@ class Distributor:
             inbox,
             topic_filter,
             options,
-            topic_of=self._mapping.topic_of,
+            topic_of=self.topic_of,
             max_unacknowledged=self._limits.max_unacknowledged,
         )
         self._members[inbox, group, topic_filter] = member
@@ -418,7 +423,7 @@ class Distributor:
                     topic_filter,
                     options,
                     target,
-                    topic_of=self._mapping.topic_of,
+                    topic_of=self.topic_of,
                     earlier=targets[:at],
                     start=start,
                 )

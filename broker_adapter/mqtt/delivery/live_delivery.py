@@ -18,7 +18,6 @@ from broker_adapter.mqtt.delivery.subscribers import Subscribers
 from broker_adapter.mqtt.delivery.tail import Tail
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import Position
-from broker_adapter.mqtt.model.storage_rules import live_topic_of
 from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.subscription import Delivery
 from broker_adapter.topic_mapping import TopicOf
@@ -61,7 +60,7 @@ class LiveDelivery:
         max_queued_count: Most records that are kept for a subscription while it is being opened.
         clock: The clock of the latencies.
         wake_waiting: Called when a tail has advanced.
-        topic_of: Tells the topics of stored records.
+        topic_of: Tells the topics of records.
 
     Attributes:
         subscribers: The subscriptions of sessions that are connected here.
@@ -113,7 +112,7 @@ class LiveDelivery:
         touched: dict[Inbox, None] = {}
         is_opening = bool(self.opening)
         for run in runs_of(
-            delivery.shard, delivery.records, topic_of=live_topic_of, on_gap=self.note_gap, is_kept=False
+            delivery.shard, delivery.records, topic_of=self._topic_of, on_gap=self.note_gap, is_kept=False
         ):
             if is_opening:
                 self.opening.note(run)

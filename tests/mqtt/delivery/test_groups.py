@@ -174,13 +174,14 @@ async def test_a_shard_that_two_targets_reach_is_shared_once() -> None:
     mapping = TopicMapping([MappingRule("f/#", prefix="p", shards=2)])
     async with delivering(mapping=mapping) as broker:
         session = broker.session()
-        await broker.store.create_shard("p/0")
+        assert mapping.shard_for("f/1") == "p/1"
+        await broker.store.create_shard("p/1")
         await join(session, "+/1")
-        await broker.append("p/0", Message("f/1", b"1", 1))
-        await broker.append("p/0", Message("f/1", b"2", 1))
+        await broker.append("p/1", Message("f/1", b"1", 1))
+        await broker.append("p/1", Message("f/1", b"2", 1))
         assert acknowledge(await session.arrivals(2)) == [b"1", b"2"]
         await session.assert_silent()
-        await until_position(broker, "p/0", 2)
+        await until_position(broker, "p/1", 2)
 
 
 async def until_position(broker: Delivering, shard: str, offset: int) -> None:
