@@ -62,15 +62,15 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Print the commented configuration file, every setting at its default: `journal config --default`.",
     ),
     "paths": (
-        "journal.cli.paths:paths",
+        "journal.cli.config:paths",
         "Print the paths of the shipped files: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
     ),
     "passwd": (
-        "journal.cli.passwd:passwd",
+        "journal.cli.credentials:passwd",
         "Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.",
     ),
     "token": (
-        "journal.cli.token:token",
+        "journal.cli.credentials:token",
         "Create a token and add its hash to a file, or remove a user's tokens; the token is printed only once.",
     ),
     "backup": (
@@ -86,7 +86,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Check a whole data or backup directory offline and list its damage; the exit status is 1 if there is any.",
     ),
     "compact": (
-        "journal.cli.compact:compact",
+        "journal.cli.check:compact",
         "Remove data that no record of a data directory needs any more, and rewrite its views without deleted entries.",
     ),
     "dump": (

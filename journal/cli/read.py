@@ -49,7 +49,7 @@ def read(
     import trio
 
     from command_line.until_stopped import run_until_stopped
-    from journal.cli.starting_point import parse_start
+    from journal.cli.selection import parse_start
 
     place = parse_start(start, now_us=time.time_ns() // 1000)
     trio.run(run_until_stopped, partial(_read, server, shard, place, count, follow, json))

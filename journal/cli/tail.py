@@ -40,7 +40,7 @@ def tail(
 
     from command_line.boundary import UsageError
     from command_line.until_stopped import run_until_stopped
-    from journal.cli.starting_point import parse_start
+    from journal.cli.selection import parse_start
 
     place = parse_start(start, now_us=time.time_ns() // 1000)
     if place.kind == "offset" and ("+" in filter or "#" in filter):

@@ -12,15 +12,15 @@ _HERE: Final = "broker_adapter.cache_queue.cli"
 COMMANDS: Final = AddedCommands(
     "Show cache queues; pause, drain and empty them.",
     {
-        "list": (f"{_HERE}.list:list_command", "List queues with their records, rates and drivers."),
+        "list": (f"{_HERE}.show:list_command", "List queues with their records, rates and drivers."),
         "show": (f"{_HERE}.show:show_command", "Show one queue: its sink, its bounds, the outcomes of its records."),
-        "pause": (f"{_HERE}.pause:pause_command", "Stop sending a queue's records to its sink; new ones are queued."),
-        "resume": (f"{_HERE}.pause:resume_command", "Let a paused queue drain again."),
+        "pause": (f"{_HERE}.queue_changes:pause_command", "Stop sending a queue's records to its sink; new ones are queued."),
+        "resume": (f"{_HERE}.queue_changes:resume_command", "Let a paused queue drain again."),
         "drain": (
             f"{_HERE}.drain:drain_command",
             "Have a queue's sink tried at once, and wait until the records that wait now have left the queue.",
         ),
-        "purge": (f"{_HERE}.purge:purge_command", "Delete all records of a queue permanently."),
+        "purge": (f"{_HERE}.queue_changes:purge_command", "Delete all records of a queue permanently."),
         "dead-letters": (
             f"{_HERE}.dead_letters:dead_letters_command",
             "List the records that a queue's sink refused; put them back, or delete them.",
@@ -30,7 +30,7 @@ COMMANDS: Final = AddedCommands(
             "Print the metrics of all queues in the format of Prometheus, or serve them.",
         ),
         "delete": (
-            f"{_HERE}.delete:delete_command",
+            f"{_HERE}.queue_changes:delete_command",
             "Delete a queue that has no driver, with its records and its dead letters.",
         ),
     },

@@ -15,11 +15,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Run the broker (also without a command); print `ready` with its addresses once it accepts clients.",
     ),
     "bridge": (
-        "broker_adapter.mqtt.cli.bridge:bridge",
+        "broker_adapter.mqtt.cli.serve:bridge",
         "Drive bridges, all or those named, in a process of their own; print `ready` with their names.",
     ),
     "passwd": (
-        "journal.cli.passwd:passwd",
+        "journal.cli.credentials:passwd",
         "Set a user's password in a password file, or remove the user; the password comes from the terminal or stdin.",
     ),
     "rules": (
@@ -31,7 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Make the bridges, storage rules and mapping rules of a file those of all brokers of its store.",
     ),
     "check": (
-        "broker_adapter.mqtt.cli.check:check",
+        "broker_adapter.mqtt.cli.config:check",
         "Read a configuration and all files that it names, and say what is wrong with them.",
     ),
     "config": (
@@ -39,7 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Print the commented configuration file, every setting at its default: `journal-broker config --default`.",
     ),
     "paths": (
-        "journal.cli.paths:paths",
+        "journal.cli.config:paths",
         "Print the paths of the shipped files: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
     ),
 }
