@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt.delivery.replay_start import parse_replay_start
+from broker_adapter.mqtt.delivery.replays import parse_replay_start
 from broker_adapter.mqtt.model.topics import FilterRequest, TopicRefusedError, parse_filter, parse_topic
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from shards.position import Start

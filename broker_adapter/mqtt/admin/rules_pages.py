@@ -28,9 +28,8 @@ from broker_adapter.mqtt.admin.problems import (
     problem_reply,
 )
 from broker_adapter.mqtt.rules.differences import HIDDEN, differences
-from broker_adapter.mqtt.rules.errors import RulesRefusedError
 from broker_adapter.mqtt.rules.report import brokers, look, report, version_of
-from broker_adapter.mqtt.rules.rule_set import RuleSet, check_rules
+from broker_adapter.mqtt.rules.rule_set import RuleSet, RulesRefusedError, check_rules
 from broker_adapter.mqtt.rules.store import Applied, apply_rules, read_rules, require_version, wait_followed
 from broker_adapter.mqtt.rules.stored import StoredRules
 from journal.settings.values import ConfigurationError

@@ -17,7 +17,7 @@ import trio
 from broker_adapter.errors import ServerRestoredError, StorageError
 from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
-from broker_adapter.mqtt.delivery.replay_start import parse_replay_start
+from broker_adapter.mqtt.delivery.replays import parse_replay_start
 from broker_adapter.mqtt.delivery.sender import MessageSender
 from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.limits import Limits

@@ -9,8 +9,7 @@ import attrs
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.config import OnDifference
 from broker_adapter.mqtt.rules.differences import differences
-from broker_adapter.mqtt.rules.errors import RulesDifferError
-from broker_adapter.mqtt.rules.rule_set import RuleSet
+from broker_adapter.mqtt.rules.rule_set import RulesDifferError, RuleSet
 from broker_adapter.mqtt.rules.store import RulesChange, read_rules
 from broker_adapter.mqtt.rules.stored import StoredRules
 from shards.seams.clock import Clock

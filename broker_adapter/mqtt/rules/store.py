@@ -12,8 +12,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.errors import ShardNotFoundError, StorageError, VersionConflictError
 from broker_adapter.mqtt.rules.differences import differences
-from broker_adapter.mqtt.rules.errors import RulesConflictError, RulesRefusedError
-from broker_adapter.mqtt.rules.rule_set import RuleSet
+from broker_adapter.mqtt.rules.rule_set import RulesConflictError, RuleSet, RulesRefusedError
 from broker_adapter.mqtt.rules.stored import (
     RULES_KEY,
     RULES_SHARD,

@@ -38,12 +38,11 @@ from broker_adapter.mqtt.broker.composition import (
 )
 from broker_adapter.mqtt.broker.exposure import exposure_of
 from broker_adapter.mqtt.config import BrokerConfig
-from broker_adapter.mqtt.rules.errors import MappingChangedError
-from broker_adapter.mqtt.rules.rule_set import RuleSet
+from broker_adapter.mqtt.rules.rule_set import MappingChangedError, RuleSet
 from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
 from broker_adapter.mqtt.server.shared_rules import SharedRules
 from broker_adapter.mqtt.telemetry.health import NOT_OPEN, Health, Serving
-from broker_adapter.mqtt.telemetry.pages import broker_pages
+from broker_adapter.mqtt.telemetry.metrics import broker_pages
 from broker_adapter.mqtt.telemetry.store_watch import log_waiting
 from broker_adapter.mqtt.transport.listeners import Listeners, Peer
 from broker_adapter.opening import is_shared, open_adapter

@@ -1,17 +1,19 @@
-"""The metrics of a broker, in the conventions of Prometheus. docs/metrics.md lists them all.
+"""The pages `/livez`, `/readyz` and `/metrics` of a broker, and its metrics, in the conventions of Prometheus.
 
-Counters are incremented where things happen. Gauges that need a look at every connection are computed when the page is
-requested. No label has a value for each client, topic or session; bridges are labelled by their configured names.
+docs/metrics.md lists all metrics. Counters are incremented where things happen. Gauges that need a look at every
+connection are computed when the page is requested. No label has a value for each client, topic or session; bridges are
+labelled by their configured names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import attrs
 
 from broker_adapter.bridge.driver import DRIVER_STATES
+from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.delivery import DeliveryStatistics
 from broker_adapter.mqtt.model.statistics import BrokerStatistics, Traffic
 from broker_adapter.mqtt.rules.follower import Followed
@@ -19,7 +21,8 @@ from broker_adapter.mqtt.session import SessionStatistics
 from broker_adapter.mqtt.telemetry.health import Health, Serving
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import Listeners
-from journal.telemetry.exposition import Family, counter, counters, gauge, gauges, histogram
+from journal.telemetry.exposition import CONTENT_TYPE, Family, counter, counters, gauge, gauges, histogram, page_of
+from journal.telemetry.http_pages import Page, Reply, Request, health_reply
 from journal.telemetry.loop_monitor import LoopLag
 from journal.telemetry.process_figures import process_figures
 
@@ -182,3 +185,35 @@ def _by(counts: Mapping[Key, int]) -> dict[tuple[str, ...], float]:
 
 def _by_qos(counts: Iterable[int]) -> dict[tuple[str, ...], float]:
     return {(str(qos),): count for qos, count in enumerate(counts)}
+
+
+_CHALLENGE: Final = 'Basic realm="journal-broker", charset="UTF-8"'
+
+
+def broker_pages(health: Health, max_connections: int, access: AccessControl | None) -> dict[str, Page]:
+    """The pages, by path.
+
+    Args:
+        health: Health of the broker.
+        max_connections: The configured limit of connections.
+        access: Users who may connect may see metrics; None: no password is needed. Health needs no password: it has no
+            data about clients, and programs that check it have no passwords.
+    """
+
+    async def livez(_request: Request) -> Reply:
+        return Reply(b"ok\n")
+
+    async def readyz(_request: Request) -> Reply:
+        return health_reply(health.why_not_ready())
+
+    async def metrics(request: Request) -> Reply:
+        if access is not None and not await _may_see(access, request):
+            return Reply(b"name a user of access.users_file and its password\n", 401, challenge=_CHALLENGE)
+        return Reply(page_of(await broker_metrics(health, max_connections)), content_type=CONTENT_TYPE)
+
+    return {"/livez": livez, "/readyz": readyz, "/metrics": metrics}
+
+
+async def _may_see(access: AccessControl, request: Request) -> bool:
+    user, password = request.basic_credentials
+    return await access.authenticate("", user, password, f"{request.host}:0") is not None

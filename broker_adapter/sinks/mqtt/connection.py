@@ -17,8 +17,13 @@ from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Reason
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish
 from broker_adapter.sinks.errors import BatchRefusedError, SinkUnavailableError, innermost_reason
 from broker_adapter.sinks.mqtt.delivery import Delivery, Message
-from broker_adapter.sinks.mqtt.poison_message import PoisonMessageDetector
-from broker_adapter.sinks.mqtt.reasons import BLAMES_MESSAGE, REFUSES_MESSAGE, advice, reason_text
+from broker_adapter.sinks.mqtt.reasons import (
+    BLAMES_MESSAGE,
+    REFUSES_MESSAGE,
+    PoisonMessageDetector,
+    advice,
+    reason_text,
+)
 
 _MAX_PACKET_ID: Final = 65_535
 _MAX_WINDOW: Final = 4_096

@@ -1,7 +1,8 @@
-"""Meaning of another broker's reason codes for a sink: whether a message is the cause. Pure."""
+"""The reason why another broker refused a message or closed the connection: by its code, or by repetition. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker_adapter.mqtt_codec import ReasonCode
@@ -52,3 +53,36 @@ def reason_text(reason_code: ReasonCode, reason_string: str | None) -> str:
 def advice(reason_code: ReasonCode) -> str:
     """What the operator can do, to be put after `reason_text`; empty if waiting is enough."""
     return f"; {_ADVICE[reason_code]}" if reason_code in _ADVICE else ""
+
+
+_ENOUGH_COUNT: Final = 3
+
+
+class PoisonMessageDetector:
+    """Finds the message because of which a broker closes connections, when the broker does not say so.
+
+    MQTT 3.1.1 has no other way to refuse a message, and mosquitto 2.0.11 closes before its PUBACK of MQTT 5 is sent if
+    other messages are in progress after it. If this only counted as an outage, the message would be sent for ever. So
+    messages without an answer at the end of a connection are sent again one at a time. A message that was the first
+    without an answer three times in a row, the last time alone, is the cause.
+
+    There is one for one queue and one broker, for all connections. Offsets are those of the queue.
+    """
+
+    def __init__(self) -> None:
+        self._suspect_offset: int | None = None
+        self._count = 0
+        self._careful_to_offset = -1
+
+    def must_go_alone(self, offset: int) -> bool:
+        """Whether this message has to be sent alone."""
+        return offset <= self._careful_to_offset
+
+    def closed(self, under_way: Sequence[int]) -> bool:
+        """The broker closed with these messages unanswered, in order; returns whether the first one is the cause."""
+        if not under_way:
+            return False
+        self._count = self._count + 1 if under_way[0] == self._suspect_offset else 1
+        self._suspect_offset = under_way[0]
+        self._careful_to_offset = max(under_way)
+        return len(under_way) == 1 and self._count >= _ENOUGH_COUNT

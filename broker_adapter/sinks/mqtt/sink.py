@@ -15,7 +15,7 @@ from broker_adapter.sinks.errors import Refusal, SinkUnavailableError
 from broker_adapter.sinks.json_form import encode_row, encode_value
 from broker_adapter.sinks.mqtt.connection import BrokerConnection, Peer, dial
 from broker_adapter.sinks.mqtt.delivery import Delivery, Message
-from broker_adapter.sinks.mqtt.poison_message import PoisonMessageDetector
+from broker_adapter.sinks.mqtt.reasons import PoisonMessageDetector
 from broker_adapter.sinks.mqtt.settings import MqttSettings
 from broker_adapter.sinks.mqtt.topic_template import TopicTemplate
 from broker_adapter.sinks.setting_kinds import read_secret

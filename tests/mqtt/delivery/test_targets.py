@@ -7,7 +7,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_adapter.mqtt.delivery.targets import covering, without_covered
+from broker_adapter.mqtt.delivery.shared_tails import covering, without_covered
 from shards.topics.filter_overlap import covers
 
 LEVELS = st.sampled_from(["a", "b", "c", "+", "$x", ""])

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.config import load_broker_config
 from broker_adapter.mqtt.telemetry.health import Health
-from broker_adapter.mqtt.telemetry.pages import broker_pages
+from broker_adapter.mqtt.telemetry.metrics import broker_pages
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Disconnect
 from journal.access.authentication import Authentication

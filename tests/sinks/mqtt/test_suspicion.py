@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_adapter.sinks.mqtt.poison_message import PoisonMessageDetector
+from broker_adapter.sinks.mqtt.reasons import PoisonMessageDetector
 
 
 def test_a_message_is_to_blame_that_was_first_three_times_and_alone_at_last() -> None:
