@@ -25,9 +25,8 @@ from shards.format.checksum import crc32c
 from shards.format.record import Gap, Record, StoredRecord
 from shards.model import AckLevel, Appended, ShardConfig
 from shards.position import Start
-from shards.topics.filter_overlap import covers, overlap
 from shards.topics.names import validate_shard_name
-from shards.topics.topic_filters import is_filter, matches, validate_filter
+from shards.topics.topic_filters import covers, is_filter, matches, overlap, validate_filter
 
 MAX_FOLDED_SHARDS = 65_536
 

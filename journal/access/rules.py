@@ -17,8 +17,7 @@ from typing import Final, Protocol
 import attrs
 
 from journal.access.authorization import Action, Resource
-from shards.topics.filter_overlap import covers, overlap
-from shards.topics.topic_filters import is_filter, matches
+from shards.topics.topic_filters import covers, is_filter, matches, overlap
 
 _PLACEHOLDER: Final = re.compile("%[uc]")
 _UNFIT: Final = re.compile("[+#/]")

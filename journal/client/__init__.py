@@ -5,8 +5,7 @@ from journal.client.client import Client
 from journal.client.feed import Feed
 from journal.client.opening import open_client, unique_name
 from journal.client.receiver import Delivery
-from journal.client.reconnection import Reconnection
-from journal.client.restored import ServerRestored
+from journal.client.reconnection import Reconnection, ServerRestored
 from journal.client.subscription import Subscription
 
 __all__ = [

@@ -22,8 +22,7 @@ from journal.client.failed_shards import FailedShards
 from journal.client.feed import Feed
 from journal.client.operations import Operations
 from journal.client.receiver import Receiver
-from journal.client.reconnection import Reconnection
-from journal.client.restored import ServerRestored, lost_history
+from journal.client.reconnection import Reconnection, ServerRestored, lost_history
 from journal.client.subscription import Subscription
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode, frames
 from journal.protocol.errors import (

@@ -15,7 +15,7 @@ from journal.client.appends import AppendLimits, Appends
 from journal.client.batching import BatchEncoder
 from journal.client.client import Client
 from journal.client.connection import HEARTBEAT_S
-from journal.client.restored import ServerRestored
+from journal.client.reconnection import ServerRestored
 from journal.client.session_keeper import SessionTimes, keep_session
 from journal.client.transport import Transport, open_transport
 from journal.protocol.errors import (

@@ -15,7 +15,7 @@ import trio
 from journal.engine.parts import EngineParts
 from journal.engine.segments.snapshots import Snapshot
 from journal.engine.startup import RecoveryReport
-from journal.engine.state.name_scan import NameScan
+from journal.engine.state.shard_discovery import NameScan
 from journal.engine.statistics import EngineStatistics
 from journal.engine.subscribe.subscriptions import AnySubscription
 from journal.engine.wal.pending_ack import AppendResult, PendingAck

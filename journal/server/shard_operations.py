@@ -15,7 +15,7 @@ from journal.access.authorization import Principal
 from journal.access.quotas import Meter
 from journal.access.rights import Operation, require
 from journal.engine import Engine
-from journal.engine.state.name_scan import NameScan
+from journal.engine.state.shard_discovery import NameScan
 from journal.engine.time_slice import TimeSlice
 from shards.model import Cursor, Mode, Retention, ShardConfig, ShardInfo
 from shards.segments.shard import Shard

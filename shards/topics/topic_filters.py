@@ -1,4 +1,4 @@
-"""MQTT topic filters: validation and matching of one filter. `shards.topics.filter_index` handles many at a time.
+"""MQTT topic filters: validation, matching, relations of two filters. `shards.topics.filter_index` handles many at a time.
 
 Rules of MQTT 5, section 4.7: ``+`` matches one whole level, ``#`` at the end its parent and all levels below, and no
 wildcard in the first level matches a topic that begins with ``$``.
@@ -73,3 +73,43 @@ def pattern(topic_filter: str) -> re.Pattern[str]:
     not_internal = r"(?!\$)" if topic_filter[0] in "+#" else ""
     body = "/".join("[^/]*" if level == "+" else re.escape(level) for level in levels)
     return re.compile(f"{not_internal}{body}{tail}", re.DOTALL)
+
+
+def overlap(left: str, right: str) -> bool:
+    """Whether some topic matches both filters (either may be a plain topic)."""
+    if _tells_apart(left, right) or _tells_apart(right, left):
+        return False
+    left_levels, right_levels = left.split("/"), right.split("/")
+    for left_level, right_level in zip(left_levels, right_levels, strict=False):
+        if "#" in (left_level, right_level):
+            return True
+        if left_level != right_level and "+" not in (left_level, right_level):
+            return False
+    return _rest_may_be_empty(left_levels, right_levels) and _rest_may_be_empty(right_levels, left_levels)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every topic that matches ``narrow`` matches ``wide`` too."""
+    if _tells_apart(wide, narrow):
+        return False
+    wide_levels, narrow_levels = wide.split("/"), narrow.split("/")
+    for wide_level, narrow_level in zip(wide_levels, narrow_levels, strict=False):
+        if wide_level == "#":
+            return True
+        if narrow_level == "#" or wide_level not in ("+", narrow_level):
+            return False
+    return (
+        len(wide_levels) <= len(narrow_levels) + 1
+        and _rest_may_be_empty(wide_levels, narrow_levels)
+        and (len(narrow_levels) <= len(wide_levels))
+    )
+
+
+def _tells_apart(wild: str, other: str) -> bool:
+    """Whether the `$`-rule keeps them apart: a wildcard in the first level matches no topic that begins with ``$``."""
+    return is_filter(wild[0]) and other.startswith("$")
+
+
+def _rest_may_be_empty(levels: list[str], shorter: list[str]) -> bool:
+    """Whether the additional levels of ``levels`` match no level at all."""
+    return levels[len(shorter) :] in ([], ["#"])

@@ -11,8 +11,7 @@ from broker_adapter import MappedStorage, MappingRule, TopicMapping, open_adapte
 from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
 from shards.format.record import Record, StoredRecord
 from shards.position import Start
-from shards.topics.filter_overlap import covers, overlap
-from shards.topics.topic_filters import is_filter, matches
+from shards.topics.topic_filters import covers, is_filter, matches, overlap
 from tests.patience import PATIENCE_S
 
 levels = st.sampled_from(["a", "b", "c", "$s", ""])

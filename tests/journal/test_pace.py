@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from journal.telemetry import pace as pace_module
-from journal.telemetry.pace import Pace
+from journal.server import inventory
+from journal.server.inventory import Pace
 from tests.patience import PATIENCE_S
 
 
@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 def busy(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A processor's clock that only the test moves."""
     spent = [0.0]
-    monkeypatch.setattr(pace_module, "perf_counter", lambda: spent[0])
+    monkeypatch.setattr(inventory, "perf_counter", lambda: spent[0])
     return spent
 
 

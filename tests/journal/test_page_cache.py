@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from journal.engine.segments.page_cache import PageCache, WrittenRange
+from journal.engine.segments.flusher import PageCache, WrittenRange
 
 written = st.builds(WrittenRange, st.sampled_from(["a", "b"]), st.integers(0, 1 << 30), st.integers(1, 1 << 16))
 

@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from journal.engine import Engine
 from journal.protocol import Op, encode, frames, messages
-from journal.server.inventory import NAMED_GROUPS, NAMED_QUEUES, OTHERS, SegmentState
-from journal.telemetry.pace import Pace
+from journal.server.inventory import NAMED_GROUPS, NAMED_QUEUES, OTHERS, Pace, SegmentState
 from shards.format.batch import encode_values
 from shards.model import ShardConfig
 from shards.segments.shard import Shard

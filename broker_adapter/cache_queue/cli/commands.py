@@ -14,7 +14,10 @@ COMMANDS: Final = AddedCommands(
     {
         "list": (f"{_HERE}.show:list_command", "List queues with their records, rates and drivers."),
         "show": (f"{_HERE}.show:show_command", "Show one queue: its sink, its bounds, the outcomes of its records."),
-        "pause": (f"{_HERE}.queue_changes:pause_command", "Stop sending a queue's records to its sink; new ones are queued."),
+        "pause": (
+            f"{_HERE}.queue_changes:pause_command",
+            "Stop sending a queue's records to its sink; new ones are queued.",
+        ),
         "resume": (f"{_HERE}.queue_changes:resume_command", "Let a paused queue drain again."),
         "drain": (
             f"{_HERE}.drain:drain_command",

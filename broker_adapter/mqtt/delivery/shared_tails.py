@@ -25,7 +25,7 @@ from broker_adapter.mqtt.delivery.tail import Audience, Tail
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.subscription import Delivery
 from shards.format.record import StoredRecord
-from shards.topics.filter_overlap import covers, overlap
+from shards.topics.topic_filters import covers, overlap
 
 _log = logging.getLogger(__name__)
 

@@ -25,8 +25,7 @@ from journal.engine.state.node_time import NodeTime
 from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
-from journal.engine.wal.disk import Disk, LimitedOffLoop, OffLoop
-from journal.engine.wal.disk_full import RetriableWhenFull
+from journal.engine.wal.disk import Disk, LimitedOffLoop, OffLoop, RetriableWhenFull
 from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from journal.engine.write.commands import Commands

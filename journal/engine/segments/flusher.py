@@ -11,16 +11,16 @@ is final, whatever the reason: bytes of earlier writes, which are no longer in m
 from __future__ import annotations
 
 import posixpath
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
 from operator import attrgetter
+from typing import NamedTuple
 
 import trio
 
-from journal.engine.segments.page_cache import PageCache, WrittenRange
 from journal.engine.segments.unsynced_files import UnsyncedFiles
-from journal.engine.wal.disk import LimitedOffLoop, OffLoop
-from journal.engine.wal.disk_full import RetriableWhenFull
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop, RetriableWhenFull
 from journal.settings.server import StorageConfig
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import FlushPlan, LogSegment
@@ -154,3 +154,44 @@ def slices(shards: Iterable[Shard], size: int) -> Iterator[list[Shard]]:
     remaining = iter(tuple(shards))
     while some := list(islice(remaining, size)):
         yield some
+
+
+_PAGE_BYTES = 4096
+
+
+class WrittenRange(NamedTuple):
+    """Bytes of a log file that were written."""
+
+    path: str
+    position: int
+    size_bytes: int
+
+
+class PageCache:
+    """Records written ranges, oldest first, and returns those beyond the bound.
+
+    A range counts as at least one page, so the number of recorded ranges is bounded, too.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._ranges: deque[WrittenRange] = deque()
+        self._held_bytes = 0
+
+    def add(self, written: WrittenRange) -> None:
+        """Add a range as the newest."""
+        self._ranges.append(written)
+        self._held_bytes += _weight(written)
+
+    def overdue(self) -> list[WrittenRange]:
+        """Remove the oldest ranges beyond the bound and return them."""
+        gone = []
+        while self._held_bytes > self._limit_bytes and self._ranges:
+            oldest = self._ranges.popleft()
+            self._held_bytes -= _weight(oldest)
+            gone.append(oldest)
+        return gone
+
+
+def _weight(written: WrittenRange) -> int:
+    return max(_PAGE_BYTES, written.size_bytes)

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from journal.engine.directory.json_files import write_json
-from journal.engine.wal.disk import LimitedOffLoop, OffLoop
-from journal.engine.wal.disk_full import RetriableWhenFull, is_full
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop, RetriableWhenFull, is_full
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment

@@ -3,6 +3,8 @@
 Shards that published since the start are in memory in the order of their publishes. For the others the stored records
 are read: for a narrow filter those of the few names that can match, for a wide one a list of all shards by their newest
 lsn, which is built once, when a subscription first resumes at an lsn before the start.
+
+`NameScan` finds all shards whose name matches a filter, whether they have something new or not.
 """
 
 from __future__ import annotations
@@ -12,19 +14,19 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator
 from itertools import islice
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
-from journal.engine.state.name_scan import NameScan
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from shards.seams.store import OrderedStore
 from shards.segments.shard import Shard
 from shards.topics.filter_watch import FilterWatch
 from shards.topics.publish_epochs import PublishEpochs
-from shards.topics.topic_filters import pattern
+from shards.topics.topic_filters import pattern, validate_filter
 from shards.views import shard_records
+from shards.views.catalogue import Catalogue
 
 _LOOKED_AT_ONCE = 500
 _SORTED_AT_ONCE = 10_000
@@ -229,3 +231,37 @@ class _SearchByLsn:
 
     def _fits(self, shard: Shard) -> bool:
         return not shard.damage and self._is_wanted(shard.name) is not None
+
+
+_NAMES_AT_ONCE: Final = 1000
+
+
+class NameScan:
+    """One scan of the names of shards that match a topic filter, in steps of bounded length.
+
+    A filter that begins with a wildcard is compared with every name. Names are visited in sorted order, continuing
+    after the last one, so shards may be created and deleted in the meantime: a shard that exists during the whole scan
+    is found exactly once; one that is created or deleted during the scan may be found or not.
+
+    Args:
+        catalogue: The catalogue of the shards.
+        topic_filter: The filter that the names have to match.
+        after: Only names that sort after this one.
+
+    Raises:
+        InvalidNameError: The filter is not valid.
+    """
+
+    def __init__(self, catalogue: Catalogue, topic_filter: str, after: str = "") -> None:
+        validate_filter(topic_filter)
+        self._catalogue = catalogue
+        self._filter = topic_filter
+        self._after: str | None = after
+
+    async def more(self) -> list[str] | None:
+        """Return some matching names, perhaps none; None at the end. A checkpoint; cancelling it loses nothing."""
+        await trio.lowlevel.checkpoint()
+        if self._after is None:
+            return None
+        names, self._after = self._catalogue.scan(self._filter, self._after, _NAMES_AT_ONCE)
+        return names

@@ -17,8 +17,7 @@ import trio
 
 from journal.engine.read.read_retries import ReadRetries
 from journal.engine.read.reader import Reader
-from journal.engine.state.name_scan import NameScan
-from journal.engine.state.shard_discovery import ShardDiscovery
+from journal.engine.state.shard_discovery import NameScan, ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.subscribe.filter_subscription import FilterSubscription
 from journal.engine.subscribe.group_subscriptions import Member, SharedGroup

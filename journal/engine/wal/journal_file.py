@@ -24,7 +24,7 @@ from time import perf_counter
 import attrs
 from crc32c import crc32c
 
-from journal.engine.wal.disk_full import RetriableWhenFull
+from journal.engine.wal.disk import RetriableWhenFull
 from journal.engine.wal.entry import GROUP_HEADER_SIZE, encode_group_header
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 from shards.errors import CorruptionError, FormatVersionError

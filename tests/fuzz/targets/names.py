@@ -7,9 +7,8 @@ import contextlib
 from journal.client.address import Address
 from shards.errors import InvalidNameError, InvalidRequestError
 from shards.topics.filter_index import FilterIndex, TopicIndex
-from shards.topics.filter_overlap import covers, overlap
 from shards.topics.names import MAX_DIRECTORY_NAME_BYTES, directory_name, shard_name, validate_name, validate_shard_name
-from shards.topics.topic_filters import literal_prefix, matches, pattern, validate_filter
+from shards.topics.topic_filters import covers, literal_prefix, matches, overlap, pattern, validate_filter
 from tests.fuzz.target import Target, text_of
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_adapter.mqtt.delivery.shared_tails import covering, without_covered
-from shards.topics.filter_overlap import covers
+from shards.topics.topic_filters import covers
 
 LEVELS = st.sampled_from(["a", "b", "c", "+", "$x", ""])
 TARGETS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
