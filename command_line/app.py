@@ -15,6 +15,7 @@ from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, Unuse
 from command_line.boundary import Explain, UsageError, run_guarded
 
 JsonOption: TypeAlias = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
+YesOption: TypeAlias = Annotated[bool, Parameter(negative="", help="Do not ask first.")]
 
 
 def build_app(

@@ -11,9 +11,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
-from shards.errors import StorageError
+from shards.errors import StorageError, StorageFailedError
 from shards.extras import install_command
 
 FAILED: Final = 1
@@ -145,3 +146,23 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
+
+
+@contextmanager
+def exit_status_for_supervisor(wrong_settings: type[Exception]) -> Iterator[None]:
+    """Convert errors of a server to errors with their exit statuses.
+
+    Args:
+        wrong_settings: The error for settings that cannot be used.
+
+    Raises:
+        CommandError: The storage failed, or the settings are wrong; it has the exit status.
+    """
+    try:
+        yield
+    except Exception as error:
+        for kind, status in ((StorageFailedError, STORAGE_FAILED), (wrong_settings, WRONG_SETTINGS)):
+            found = next((leaf for leaf in _leaves(error) if isinstance(leaf, kind)), None)
+            if found is not None:
+                raise CommandError(one_line(found), status) from error
+        raise

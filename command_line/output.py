@@ -154,6 +154,20 @@ def confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+async def require_yes(question: str, yes: bool) -> None:
+    """Continue only if the operator confirms it.
+
+    Raises:
+        CommandError: The answer was no.
+        UsageError: There is no terminal to ask on.
+    """
+    import trio
+
+    if yes or await trio.to_thread.run_sync(confirmed, question, abandon_on_cancel=True):
+        return
+    raise CommandError("nothing was done")
+
+
 def is_terminal() -> bool:
     """Whether stderr is a terminal."""
     return sys.stderr.isatty()

@@ -30,7 +30,7 @@ def serve(
     """
     import trio
 
-    from command_line.serving import exit_status_for_supervisor
+    from command_line.boundary import exit_status_for_supervisor
     from journal.server import run_server
     from journal.settings.server import ServerConfig
     from journal.settings.server_file import load_config

@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from command_line.app import JsonOption
+from command_line.app import JsonOption, YesOption
 from command_line.boundary import CommandError, UsageError
-from command_line.confirmation import YesOption, require_yes
-from command_line.output import write_json, write_text
+from command_line.output import require_yes, write_json, write_text
 from command_line.quantities import format_size, parse_duration_s, parse_size_bytes
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
 from journal.cli.shard import EVERYTHING, retention_for_people

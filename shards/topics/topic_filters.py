@@ -1,4 +1,4 @@
-"""MQTT topic filters: validation, matching, relations of two filters. `shards.topics.filter_index` handles many at a time.
+"""MQTT topic filters: validation, matching, relations of two. `shards.topics.filter_index` handles many at a time.
 
 Rules of MQTT 5, section 4.7: ``+`` matches one whole level, ``#`` at the end its parent and all levels below, and no
 wildcard in the first level matches a topic that begins with ``$``.

@@ -9,10 +9,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, connect
-from command_line.app import JsonOption
+from command_line.app import JsonOption, YesOption
 from command_line.boundary import UsageError
-from command_line.confirmation import YesOption, require_yes
-from command_line.output import note, write_json, write_table, write_text
+from command_line.output import note, require_yes, write_json, write_table, write_text
 from command_line.quantities import format_size
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, ask, connect
-from command_line.confirmation import YesOption, require_yes
-from command_line.output import note, write_text
+from command_line.app import YesOption
+from command_line.output import note, require_yes, write_text
 from command_line.quantities import format_size
 
 if TYPE_CHECKING:

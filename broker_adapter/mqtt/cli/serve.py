@@ -37,7 +37,7 @@ def serve(
     import trio
 
     from broker_adapter.mqtt.server.process import run_broker
-    from command_line.serving import exit_status_for_supervisor
+    from command_line.boundary import exit_status_for_supervisor
     from journal.settings.values import ConfigurationError
 
     def read() -> BrokerConfig:
@@ -79,7 +79,7 @@ def bridge(
     import trio
 
     from broker_adapter.mqtt.server.bridge_process import run_bridges
-    from command_line.serving import exit_status_for_supervisor
+    from command_line.boundary import exit_status_for_supervisor
     from journal.settings.values import ConfigurationError
 
     wanted = load(config, settings, broker__store=store)

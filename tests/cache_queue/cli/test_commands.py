@@ -286,7 +286,6 @@ def test_purging_asks_first(store: Store) -> None:
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
 def test_only_yes_is_yes(store: Store, monkeypatch: pytest.MonkeyPatch, answer: str, status: int) -> None:
     store.do(three_waiting)
-    monkeypatch.setattr("command_line.confirmation.confirmed", output.confirmed)
     terminal = Terminal(answer)
     monkeypatch.setattr(output.sys, "stdin", terminal)
     monkeypatch.setattr(output.sys.stderr, "isatty", lambda: True, raising=False)
