@@ -89,7 +89,7 @@ class Engine:
     @property
     def disk_full(self) -> Exception | None:
         """Why file-mode appends are refused now, for lack of disk space; None while they are accepted."""
-        return self.parts.checkpointer.disk_full
+        return self.parts.disk_space.full
 
     def now_us(self) -> int:
         """The node's time of day in microseconds since 1970; see `NodeTime.now_us`."""

@@ -18,8 +18,11 @@ from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
 from journal.engine.segments.checkpointer import Checkpointer
+from journal.engine.segments.disk_space import DiskSpace
 from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.segments.record_saver import RecordSaver
 from journal.engine.segments.snapshots import Snapshots
+from journal.engine.segments.view_cleanup import ViewCleanup
 from journal.engine.startup import RecoveredState
 from journal.engine.state.node_record import NodeKey, put_number
 from journal.engine.state.producer_use import ProducerUse
@@ -155,6 +158,8 @@ class EngineParts:
             now_us=self.time.expiry_us,
             fail=self._fail,
         )
+        self.disk_space = DiskSpace(files, directory.path, config.storage.disk_reserve_bytes, self.commands)
+        self.view_cleanup = ViewCleanup(self.views)
         self.checkpointer = Checkpointer(
             files=files,
             directory=directory.path,
@@ -171,9 +176,11 @@ class EngineParts:
             restores=self.restores,
             fail=self._fail,
             segment_files=self.segment_files,
+            disk_space=self.disk_space,
+            view_cleanup=self.view_cleanup,
+            record_saver=RecordSaver(self.table, self.views, self.producer_use),
             conversion=config.conversion,
             checkpoint_lsn=start.checkpoint_lsn,
-            producer_use=self.producer_use,
             lasts=lasts,
             closing=self.discovery.closing,
             flushed=self._flushed,
@@ -195,7 +202,7 @@ class EngineParts:
             commands=self.commands,
             recorded=lambda: closed_logs(store, config.conversion.min_bytes),
             flush=self.checkpointer.flush_soon,
-            refuse=lambda: self.checkpointer.disk_full,
+            refuse=lambda: self.disk_space.full,
         )
         self.snapshots = Snapshots(
             files=files,
@@ -239,7 +246,7 @@ class EngineParts:
     def _apply(self, changes: ViewChanges) -> None:
         self.checkpointer.drop(changes.dropped)
         for shard in changes.trimmed:
-            self.checkpointer.index_trimmed(shard)
+            self.view_cleanup.index_trimmed(shard)
         for shard in changes.start_in_sealed:
             self.checkpointer.start_in_sealed(shard)
         for shard in changes.deleted:
@@ -325,7 +332,7 @@ class EngineParts:
         appender.append_time_us = self.time.append_time_us()
         self.committer.chunk_taken_at_s = perf_counter()
         failure: StorageError | None = self.committer.failure
-        appender.refuse_files = failure or self.checkpointer.disk_full
+        appender.refuse_files = failure or self.disk_space.full
         if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:
             failure = OverloadedError(
                 f"memory-mode shards hold {self.table.memory_pool.held_bytes} bytes, the limit "

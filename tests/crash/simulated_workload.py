@@ -138,7 +138,7 @@ class Workload:
             self._check_failure()
 
     def _check_disk_full(self) -> None:
-        require(self._engine.parts.checkpointer.disk_full is not None, "a full disk that the engine does not admit")
+        require(self._engine.parts.disk_space.full is not None, "a full disk that the engine does not admit")
 
     def _check_failure(self) -> None:
         require(self._engine.failure is not None, "a failure that the engine does not admit")

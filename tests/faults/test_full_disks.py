@@ -77,7 +77,7 @@ async def test_a_full_disk_of_any_part_refuses_appends_and_takes_them_again_when
                     if part == "journal":
                         # Not only a spare file found no space, but a group.
                         return engine.parts.committer.disk_full is not None
-                    return engine.parts.checkpointer.disk_full is not None
+                    return engine.parts.disk_space.full is not None
 
                 with trio.fail_after(PATIENCE_S):
                     while not met():
@@ -90,7 +90,7 @@ async def test_a_full_disk_of_any_part_refuses_appends_and_takes_them_again_when
                         elif part == "state":
                             await checkpointed(engine)
                         await trio.sleep(0.001)
-                assert f"{data}/{part}: No space left on device" in str(engine.parts.checkpointer.disk_full)
+                assert f"{data}/{part}: No space left on device" in str(engine.parts.disk_space.full)
                 assert engine.failure is None
                 if part != "log":
                     # That of the log files is met again by each flush; with a reserve it is refused before.
@@ -101,7 +101,7 @@ async def test_a_full_disk_of_any_part_refuses_appends_and_takes_them_again_when
                 ballast.unlink()
             assert not waiting
             with trio.fail_after(PATIENCE_S):
-                while engine.parts.checkpointer.disk_full is not None:
+                while engine.parts.disk_space.full is not None:
                     await trio.sleep(0.01)
             await append(engine, "s", b"taken again")
             values.append(b"taken again")
@@ -130,6 +130,6 @@ async def test_the_free_space_of_every_disk_involved_is_watched(tmp_path: Path, 
         storage = attrs.evolve(CONFIG.storage, disk_reserve_bytes=64 * MIB)
         async with open_engine(data, attrs.evolve(CONFIG, storage=storage)) as engine:
             engine.parts.checkpointer.look_at_disk()
-            assert f"the disk of {data}/{part} has " in str(engine.parts.checkpointer.disk_full)
-            assert "storage.disk_reserve_bytes" in str(engine.parts.checkpointer.disk_full)
-            assert engine.parts.checkpointer.free_bytes < 40 * MIB
+            assert f"the disk of {data}/{part} has " in str(engine.parts.disk_space.full)
+            assert "storage.disk_reserve_bytes" in str(engine.parts.disk_space.full)
+            assert engine.parts.disk_space.free_bytes < 40 * MIB

@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from journal.engine import time_slice
-from journal.engine.segments import checkpointer
-from journal.engine.segments.checkpointer import _REMOVED_AT_ONCE
+from journal.engine.segments import view_cleanup
+from journal.engine.segments.view_cleanup import _REMOVED_AT_ONCE
 from journal.engine.wal.group_commit import MOST_DECISIONS, MOST_WORDS
 from journal.engine.write.transactions import MOST_CHANGES, Put
 from shards.errors import LimitExceededError
@@ -66,7 +66,7 @@ async def test_the_deletion_of_an_indexed_shard_was_one_write_of_all_its_keys() 
 
         store.write = measured  # type: ignore[method-assign]
         await engine.delete_shard("a")
-        await engine.parts.checkpointer.remove_leftovers()
+        await engine.parts.view_cleanup.remove_leftovers()
         assert not left_of(store, info.shard_id)
         assert not list(leftovers.noted(store))
         assert largest <= _REMOVED_AT_ONCE + 2
@@ -93,7 +93,7 @@ async def test_what_a_deleted_shard_left_is_removed_after_a_crash_and_never_seen
         assert list(engine.parts.views.word_index.offsets(shard_id, "key", b"1", 0)) == []
         with trio.fail_after(5):
             while engine.parts.views.leftovers:
-                await engine.parts.checkpointer.remove_leftovers()
+                await engine.parts.view_cleanup.remove_leftovers()
         assert left_of(store, old.shard_id) == []
 
 
@@ -402,8 +402,8 @@ def test_after_a_crash_the_rest_of_what_a_shard_left_is_looked_for_behind_what_w
 
 
 async def test_the_index_of_trimmed_records_was_cleaned_to_its_end_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointer, "_UNINDEXED_AT_ONCE", 10)
-    monkeypatch.setattr(checkpointer, "_STEPS_IN_A_TURN", 3)
+    monkeypatch.setattr(view_cleanup, "_UNINDEXED_AT_ONCE", 10)
+    monkeypatch.setattr(view_cleanup, "_STEPS_IN_A_TURN", 3)
     files = SimulatedFileSystem()
     files.mkdir(DATA)
     async with open_simulated(files) as engine:
@@ -412,18 +412,19 @@ async def test_the_index_of_trimmed_records_was_cleaned_to_its_end_in_one_turn(m
         store = engine.parts.views.store
         assert isinstance(store, MemoryStore)
         # The background task would clean as well, between two steps.
-        clean = engine.parts.checkpointer.clean_indexes
+        clean = engine.parts.view_cleanup.clean_indexes
 
-        async def nothing() -> None:
-            pass
+        async def nothing() -> bool:
+            return False
 
-        monkeypatch.setattr(engine.parts.checkpointer, "clean_indexes", nothing)
+        monkeypatch.setattr(engine.parts.view_cleanup, "clean_indexes", nothing)
         shard = engine.parts.table.by_name("a")
         shard.start_offset = 100
-        engine.parts.checkpointer._to_unindex[shard.shard_id] = shard
-        await clean()
+        engine.parts.view_cleanup.index_trimmed(shard)
+        assert await clean()
         assert len(left_of(store, info.shard_id)) == 70
-        monkeypatch.setattr(engine.parts.checkpointer, "clean_indexes", clean)
+        monkeypatch.setattr(engine.parts.view_cleanup, "clean_indexes", clean)
+        engine.parts.checkpointer.wake()
         with trio.fail_after(PATIENCE_S):
             while left_of(store, info.shard_id):
                 await trio.sleep(0.01)

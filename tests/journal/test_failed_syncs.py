@@ -131,10 +131,10 @@ async def test_a_write_that_finds_no_space_is_repeated_when_there_is_some(number
         files.fail_next(f"^{what} .*{path}", number)
         assert not await engine.parts.checkpointer.flush()
         assert engine.failure is None
-        assert engine.parts.checkpointer.disk_full is not None
-        assert "/data/log" in str(engine.parts.checkpointer.disk_full)
+        assert engine.parts.disk_space.full is not None
+        assert "/data/log" in str(engine.parts.disk_space.full)
         engine.parts.checkpointer.look_at_disk()
-        assert engine.parts.checkpointer.disk_full is None
+        assert engine.parts.disk_space.full is None
         await engine.parts.checkpointer.checkpoint()
         assert engine.parts.checkpointer.checkpoints == 1
     after = files.crash(everything_lost)

@@ -51,7 +51,7 @@ async def test_refusals_do_not_pile_up_in_the_memory(cause: str, tmp_path: Path)
         kind: type[StorageError]
         if cause == "a disk that is full":
             kind = DiskFullError
-            engine.parts.checkpointer._refuse_for(DiskFullError("full"))
+            engine.parts.disk_space.refuse_for(DiskFullError("full"))
         else:
             kind = StorageFailedError
             engine.parts.committer.fail(OSError(5, "Input/output error"))
@@ -60,7 +60,7 @@ async def test_refusals_do_not_pile_up_in_the_memory(cause: str, tmp_path: Path)
         for _ in range(TIMES):
             assert await refused(engine, kind) is first
         assert frames_held(first) == held
-        engine.parts.checkpointer._refuse_for(None)
+        engine.parts.disk_space.refuse_for(None)
 
 
 async def test_the_log_says_when_appends_are_refused_and_when_no_more(
@@ -74,10 +74,10 @@ async def test_the_log_says_when_appends_are_refused_and_when_no_more(
         assert told.levelname == "WARNING"
         assert "storage.disk_reserve_bytes" in told.getMessage()
         with caplog.at_level("INFO"):
-            engine.parts.checkpointer._refuse_for(None)
-            engine.parts.checkpointer._refuse_for(None)
+            engine.parts.disk_space.refuse_for(None)
+            engine.parts.disk_space.refuse_for(None)
         assert [message for message in caplog.messages if message.startswith("appends are accepted again: ")] == [
-            f"appends are accepted again: {engine.parts.checkpointer.free_bytes} bytes are free"
+            f"appends are accepted again: {engine.parts.disk_space.free_bytes} bytes are free"
         ]
 
 

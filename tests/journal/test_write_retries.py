@@ -45,7 +45,7 @@ async def until_a_group_waits(engine: Engine, files: FullJournalDisk, nursery: t
     files.full = True
     with trio.fail_after(PATIENCE_S):
         while engine.parts.committer.disk_full is None:
-            if engine.parts.checkpointer.disk_full is None:
+            if engine.parts.disk_space.full is None:
                 value = b"%d" % len(accepted) + LARGE
                 accepted.append(value)
                 nursery.start_soon(append, engine, "s", value)
@@ -72,7 +72,7 @@ async def test_a_group_that_finds_no_space_for_the_next_journal_file_is_written_
             files.full = False
             # All tasks that wait for an acknowledgement get it.
         await append(engine, "s", b"taken again")
-        assert engine.parts.checkpointer.disk_full is None
+        assert engine.parts.disk_space.full is None
         assert await values_of(engine, "s") == [*accepted, b"taken again"]
     async with open_simulated(files.crash(everything_lost)) as engine:
         assert await values_of(engine, "s") == [*accepted, b"taken again"]
@@ -96,7 +96,7 @@ async def test_an_engine_that_is_closed_while_a_group_waits_for_space_gives_it_u
             async with trio.open_nursery() as nursery:
                 files.full = True
                 while engine.parts.committer.disk_full is None:
-                    if engine.parts.checkpointer.disk_full is None:
+                    if engine.parts.disk_space.full is None:
                         nursery.start_soon(told, LARGE)
                     await trio.testing.wait_all_tasks_blocked(0.01)
                     engine.parts.checkpointer.look_at_disk()

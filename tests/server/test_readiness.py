@@ -49,7 +49,7 @@ async def test_a_disk_that_is_nearly_full_is_a_reason(tmp_path: Path) -> None:
         assert status == 503
         assert "storage.disk_reserve_bytes" in text
         assert "journal_ready 0.0" in (await ask(served.ports["http"], "/metrics"))[1]
-        served.engine.parts.checkpointer.disk_full = None
+        served.engine.parts.disk_space.full = None
         assert (await asked(served))[0] == 200
 
 
@@ -58,7 +58,7 @@ async def test_all_reasons_are_given(tmp_path: Path) -> None:
         served.engine.parts.committer.fail(OSError(5, "Input/output error"))
         # The background work looks at the disk once more and ends.
         await trio.testing.wait_all_tasks_blocked()
-        served.engine.parts.checkpointer.disk_full = DiskFullError("the disk is full")
+        served.engine.parts.disk_space.full = DiskFullError("the disk is full")
         _, text = await asked(served)
         assert "the disk is full" in text
         assert "Input/output error" in text

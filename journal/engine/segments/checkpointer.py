@@ -1,7 +1,8 @@
-"""Background work: flushing tails to log files, checkpoints, retention, expiry, watching the disk.
+"""Checkpoints and flushes: they bound the memory, the size of the journal and the time of a start.
 
-Memory and start-up time are bounded here: tails are flushed when they hold a certain number of bytes, and a checkpoint
-recycles journal files when the journal has reached its budget.
+Tails are flushed to log files when they hold a certain number of bytes. A checkpoint recycles journal files when the
+journal has reached its budget. The same task does the other background work between them: retention, removal of files
+and entries, a look at the disk.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 import outcome
 import trio
 
 from journal.engine.directory.restores import Restores
-from journal.engine.segments.disk_watch import DiskWatch
+from journal.engine.segments.disk_space import DiskSpace
 from journal.engine.segments.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.segments.record_saver import RecordSaver
 from journal.engine.segments.retention import SegmentRetention
+from journal.engine.segments.view_cleanup import ViewCleanup
 from journal.engine.segments.write_retries import MOST_QUEUED_BYTES, WriteRetries
 from journal.engine.state.node_record import NodeKey, put_number
 from journal.engine.state.node_time import NodeTime
-from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.wal.disk import Disk, LimitedOffLoop, OffLoop, RetriableWhenFull
@@ -37,19 +39,10 @@ from shards.seams.store import Mutations
 from shards.segments.log_segment import LogSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
-from shards.views import leftovers, shard_records
-from shards.views.producer_records import save_changed
 
 _log = logging.getLogger("journal.maintenance")
 
-_SHARE_OF_APPENDS = 2
-"""Appends are refused when they would use any of the reserve, other changes when only this part of it is left."""
-
 _SAVED_AT_ONCE = 500
-_PRODUCERS_AT_ONCE = 2000
-_UNINDEXED_AT_ONCE = 2000
-_REMOVED_AT_ONCE = 2000
-_STEPS_IN_A_TURN = 50
 
 
 class _Asked:
@@ -76,7 +69,6 @@ class Checkpointer:
 
     Attributes:
         dirty: Shards that changed since their records were saved.
-        disk_full: The error for appends while the disk is nearly full.
         retention: Applies the retention of shards.
         checkpoints: Checkpoints made since the start.
         checkpoint_lsn: Everything up to this lsn is durable without the journal.
@@ -102,9 +94,11 @@ class Checkpointer:
         restores: Restores,
         fail: Callable[[Exception], None],
         segment_files: SegmentFiles,
+        disk_space: DiskSpace,
+        view_cleanup: ViewCleanup,
+        record_saver: RecordSaver,
         conversion: ConversionConfig,
         checkpoint_lsn: int,
-        producer_use: ProducerUse,
         lasts: bool,
         closing: Callable[[Shard], None],
         flushed: Callable[[], None],
@@ -125,14 +119,13 @@ class Checkpointer:
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
         self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all, off_loop)
-        # Each of these may be a file system of its own.
-        watched = [directory, *(f"{directory}/{name}" for name in ("journal", "log", "sealing", "sealed", "state"))]
-        self._disk_watch = DiskWatch(files, watched, storage.disk_reserve_bytes)
+        self._disk_space = disk_space
+        self._view_cleanup = view_cleanup
+        self._record_saver = record_saver
         self._retries = WriteRetries(views.store, committer, off_loop, changed=self._go_on, fail=fail)
         self._keeps_tails = not lasts
         self._tail_budget_bytes = storage.tail_budget_bytes if lasts else sys.maxsize
         self._large_tails_at = self._tail_budget_bytes // 8
-        self._producer_use = producer_use
         self._flushed = flushed
         self._segment_files = segment_files
         self.retention = SegmentRetention(
@@ -147,23 +140,15 @@ class Checkpointer:
             is_waiting=lambda shard: shard.shard_id in self.dirty or shard.shard_id in self._to_flush,
         )
         self._to_flush: dict[int, Shard] = {}
-        self._to_unindex: dict[int, Shard] = {}
-        self._unindexing: tuple[Shard, bytes] | None = None
         self._asked: list[_Asked] = []
         self._has_ended = False
         self.dirty: dict[int, Shard] = {}
-        self.disk_full: DiskFullError | None = None
         self.checkpoints = 0
         self.checkpoint_lsn = checkpoint_lsn
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
         self._seen_committed = 0
         self._seen_committed_at = trio.current_time()
-
-    @property
-    def free_bytes(self) -> int:
-        """Free bytes of the fullest disk that holds a part of the data directory, when it was last checked."""
-        return self._disk_watch.free_bytes
 
     # Back-pressure
 
@@ -172,7 +157,7 @@ class Checkpointer:
 
         Always true while the disk is full: appends are refused then, and reads and changes that free space must go on.
         """
-        return self.disk_full is not None or (
+        return self._disk_space.full is not None or (
             self._table.tail_pool.held_bytes < self._tail_budget_bytes
             and self._views.store.queued_bytes < MOST_QUEUED_BYTES
             and (
@@ -252,8 +237,7 @@ class Checkpointer:
                 if self._to_flush:
                     await self._flush_soon()
                 await self.remove_files()
-                await self.clean_indexes()
-                await self.remove_leftovers()
+                await self.clean_views()
                 await self.prepare_spares()
                 await self._mark_when_idle()
                 if trio.current_time() >= next_retention and self._committer.disk_full is None:
@@ -276,14 +260,14 @@ class Checkpointer:
 
     async def prepare_spares(self) -> None:
         """Prepare zeroed journal files before they are needed, one for each call."""
-        if self._writer.spare_count < self._spares_wanted() and self.disk_full is None:
+        if self._writer.spare_count < self._spares_wanted() and self._disk_space.full is None:
             try:
                 # A spare whose sync fails is removed; the next attempt writes another file.
                 with RetriableWhenFull(f"{self._directory}/journal"):
                     await self._off_loop(self._writer.add_spare)
             except DiskFullError as error:
                 # The reserve is smaller than a journal file. A missing spare loses nothing.
-                self._refuse_for(error)
+                self._disk_space.refuse_for(error)
                 return
             if self._writer.spare_count < self._spares_wanted():
                 self.wake()
@@ -297,28 +281,11 @@ class Checkpointer:
             try:
                 await self._on_disk_thread(self._writer.write_mark)
             except DiskFullError as error:
-                self._refuse_for(error)
+                self._disk_space.refuse_for(error)
 
     def look_at_disk(self) -> None:
         """Refuse appends before a disk is completely full, and accept them again when there is space."""
-        waits = self._retries.disk_full
-        full = waits or self._disk_watch.look()
-        self._refuse_for(full)
-        if (
-            full is not None
-            and waits is None
-            and self.free_bytes * _SHARE_OF_APPENDS >= self._storage.disk_reserve_bytes
-        ):
-            # Consumers have to commit their cursors, since this allows records to be trimmed.
-            self._commands.refuse = None
-
-    def _refuse_for(self, full: DiskFullError | None) -> None:
-        if full is not None and self.disk_full is None:
-            _log.warning("appends are refused: %s", full)
-        elif full is None and self.disk_full is not None:
-            _log.info("appends are accepted again: %d bytes are free", self.free_bytes)
-        self.disk_full = full
-        self._commands.refuse = full
+        self._disk_space.look(self._retries.disk_full)
 
     # Flushing and checkpoints
 
@@ -329,7 +296,7 @@ class Checkpointer:
         try:
             await self._flusher.flush(self.dirty.values(), least_bytes=least_bytes)
         except DiskFullError as error:
-            self._refuse_for(error)
+            self._disk_space.refuse_for(error)
             return False
         return True
 
@@ -350,7 +317,7 @@ class Checkpointer:
         try:
             await self._flusher.flush(shards.values())
         except DiskFullError as error:
-            self._refuse_for(error)
+            self._disk_space.refuse_for(error)
         self._flushed()
 
     async def after_checkpoint(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -382,7 +349,7 @@ class Checkpointer:
         made = self.checkpoints
         await self.checkpoint()
         if self.checkpoints == made:
-            raise self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+            raise self._disk_space.full or DiskFullError(f"{self._directory}: no checkpoint could be made")
 
     async def _carry_out(self) -> None:
         made = self.checkpoints
@@ -391,7 +358,7 @@ class Checkpointer:
             asked = self._asked[0]
             error: Exception | None = None
             if self.checkpoints == made:
-                error = self.disk_full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+                error = self._disk_space.full or DiskFullError(f"{self._directory}: no checkpoint could be made")
             else:
                 try:
                     await asked.work()
@@ -444,43 +411,13 @@ class Checkpointer:
                 # first.
                 if not await self._settle_files():
                     return False
-                await self._save(some)
+                self.dirty.update((shard.shard_id, shard) for shard in await self._record_saver.save(some))
             all_saved = True
         finally:
             if not all_saved:
                 # Perhaps cancelled by the stop of the engine, whose last checkpoint saves them.
                 self.dirty = dirty | self.dirty
         return True
-
-    async def _save(self, shards: Iterable[Shard]) -> None:
-        """Save some shards in one write of the store, the states of their producers first."""
-        heads: list[tuple[Shard, int, Mutations, tuple[int, ...]]] = []
-        for shard in shards:
-            if not shard.gone:
-                self._table.saved(shard)
-                head = Mutations()
-                present = shard_records.save(head, shard, recorded=self._table.recorded(shard.shard_id))
-                heads.append((shard, shard_records.safe_offset(shard), head, present))
-        mutations = Mutations()
-        looked_at = 0
-        for shard, safe_offset, head, present in heads:
-            # Other tasks run in between: a shard that they change is saved in its former state, and saved again later.
-            for _ in save_changed(mutations, shard, safe_offset, self._producer_use.may_return):
-                looked_at += 1
-                if looked_at % _PRODUCERS_AT_ONCE == 0:
-                    self._views.store.write(mutations)
-                    mutations.clear()
-                    await trio.lowlevel.checkpoint()
-                    if shard.gone:
-                        break
-            if shard.gone:
-                continue
-            mutations.update(head)
-            self._table.set_recorded(shard.shard_id, present)
-            if safe_offset < shard.published_offset:
-                self.dirty[shard.shard_id] = shard
-        self._views.store.write(mutations)
-        await trio.lowlevel.checkpoint()
 
     def _spares(self) -> int:
         return math.ceil(self._storage.journal_budget_bytes / self._storage.journal_file_bytes)
@@ -523,61 +460,23 @@ class Checkpointer:
             await self._segment_files.settle()
             await self._flusher.close_forgotten()
         except DiskFullError as error:
-            self._refuse_for(error)
+            self._disk_space.refuse_for(error)
 
     async def _settle_files(self) -> bool:
         """The same, durably; False if the disk is full."""
         try:
             await self._segment_files.settle_durably()
         except DiskFullError as error:
-            self._refuse_for(error)
+            self._disk_space.refuse_for(error)
             return False
         return True
 
-    def index_trimmed(self, shard: Shard) -> None:
-        """Remove the index entries of a shard's trimmed records later."""
-        self._to_unindex[shard.shard_id] = shard
-
-    async def clean_indexes(self) -> None:
-        """Remove some index entries of trimmed records; later calls remove the rest. Readers skip such entries."""
-        for _ in range(_STEPS_IN_A_TURN):
-            if self._unindexing is None:
-                if not self._to_unindex:
-                    return
-                # Another trim in the meantime begins again after it.
-                self._unindexing = (self._to_unindex.pop(next(iter(self._to_unindex))), b"")
-            shard, place = self._unindexing
-            following: bytes | None = None
-            if not shard.deleted:
-                mutations = Mutations()
-                following = self._views.word_index.drop_below(
-                    mutations, shard.shard_id, shard.start_offset, _UNINDEXED_AT_ONCE, place
-                )
-                self._views.store.write(mutations)
-            self._unindexing = None if following is None else (shard, following)
-            await trio.lowlevel.checkpoint()
-        self.wake()
-
-    async def remove_leftovers(self) -> None:
-        """Remove some of the entries that deleted shards left in the views; later calls remove the rest."""
-        waiting = self._views.leftovers
-        for _ in range(_STEPS_IN_A_TURN):
-            if not waiting:
-                return
-            mutations = Mutations()
-            room = _REMOVED_AT_ONCE
-            while waiting and room > 0:
-                shard_id, place = next(iter(waiting.items()))
-                removed, following = leftovers.remove_some(self._views.store, mutations, shard_id, room, place)
-                # A shard takes time even if it has no entries.
-                room -= removed + 20
-                if following is None:
-                    del waiting[shard_id]
-                else:
-                    waiting[shard_id] = following
-            self._views.store.write(mutations)
-            await trio.lowlevel.checkpoint()
-        self.wake()
+    async def clean_views(self) -> None:
+        """Remove some of the entries of the views that no reader needs; later calls remove the rest."""
+        has_trimmed = await self._view_cleanup.clean_indexes()
+        has_leftovers = await self._view_cleanup.remove_leftovers()
+        if has_trimmed or has_leftovers:
+            self.wake()
 
     async def apply_retention(self) -> None:
         """Trim records beyond their retention, and remove expired state."""
