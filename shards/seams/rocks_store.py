@@ -1,4 +1,4 @@
-"""An `OrderedStore` in one RocksDB, by rocksdict in raw mode. RocksDB is used only in this module.
+"""An `OrderedStore` in one RocksDB, by rocksdict in raw mode. RocksDB is used only here and in `rocks_scan`.
 
 All families are in the one default column family, each key after one byte for its family. This keeps the promise of
 `OrderedStore.write`: there is one memtable, so its content reaches the disk as a prefix of the writes, and no recorded
@@ -26,8 +26,6 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
-    RdictIter,
-    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -35,7 +33,8 @@ from rocksdict import (
 from shards.errors import CorruptionError, DiskFullError, StorageFailedError
 from shards.seams.file_system import OsFileSystem, make_durable_directory
 from shards.seams.rocks_opening import raise_opening_error, refuse_lost_directory
-from shards.seams.store import Family, Mutations, prefix_end
+from shards.seams.rocks_scan import RocksScan
+from shards.seams.store import Family, Mutations
 from shards.seams.write_queue import Batch, WriteQueue
 
 FAMILY_PREFIXES: dict[Family, bytes] = {
@@ -48,19 +47,9 @@ FAMILY_PREFIXES: dict[Family, bytes] = {
     Family.KEY_INDEX: b"\x07",
 }
 
-_SKIPPED_TOO_MANY = "Result incomplete: Too many internal keys skipped"
 _STALLED = "Result incomplete: Write stall"
 _NO_SPACE = "IO error: No space left on device"
 _LOOK_AGAIN_S = 0.01
-
-_FIRST_CHUNK_KEYS = 32
-_CHUNK_KEYS = 512
-_CHUNK_BYTES = 1 << 20
-_STEP_KEYS = 128
-_STEP_SKIPPED_KEYS = 500
-"""Largest number of versions and deletions that one step of `RocksStore.scan_in_steps` skips to find its next key: some
-tenths of a millisecond. In the worst case a step skips this many before each of its keys."""
-_LARGEST_KEY_BITS = 8 << 16
 
 
 class RocksStore:
@@ -128,154 +117,18 @@ class RocksStore:
     def scan(
         self, family: Family, prefix: bytes = b"", *, start: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        whole_prefix = FAMILY_PREFIXES[family] + prefix
-        end = prefix_end(whole_prefix)
-        assert end is not None, "no family prefix is 0xff"
-        place = end if reverse else whole_prefix
-        if start is not None:
-            start = FAMILY_PREFIXES[family] + start
-            place = min(place, start) if reverse else max(place, start)
-        if place < whole_prefix or (place >= end and not reverse):
-            return
-        skip_place = reverse and place == end
-        # No iterator is kept from one chunk to the next: an abandoned scan would hold RocksDB's lock after close().
-        limit = _FIRST_CHUNK_KEYS
-        # Bounds keep iterators from skipping deleted keys of other ranges that are not compacted yet.
-        bounds = ReadOptions()
-        bounds.set_iterate_lower_bound(whole_prefix)
-        bounds.set_iterate_upper_bound(end)
-        while True:
-            written = self._queue.written
-            stored, is_last = self._chunk(whole_prefix, place, limit, bounds, reverse=reverse, skip_place=skip_place)
-            chunk = stored
-            if self._queue:
-                last = (whole_prefix if reverse else end) if is_last else stored[-1][0]
-                chunk = self._with_queued(stored, whole_prefix, place, last, reverse=reverse, skip_place=skip_place)
-            if written != self._queue.written:
-                # A batch moved from the queue to RocksDB in the meantime, and may have been missed in both.
-                continue
-            for key, value in chunk:
-                yield key[1:], value
-            if is_last:
-                return
-            place = stored[-1][0]
-            skip_place = True
-            limit = _CHUNK_KEYS
+        byte = FAMILY_PREFIXES[family]
+        return self._scan().items(byte + prefix, None if start is None else byte + start, reverse=reverse)
 
     def scan_in_steps(
         self, family: Family, prefix: bytes = b"", *, start: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes] | None]:
-        whole_prefix = FAMILY_PREFIXES[family] + prefix
-        end = prefix_end(whole_prefix)
-        assert end is not None, "no family prefix is 0xff"
-        place = whole_prefix if start is None else max(whole_prefix, FAMILY_PREFIXES[family] + start)
-        skip_place = False
-        # RocksDB can stop after a number of deleted keys, but does not report its position then. So a stopped step is
-        # repeated with a smaller range: the keys that share their first ``bits`` bits with the position; 0 for all.
-        least_bits = 8 * len(whole_prefix)
-        bits, has_grown = 0, False
-        while place < end:
-            bound = min(_range_end(place, bits) or end, end) if bits else end
-            options = ReadOptions()
-            options.set_iterate_lower_bound(whole_prefix)
-            options.set_iterate_upper_bound(bound)
-            if bits <= _LARGEST_KEY_BITS:
-                options.set_max_skippable_internal_keys(_STEP_SKIPPED_KEYS)
-            written = self._queue.written
-            found = self._step(whole_prefix, place, bound, options, skip_place=skip_place)
-            if written != self._queue.written:
-                # As in `scan`.
-                continue
-            if found is None:
-                bits = bits + (1 if has_grown else 8) if bits else least_bits + 8
-                has_grown = False
-                yield None
-                continue
-            items, place, skip_place = found
-            has_grown = bits > 0
-            bits = bits - 1 if bits > least_bits + 1 else 0
-            for key, value in items:
-                yield key[1:], value
-            if not items and place < end:
-                yield None
+        byte = FAMILY_PREFIXES[family]
+        return self._scan().items_in_steps(byte + prefix, None if start is None else byte + start)
 
-    def _step(
-        self, prefix: bytes, place: bytes, bound: bytes, options: ReadOptions, *, skip_place: bool
-    ) -> tuple[list[tuple[bytes, bytes]], bytes, bool] | None:
-        """Some items, the next position and whether it was read; None if too many deleted keys precede the first."""
-        try:
-            items, is_last = self._chunk(prefix, place, _STEP_KEYS, options, reverse=False, skip_place=skip_place)
-        except _TooManySkippedError as stopped:
-            items, is_last = stopped.found, False
-            if not items:
-                return None
-        last = bound if is_last else items[-1][0]
-        if self._queue:
-            queued = self._with_queued(items, prefix, place, last, reverse=False, skip_place=skip_place)
-            # The bound belongs to the next step.
-            items = [(key, value) for key, value in queued if not is_last or key < bound]
-        return items, last, not is_last
-
-    def _with_queued(
-        self,
-        stored: list[tuple[bytes, bytes]],
-        prefix: bytes,
-        place: bytes,
-        last: bytes,
-        *,
-        reverse: bool,
-        skip_place: bool,
-    ) -> list[tuple[bytes, bytes]]:
-        """The items of a chunk from ``place`` to ``last``, including those of waiting batches."""
-        queued = self._queue.between(min(place, last), max(place, last))
-        merged: dict[bytes, bytes | None] = {**dict(stored), **queued}
-        return [
-            (key, value)
-            for key in sorted(merged, reverse=reverse)
-            if (value := merged[key]) is not None and key.startswith(prefix) and not (skip_place and key == place)
-        ]
-
-    def _chunk(
-        self, prefix: bytes, place: bytes, limit: int, bounds: ReadOptions, *, reverse: bool, skip_place: bool
-    ) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """Read up to `limit` items with `prefix` from `place` on; without `place` itself if `skip_place`.
-
-        Returns:
-            The items, fewer than the limit if they are large, and whether these were the last ones.
-
-        Raises:
-            _TooManySkippedError: The iterator stopped at the bound on deleted keys in `bounds`.
-
-        Rdict.items() would be faster but simply ends at a damaged block; an RdictIter has a status to check.
-        """
-        chunk: list[tuple[bytes, bytes]] = []
-        db = self._open_db()
-        try:
-            iterator: RdictIter = db.iter(bounds)
-            step = iterator.prev if reverse else iterator.next
-            if reverse:
-                iterator.seek_for_prev(place)
-            else:
-                iterator.seek(place)
-            if skip_place and iterator.valid() and iterator.key() == place:
-                step()
-            room_bytes = _CHUNK_BYTES
-            while iterator.valid():
-                key: bytes = iterator.key()
-                if not key.startswith(prefix):
-                    break
-                if len(chunk) >= limit or room_bytes <= 0:
-                    return chunk, False
-                value: bytes = iterator.value()
-                chunk.append((key, value))
-                room_bytes -= len(value)
-                step()
-            iterator.status()
-        except Exception as error:
-            if str(error).startswith(_SKIPPED_TOO_MANY):
-                raise _TooManySkippedError(chunk) from error
-            self._raise(error)
-        return chunk, True
+    def _scan(self) -> RocksScan:
+        # One for each scan: a part of this store that refers to it would keep it from being freed when it is dropped.
+        return RocksScan(self._open_db, self._queue, self._raise)
 
     def write(self, mutations: Mutations) -> None:
         db = self._writable_db()
@@ -452,26 +305,6 @@ def _identity(path: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-class _TooManySkippedError(Exception):
-    """An iterator stopped before it had skipped all deleted keys.
-
-    Attributes:
-        found: The items that it found before.
-    """
-
-    def __init__(self, found: list[tuple[bytes, bytes]]) -> None:
-        super().__init__()
-        self.found = found
-
-
-def _range_end(place: bytes, bits: int) -> bytes | None:
-    """The lowest key above all that share their first bits with a position; None if there is none."""
-    size_bytes = (bits + 7) // 8
-    unused = 8 * size_bytes - bits
-    number = (int.from_bytes(place[:size_bytes].ljust(size_bytes, b"\0")) >> unused) + 1
-    return None if number >> bits else (number << unused).to_bytes(size_bytes)
 
 
 def _prefixed(mutations: Mutations) -> Batch:

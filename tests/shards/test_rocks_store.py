@@ -15,7 +15,7 @@ import pytest
 from rocksdict import Options
 
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
-from shards.seams import rocks_store
+from shards.seams import rocks_scan, rocks_store
 from shards.seams.rocks_store import FAMILY_PREFIXES, RocksStore
 from shards.seams.store import Family, Mutations
 from tests.faults.disks import MIB, ext4, fill
@@ -256,8 +256,8 @@ def test_passing_over_many_deleted_keys_was_one_step(tmp_path: Path, monkeypatch
         assert [item[0] for item in steps if item is not None] == [keys[10_000], keys[-1]]
         # Each step passes over a number of versions that is bounded: two of each deleted key.
         passed_over = 2 * (len(keys) - (5_000 if start else 0))
-        assert steps.count(None) > passed_over / rocks_store._STEP_SKIPPED_KEYS
-    monkeypatch.setattr(rocks_store, "_STEP_SKIPPED_KEYS", 1 << 30)
+        assert steps.count(None) > passed_over / rocks_scan._STEP_SKIPPED_KEYS
+    monkeypatch.setattr(rocks_scan, "_STEP_SKIPPED_KEYS", 1 << 30)
     # Where nothing bounds a step, as before, there is no step without a key.
     assert None not in list(store.scan_in_steps(Family.STATE))
     store.close()
@@ -288,7 +288,7 @@ def test_a_step_of_a_scan_ends_with_its_bytes(tmp_path: Path, monkeypatch: pytes
     store = RocksStore(str(tmp_path / "store"))
     filled_up(store, range(20), bytes(MIB))
     largest = 0
-    read = store._chunk
+    read = rocks_scan.RocksScan._chunk
 
     def noted(*arguments: Any, **named: Any) -> tuple[list[tuple[bytes, bytes]], bool]:
         nonlocal largest
@@ -296,7 +296,7 @@ def test_a_step_of_a_scan_ends_with_its_bytes(tmp_path: Path, monkeypatch: pytes
         largest = max(largest, len(found[0]))
         return found
 
-    monkeypatch.setattr(store, "_chunk", noted)
+    monkeypatch.setattr(rocks_scan.RocksScan, "_chunk", noted)
     expected = [b"%06d" % number for number in range(20)]
     assert [key for key, _ in store.scan(Family.STATE)] == expected
     assert [key for key, _ in store.scan(Family.STATE, reverse=True)] == expected[::-1]
