@@ -160,6 +160,16 @@ class Permissions:
                 return allow
         return self._default
 
+    def may_except(self, action: Action, target: str) -> bool:
+        """Whether it may do an action with the topics that match a filter, except for some that rules deny.
+
+        Rules whose filter covers only a part of the topics decide nothing here: the caller has to ask `may` for each.
+        """
+        for allow, filters in self._rules[action]:
+            if any(covers(each, target) for each in filters):
+                return allow
+        return self._default
+
     def _decide(self, rules: list[tuple[bool, tuple[str, ...]]], target: str, *, of_one: bool) -> bool:
         for allow, filters in rules:
             applies = matches if of_one else covers if allow else overlap

@@ -66,7 +66,13 @@ class Access(Protocol):
         """Whether the client may publish to a topic. For a delayed message it is the topic inside ``$delayed/...``."""
 
     def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
-        """Whether the client may subscribe to a filter. For a shared subscription or a replay, the filter inside it."""
+        """Whether the client may have all topics of a filter.
+
+        For a shared subscription or a replay, it is the filter inside it.
+        """
+
+    def may_subscribe_except(self, principal: Principal, topic_filter: str) -> bool:
+        """Whether the client may subscribe to a filter if it does not get the topics of it that are denied to it."""
 
 
 class AllowAll:
@@ -95,4 +101,7 @@ class AllowAll:
         return True
 
     def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
+        return True
+
+    def may_subscribe_except(self, principal: Principal, topic_filter: str) -> bool:
         return True

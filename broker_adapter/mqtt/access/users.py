@@ -98,8 +98,12 @@ class AccessControl:
         return self._rules.permissions_of(principal).may(Action.APPEND, topic)
 
     def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
-        """Whether the client may subscribe to a filter."""
+        """Whether the client may have all topics of a filter."""
         return self._rules.permissions_of(principal).may(Action.SUBSCRIBE, topic_filter)
+
+    def may_subscribe_except(self, principal: Principal, topic_filter: str) -> bool:
+        """Whether the client may subscribe to a filter if it does not get the topics of it that are denied to it."""
+        return self._rules.permissions_of(principal).may_except(Action.SUBSCRIBE, topic_filter)
 
     def may_administer(self, principal: Principal) -> bool:
         """Whether the client may see and change the rules that all brokers share. An anonymous client may not."""

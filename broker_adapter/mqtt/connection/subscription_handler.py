@@ -107,6 +107,7 @@ class SubscriptionHandler:
         self._is_working = False
         self._progress = trio.lowlevel.ParkingLot()
         self._replays: dict[str, str] = {}
+        self._has_narrowed = False
 
     @property
     def has_room(self) -> bool:
@@ -171,11 +172,7 @@ class SubscriptionHandler:
     async def _end_denied(self) -> None:
         """End subscriptions that are not allowed to the client: the rules or the user changed since they were made."""
         requests = {text: parse_filter(text) for text in self._session.subscriptions}
-        denied = {
-            text: request
-            for text, request in requests.items()
-            if not self._access.may_subscribe(self._principal, request.topic_filter)
-        }
+        denied = {text: request for text, request in requests.items() if not self._is_allowed(request)}
         for text, request in denied.items():
             del self._session.subscriptions[text]
             self._sender.forget_retained(text)
@@ -183,15 +180,33 @@ class SubscriptionHandler:
                 await self._sessions.leave_share(self._session, request.group, request.topic_filter)
         if denied:
             await self._sessions.save_subscriptions(self._session)
+        self._check_topics()
+
+    def _is_allowed(self, request: FilterRequest) -> bool:
+        """Whether the rules allow a subscription, of which denied topics are left out at delivery.
+
+        A shared one must be allowed as a whole: a message that is left out for one member would reach no other.
+        """
+        is_asked = self._access.may_subscribe if request.group else self._access.may_subscribe_except
+        return is_asked(self._principal, request.topic_filter)
+
+    def _check_topics(self) -> None:
+        """Have each message checked if the rules deny some topics of a subscription or replay."""
+        requests = [parse_filter(text) for text in (*self._session.subscriptions, *self._replays)]
+        self._sender.checks_topics = self._has_narrowed or not all(
+            self._access.may_subscribe(self._principal, request.topic_filter) for request in requests
+        )
 
     async def _narrow(self) -> None:
-        filters = {text: parse_filter(text).topic_filter for text in self._session.subscriptions}
-        filters.update(self._replays)
-        denied = [text for text, one in filters.items() if not self._access.may_subscribe(self._principal, one)]
+        texts = {*self._session.subscriptions, *self._replays}
+        denied = [text for text in texts if not self._is_allowed(parse_filter(text))]
         for text in denied:
             await self._end(text)
         if denied:
+            # Messages of these may wait in the inbox, so from now on each one is checked.
+            self._has_narrowed = True
             await self._sessions.save_subscriptions(self._session)
+        self._check_topics()
 
     # SUBSCRIBE
 
@@ -232,8 +247,10 @@ class SubscriptionHandler:
         if replay_from is not None and request.replay_from is None:
             request = attrs.evolve(request, replay_from=replay_from)
         topic_filter = request.topic_filter
-        if not self._access.may_subscribe(self._principal, topic_filter):
+        if not self._is_allowed(request):
             raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{shown(topic_filter)} is not allowed")
+        if not self._access.may_subscribe(self._principal, topic_filter):
+            self._sender.checks_topics = True
         subscriptions = self._session.subscriptions
         is_new = text not in subscriptions
         if is_new and len(subscriptions) + len(self._replays) >= self._limits.max_subscriptions:
