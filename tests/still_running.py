@@ -1,4 +1,4 @@
-"""Says which tests have been running for minutes, so that a run that hangs or is cut off tells where it was."""
+"""Says which tests have been running for minutes, so that a run that hangs or is cut off shows where it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tests are given to workers, with workers that are simulated: what each is told, and when it may begin a test."""
+"""How tests are given to workers, with workers that are simulated: what each gets, and when it may begin a test."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def flood(sock: socket.socket, part: bytes, most_bytes: int, *, patience_s: floa
 
 
 def reason_of_end(sock: socket.socket) -> str:
-    """The error that the server tells before it closes; empty if it just closes."""
+    """The error that the server sends before it closes; empty if it only closes."""
     parser = FrameParser(64 << 20)
     reason = ""
     with contextlib.suppress(ConnectionError):

@@ -153,7 +153,7 @@ def test_a_websocket_message_over_the_limit_is_cut_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("subprotocol", ["", "journal-json.v1"])
 def test_a_websocket_that_has_not_said_hello_holds_no_more_than_a_hello(tmp_path: Path, subprotocol: str) -> None:
-    """A hundred strangers that each begin a message of the largest size: what they sent is 200 MiB."""
+    """A hundred unknown clients each begin a message of the largest size: together they sent 200 MiB."""
     begun = fragment(bytes(FRAME_BYTES - 1), opcode=1 if subprotocol else 2)[:-1]
     with scene(tmp_path / "data") as found, contextlib.ExitStack() as stack:
         made = [stack.enter_context(upgraded(found.server.ports["websocket"], subprotocol)) for _ in range(100)]

@@ -1,4 +1,4 @@
-"""Who a peer is by its token or certificate, and that nobody keeps another from showing it."""
+"""Which user a peer is, by its token or certificate, and that no client prevents another from logging in."""
 
 from __future__ import annotations
 

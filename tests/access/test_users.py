@@ -51,7 +51,7 @@ def test_a_hash_does_not_show_itself_in_messages() -> None:
 
 @pytest.mark.parametrize("cost", [Cost(), Cost(n=1 << 10), Cost(n=1 << 5, r=4, p=2)])
 def test_a_name_that_does_not_exist_costs_as_much_as_one_that_does(monkeypatch: pytest.MonkeyPatch, cost: Cost) -> None:
-    """How long it takes must not tell who there is. The work is compared: time on a busy machine proves nothing."""
+    """The time must not show which users exist. The work is compared: time on a busy machine proves nothing."""
     users = Users({name: PasswordHash.of(b"secret", cost) for name in ("there", "too")})
     scrypt = hashlib.scrypt
 
@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_way_out(tmp_path: Path) ->
 
 
 def test_a_file_in_no_directory_is_named_itself(tmp_path: Path) -> None:
-    """The name of the file beside it, which would have been renamed, was told."""
+    """The message named the temporary file beside it."""
     path = tmp_path / "none" / "users"
     with pytest.raises(ConfigurationError, match=f"^{path} cannot be written: No such file or directory; create the"):
         write_user(str(path), "anna", PasswordHash.of(b"secret"))

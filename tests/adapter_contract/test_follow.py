@@ -24,7 +24,7 @@ MEMORY = ShardConfig(mode=Mode.MEMORY)
 
 @attrs.define
 class Seen:
-    """What a feed gave: (shard, record) of each, and how many it had given when it told how far it was."""
+    """What a feed gave: (shard, record) of each, and how many it had given when it reported its position."""
 
     records: list[tuple[str, StoredRecord | Gap]] = attrs.Factory(list)
     told: list[tuple[int, int]] = attrs.Factory(list)
@@ -355,7 +355,7 @@ class Follower:
 
     Attributes:
         ended: The feed came to its end.
-        has_left: The feed has none, and heard enough.
+        has_left: The feed has no records, and its position is high enough.
     """
 
     topic_filter: str
@@ -368,7 +368,7 @@ class Follower:
 
     @property
     def wanted_lsn(self) -> int:
-        """It waits at least until it hears of this lsn."""
+        """It waits at least until this lsn is reported."""
         return self.start_lsn + 1 if self.until_lsn is None else self.until_lsn
 
 

@@ -122,7 +122,7 @@ async def test_giving_up_waiting_for_stored_records_loses_none(opening: Opening)
         await adapter.create_shard("s")
         for number in range(20):
             await adapter.append("s", [b"%d" % number])
-    # What lies in files only is read by a thread; the consumer is cancelled at every step of that.
+    # What is in files only is read by a thread; the consumer is cancelled at every step of that.
     async with opening() as adapter, adapter.subscribe("s", Start.earliest(), credit_bytes=1) as subscription:
         found: list[bytes] = []
         for steps in range(30):

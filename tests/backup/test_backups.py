@@ -154,7 +154,7 @@ def interrupt_after(patch: pytest.MonkeyPatch, calls: int, name: str, where: typ
 
 
 def fail_once(patch: pytest.MonkeyPatch) -> None:
-    """Let the next sync of everything fail, as the kernel tells of a failed write back: once."""
+    """Let the next sync of everything fail, as the kernel reports a failed write back: once."""
     genuine = OsDirectory.sync_all
     left = 1
 

@@ -31,7 +31,7 @@ VALUES = [b"one" * 3000, b"two" * 3000, b"three" * 3000]
 
 
 class WatchedDirectory(SimulatedDirectory):
-    """A directory that is told of a failed write back while it is open, once."""
+    """A directory that gets the error of a failed write back while it is open, once."""
 
     error = False
 
@@ -43,7 +43,7 @@ class WatchedDirectory(SimulatedDirectory):
 
 
 class WritingBack(SimulatedFileSystem):
-    """A file system whose kernel may fail to write back, and tells whatever is open at that moment."""
+    """A file system whose kernel may fail to write back, and reports that to the files that are open at that moment."""
 
     directory: WatchedDirectory | None = None
 

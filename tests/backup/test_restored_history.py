@@ -191,7 +191,7 @@ async def test_a_restored_node_that_is_restored_again_remembers_both() -> None:
 
 
 async def test_readers_of_a_shard_see_from_which_offset_its_history_may_differ() -> None:
-    """Offsets above the backup are given to other records, and nothing told a reader that had been further."""
+    """Offsets above the backup are given to other records, and a reader that had been further did not notice."""
     files, _ = await originals(SimulatedFileSystem(), crash=True)
     async with opened(files, DATA) as engine:
         assert engine.parts.table.by_name("file").info(with_segments=False).restored_offset is None

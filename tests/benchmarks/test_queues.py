@@ -1,4 +1,4 @@
-"""The load on cache queues: a queue that holds less than it should, or rows that nobody counts, would look fast."""
+"""The load on cache queues: a queue that holds less than it should, or rows that are not counted, would look fast."""
 
 from __future__ import annotations
 

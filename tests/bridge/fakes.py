@@ -1,4 +1,4 @@
-"""A sink in memory that fails as it is told: the far end of a bridge whose driver is under test.
+"""A sink in memory that fails on request: the target of a bridge whose driver is tested.
 
 It is a whole sink, with position and epochs if wanted; what it cannot show is a network. The real ones are in
 ``tests/sinks``, and behind whole brokers in ``tests/bridge/outages``.
@@ -42,10 +42,10 @@ class Shelf:
         epoch: The highest that was seen.
         is_out: Nothing is taken.
         takes_before_failing: So many more batches are taken; then it is out.
-        half_taken: When it goes out, the batch under way is taken all the same if it may be, and nobody is told.
+        half_taken: When it goes out, the batch under way may still be taken, without a reply.
         refuses: Tells a payload that is refused.
-        names_rows: A refusal tells which row it was, and the others are taken.
-        names_culprit: A refusal of a batch as a whole tells which row is to blame.
+        names_rows: A refusal shows which row it was, and the others are taken.
+        names_culprit: A refusal of a batch as a whole shows which row is to blame.
         breaks_over: Tells a payload over which the shelf breaks: an outage, each time that it is in a batch.
         refusal_count: Batches that were refused as a whole; what was under way behind them is not taken.
         raises: Makes the error that each write raises, if it is not None: one that no sink may raise, for instance.

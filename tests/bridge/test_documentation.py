@@ -1,4 +1,4 @@
-"""docs/bridges.md tells of the sources, metrics and settings that there are."""
+"""docs/bridges.md documents all sources, metrics and settings."""
 
 from __future__ import annotations
 

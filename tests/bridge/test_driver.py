@@ -152,7 +152,7 @@ async def test_what_a_sink_refuses_is_set_aside_with_the_reason_and_all_else_arr
 async def test_what_is_refused_is_set_aside_before_the_sinks_position_passes_it(
     store: StorageAdapter, autojump_clock: MockClock, write_count: int
 ) -> None:
-    """However far the sink came when it went out without a word: nobody would look behind its position again."""
+    """However far the sink came when it went out without a word: no reader would look behind its position again."""
     poison = (b"3", b"8", b"15")
     shelf = Shelf(
         takes_before_failing=write_count,

@@ -1,4 +1,4 @@
-"""A backlog lies on the disk: neither the server nor the bridge's driver holds more of it than their settings say.
+"""A backlog is on the disk: neither the server nor the bridge's driver holds more of it than their settings say.
 
 Both are real processes, and what counts is the most memory that the kernel has seen each of them use, while the sink is
 out and the queue fills, and while it drains.

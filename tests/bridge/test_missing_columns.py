@@ -1,4 +1,4 @@
-"""A payload that lacks a column: a dead letter, or the column's default; never a NULL that nobody asked for.
+"""A payload that lacks a column: a dead letter, or the column's default; never an unexpected NULL.
 
 A real server, a real broker that drives the bridge, MQTT clients, and PostgreSQL.
 """

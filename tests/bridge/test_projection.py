@@ -1,4 +1,4 @@
-"""Which part of a message becomes which column. A header that nobody meant for us once ended the driver."""
+"""Which part of a message becomes which column. A header of another program once ended the driver."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ NOTHING_THERE = [b"22.5", b"[]", b"{}", b'"text"', b"null", b'{"values": {"value
 def test_a_payload_that_does_not_yield_a_column_makes_no_row_unless_there_is_a_default(
     source: str, payload: bytes
 ) -> None:
-    """A bridge once wrote NULL for it, and nobody was told."""
+    """A bridge once wrote NULL for it, without a message."""
     record = StoredRecord(0, 0, 0, payload)
     with pytest.raises(ProjectionError, match="has nothing at"):
         Projection({"x": source}).row(record)

@@ -36,7 +36,7 @@ async def store() -> AsyncIterator[StorageAdapter]:
 async def test_an_error_that_a_sink_may_not_raise_ends_neither_the_bridge_nor_the_broker(
     store: StorageAdapter, autojump_clock: MockClock, error: Callable[[], Exception], max_in_flight: int
 ) -> None:
-    """A reply that nobody had thought of ended the whole broker, and again after each restart."""
+    """An unexpected reply ended the whole broker, and again after each restart."""
     broken, well = Shelf(raises=error, max_in_flight=max_in_flight), Shelf()
     specs = [spec_for(broken), spec_for(well, name="well")]
     await put(store, 0, 30)
@@ -60,7 +60,7 @@ async def test_an_error_that_a_sink_may_not_raise_ends_neither_the_bridge_nor_th
 async def test_a_sink_that_cannot_be_opened_any_more_ends_nothing_either(
     store: StorageAdapter, autojump_clock: MockClock
 ) -> None:
-    """A missing file of certificates was told in the log alone, and the queue looked as if it were just starting."""
+    """A missing file of certificates was only logged, and the queue looked as if it were just starting."""
     shelf = Shelf()
     async with trio.open_nursery() as nursery:
         await nursery.start(Bridges(store, [spec_for(shelf)], "here").run)

@@ -1,4 +1,4 @@
-"""docs/cache-queues.md tells of the settings, counts and commands that there are."""
+"""docs/cache-queues.md documents all settings, counts and commands."""
 
 from __future__ import annotations
 

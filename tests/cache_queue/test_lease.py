@@ -29,7 +29,7 @@ class Candidates:
     Attributes:
         holders: Those who believe that they hold the lease.
         epochs: Of all grants, in their order.
-        lost: Names of those who were told that they had lost it.
+        lost: Names of those that got the error that they had lost it.
     """
 
     store: StorageAdapter

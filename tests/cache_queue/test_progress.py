@@ -1,4 +1,4 @@
-"""How far a queue is done with, when its shard lies in memory and loses offsets that no record ever had."""
+"""How far a queue is done with, when its shard is in memory and loses offsets that no record ever had."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_was_lost_is_what_had_been_put_in() -> None:
     tracker.look(info, 0)
     assert tracker.known is not None
     assert left_behind(info, Progress(1), [tracker.known]) == Counts(lost=10, purged=2)
-    # A second crash, whose gap lies behind the first one without anything between.
+    # A second crash, whose gap is behind the first one without anything between.
     info = shard(0, 2 * RESERVED + 3)
     tracker.look(info, 0)
     assert tracker.known is not None

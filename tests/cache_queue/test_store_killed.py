@@ -120,7 +120,7 @@ async def test_a_queue_in_memory_is_empty_after_a_kill_and_every_record_is_in_on
 
 @pytest.mark.slow("kills servers")
 async def test_a_writer_that_dies_with_the_store_has_counted_what_it_put_in(tmp_path: Path) -> None:
-    """What it told at its last look counts: here that was after the last record."""
+    """What it counted at its last look applies: here that was after the last record."""
     settings = QueueSettings(mode=QueueMode.MEMORY)
     async with killable(tmp_path) as store:
         async with writing(store, settings) as writer:

@@ -96,7 +96,7 @@ def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
 def test_every_form_has_a_golden_file_that_is_looked_at() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == set(SAMPLES)
     forms = {value for value in vars(stored).values() if isinstance(value, type) and issubclass(value, msgspec.Struct)}
-    # Counts lie in a status.
+    # Counts are in a status.
     assert {type(sample) for sample in SAMPLES.values()} | {Counts, msgspec.Struct} >= forms
 
 

@@ -254,7 +254,7 @@ async def test_an_error_that_no_rule_names_ends_no_writer(adapter: StorageAdapte
 async def test_a_writer_goes_by_the_settings_that_the_queue_was_given_last(
     adapter: StorageAdapter, overflow: Overflow
 ) -> None:
-    """A broker that still had the old settings set the mode back, so that what was acknowledged lay in memory again."""
+    """A broker that still had the old settings set the mode back, so that acknowledged records were in memory again."""
     before = QueueSettings(mode=QueueMode.HYBRID, max_records=20)
     after = QueueSettings(mode=QueueMode.FILE, max_records=40, overflow=overflow)
     async with writing(adapter, before, "old") as writer:

@@ -1,4 +1,4 @@
-"""`journal append` while the server takes nothing: it says what it waits for, and ends when it was told to."""
+"""`journal append` while the server takes nothing: it says what it waits for, and ends at its time limit."""
 
 from __future__ import annotations
 

@@ -34,6 +34,6 @@ ACTIVE = segment(SegmentKind.LOG, 25, 40, closed=False)
 def test_what_was_appended_since_is_not_called_sealed(
     segments: tuple[SegmentInfo, ...], converts: bool, expected: str
 ) -> None:
-    """It told the end of the shard, where records were that no Parquet file had."""
+    """It named the end of the shard, where records were that no Parquet file had."""
     info = ShardInfo("s", 1, ShardConfig(), 0, 0, 40, 1, 1, segments)
     assert outcome_for_people(info, converts=converts) == f"s: {expected}"

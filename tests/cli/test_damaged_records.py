@@ -61,7 +61,7 @@ def test_damage_is_reported_with_shard_offsets_and_file(damaged: Server) -> None
         assert "`journal check DIR`" in said
         assert "`journal restore`" in said
         assert "`journal read plant/a --from 1300` continues after it" in said
-        # What lies before the damage is shown.
+        # What is before the damage is shown.
         assert len(done.stdout.splitlines()) == 1200
     rest = run("read", "plant/a", "--from", "1300", "--server", damaged.address)
     assert rest.stdout.splitlines() == LINES[1300:]
@@ -71,7 +71,7 @@ def test_damage_is_reported_with_shard_offsets_and_file(damaged: Server) -> None
 
 @pytest.mark.slow("starts servers and commands")
 def test_a_batch_whose_place_is_damaged_is_reported_with_its_first_offset(stored: Path, tmp_path: Path) -> None:
-    """Where the offsets themselves are damaged, none is told that may be wrong."""
+    """Where the offsets themselves are damaged, the message has none that may be wrong."""
     shutil.copytree(stored, tmp_path / "copy")
     [log] = (tmp_path / "copy" / "data").glob("log/*/*.log")
     content = bytearray(log.read_bytes())

@@ -292,7 +292,7 @@ class FakeServer:
             await trio.aclose_forcefully(stream)
 
     async def kill_connections(self) -> None:
-        """Close every connection, with whatever lies unsent in it."""
+        """Close every connection, with whatever is unsent in it."""
         for session in list(self.sessions):
             session.acks.clear()
             await trio.aclose_forcefully(session.stream)

@@ -1,4 +1,4 @@
-"""From one text to a server, a user and where the secrets lie; and no secret in what is said of it."""
+"""An address names a server, a user and files with secrets; messages about it show no secret."""
 
 from __future__ import annotations
 

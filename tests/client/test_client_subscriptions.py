@@ -90,7 +90,7 @@ async def test_latest_does_not_skip_what_came_while_disconnected() -> None:
 
 
 async def test_latest_of_a_shard_began_again_when_the_connection_was_lost_before_its_offset_was_known() -> None:
-    """The caller had been told that the subscription stands: what came meanwhile was skipped."""
+    """The caller had got the acknowledgement of the subscription: records that came meanwhile were skipped."""
     subscription = Subscription(1, Start.latest(), shard="a", topic_filter=None, group=None, credit_bytes=1000)
 
     def asked() -> tuple[str, int]:
@@ -167,7 +167,7 @@ async def test_deleted_shard_ends_its_subscription() -> None:
 
 
 async def test_damaged_shard_does_not_end_a_filter(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told in the log, once for all subscriptions: brokers followed filters and never said what they lacked."""
+    """It is logged, once for all subscriptions: brokers followed filters and never said what they lacked."""
     async with FakeServer().running() as server, open_client(server.address) as client:
         server.create("x/a")
         server.create("x/b")

@@ -129,7 +129,7 @@ class Simulation:
         return True
 
     def lose_connection(self, served: int) -> None:
-        """The server still carries out some of what is on its way; nobody hears of it."""
+        """The server still carries out some requests that were sent; their replies are lost."""
         for _ in range(served):
             self.serve()
         self.requests.clear()

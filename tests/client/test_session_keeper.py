@@ -1,4 +1,4 @@
-"""When a client connects again: what failed before a session stood does not delay what comes after that session."""
+"""When a client connects again: failures before a session was established do not delay a reconnect after it."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ async def test_a_check_that_fails_is_made_again_over_the_next_connection() -> No
 
 @pytest.mark.parametrize("was_stored", [False, True])
 async def test_withdrawn_appends_are_not_sent_again_and_those_behind_them_are_stored_once(was_stored: bool) -> None:
-    """What shared a batch with a withdrawn append cannot be sent without it: its caller is told that nobody knows."""
+    """Appends that shared a batch with a withdrawn one cannot be sent without it: their outcome is unknown."""
     async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
         shard = server.create("a")
         await client.append("a", [b"before"])

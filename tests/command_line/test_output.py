@@ -87,7 +87,7 @@ def test_an_output_that_takes_nothing_is_named() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_tables_for_a_reader_that_is_gone_end_as_lines_do(count: int) -> None:
-    """Rich ended the program with a status of its own, which was told as an internal error."""
+    """Rich ended the program with a status of its own, which was reported as an internal error."""
     program = (
         "import sys; from command_line.boundary import run_guarded;"
         "from command_line.output import Table, write_tables;"

@@ -1,4 +1,4 @@
-"""What the three programs have in common: help that is complete, and wrong usage told in one line."""
+"""What the three programs have in common: help that is complete, and wrong usage reported in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration files and documents of an installation: printed by the programs, found where they lie."""
+"""The configuration files and documents of an installation: printed by the programs, found where they are."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class Chromium:
     """A running browser process.
 
     Attributes:
-        port: Where it is told what to do, on this machine.
+        port: The port of its remote control, on this machine.
         path: Of the WebSocket there.
     """
 

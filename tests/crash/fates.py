@@ -121,7 +121,7 @@ class Evict:
 
 @attrs.frozen
 class LosePages:
-    """The kernel fails to write back what is not synced, and no process that runs later is told of it."""
+    """The kernel fails to write back what is not synced, and no later process gets the error."""
 
 
 @attrs.frozen

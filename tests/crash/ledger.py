@@ -1,6 +1,6 @@
 """What a client knows: everything it asked for and what was acknowledged. It says whether a store kept its promises.
 
-Values are unique, so a record that is read back tells which append it belongs to. What was asked for but not
+Values are unique, so a record that is read back shows which append it belongs to. What was asked for but not
 acknowledged may be there or not, but only as a whole, once, and in its place.
 """
 
@@ -13,7 +13,7 @@ from shards.model import AckLevel, Cursor, ProducerIdentity, StateValue
 
 
 class BrokenPromiseError(AssertionError):
-    """The store does not hold what it acknowledged, or holds what nobody asked for."""
+    """The store does not hold what it acknowledged, or holds what was not appended."""
 
 
 def require(holds: bool, what: str, *values: object) -> None:

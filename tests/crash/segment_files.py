@@ -57,7 +57,7 @@ def _compare(engine: Engine, files: FileSystem, data: str) -> None:
 
 
 def refers_to(engine: Engine, path: str) -> bool:
-    """Whether a segment of any shard lies in this file. A stopped shard may: not all of its segments are known."""
+    """Whether a segment of any shard is in this file. A stopped shard may: not all of its segments are known."""
     shards = map(engine.parts.table.by_name, engine.parts.table.catalogue.matching("#"))
     return any(
         shard.damage

@@ -1,7 +1,7 @@
 """Runs sequences of failures over one simulated machine, and checks after each start that every promise is kept.
 
 `run_sequence` is what a torture run calls in a loop: one seed, one sequence, the same outcome every time. A sequence
-that breaks a promise raises `SequenceFailedError`, which tells the seed and all that happened, in order;
+that breaks a promise raises `SequenceFailedError`, which has the seed and all that happened, in order;
 `run_fates` runs such a list again.
 """
 
@@ -243,7 +243,7 @@ class Machine:
         if what in DIRECTORIES and self.ledger.has_acknowledged:
             require(not is_open, "a start takes an empty directory for its own", vanished.path, refusal)
         if refusal:
-            # The next journal file may be what is named: it tells that one before it is missing.
+            # The next journal file may be what is named: it shows that one before it is missing.
             named = vanished.path if what in DIRECTORIES else posixpath.dirname(vanished.path)
             require(named in refusal, "a refusal does not name what is missing", vanished.path, refusal)
         # A segment file that the replay of the journal made superfluous was to be removed, and counts as removed.

@@ -68,7 +68,7 @@ async def append_together(
     note: Callable[[int, Appended], None],
     ack: AckLevel = AckLevel.DEFAULT,
 ) -> None:
-    """Append batches as frames that lie back to back in one receive buffer; the acknowledgements go to `note`."""
+    """Append batches as frames that are back to back in one receive buffer; the acknowledgements go to `note`."""
     await engine.parts.checkpointer.wait_for_room()
     frames = [build_append(number, 0, batch, ack_level=ack) for number, batch in enumerate(batches)]
     sink = _Waiters(len(batches), note)

@@ -166,7 +166,7 @@ class ShardModel:
     """What a shard is to have.
 
     Attributes:
-        cuts: Where the mode was changed and where starts found the end: two gaps that lie side by side meet there.
+        cuts: Where the mode was changed and where starts found the end: two gaps that are side by side meet there.
     """
 
     mode: Mode

@@ -121,7 +121,7 @@ def test_two_fates_after_one_another(names: tuple[str, ...]) -> None:
 @pytest.mark.slow("sequences of crashes")
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_relies_on_pages_that_were_not_written_back_between_two_lives(seed: int) -> None:
-    """A write error that the kernel reports while no server runs is seen by nobody; later syncs succeed without it."""
+    """A write error that the kernel reports while no server runs is lost; later syncs succeed without it."""
     rng = random.Random(seed)
     listed: list[Fate] = []
     for fate in fates.random_fates(rng, 6):

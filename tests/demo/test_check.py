@@ -147,7 +147,7 @@ def test_a_publish_without_an_answer_is_reported() -> None:
 
 
 def memory(**changes: Any) -> TopicEvidence:
-    """Of three messages the first two went with the server, one of which nobody had received."""
+    """Of three messages the first two went with the server, one of which no subscriber had received."""
     there = Seen(received=received(0, 2))
     return evidence(
         1,

@@ -1,4 +1,4 @@
-"""The outcome of a run and what is told of it."""
+"""The outcome of a run and the report about it."""
 
 from __future__ import annotations
 

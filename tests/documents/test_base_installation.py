@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
 def test_what_a_program_says_to_install_is_all_that_it_lacks(
     program: str, works: str, wheels: Path, tmp_path: Path
 ) -> None:
-    """Of a wheel nobody can say `pip install 'journal-engine[server]'`. pip installs it, in half a minute.
+    """A user of a wheel cannot run `pip install 'journal-engine[server]'`. pip installs it, in half a minute.
 
     Each program has a machine of its own: what one of them asks for is enough for the other.
     """

@@ -1,4 +1,4 @@
-"""System calls of a real process that fail as told, by strace."""
+"""System calls of a real process that fail as configured, by strace."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ PARTS = ["journal", "log", "state"]
 
 @asynccontextmanager
 async def on_a_disk_of_its_own(tmp_path: Path, part: str) -> AsyncIterator[tuple[str, Path]]:
-    """A data directory a part of which lies in a file system of 40 MiB: (the directory, a file to fill that up)."""
+    """A data directory a part of which is in a file system of 40 MiB: (the directory, a file to fill that up)."""
     data = tmp_path / "data"
     async with open_engine(str(data), CONFIG):
         pass

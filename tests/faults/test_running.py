@@ -1,4 +1,4 @@
-"""Faults while a server runs: a disk that fails or fills up, memory that runs out, and being told to stop."""
+"""Faults while a server runs: a disk that fails or fills up, memory that runs out, and a stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is told to stop before it is ready ends in order, quickly, and the next start finds everything."""
+"""A server that is stopped before it is ready ends in order, quickly, and the next start finds everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file system of a few files that lie in memory and are only read: much quicker to make than a simulated one."""
+"""A file system of a few files that are in memory and are only read: much quicker to make than a simulated one."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Target:
         name: Of the command line, and of the directory of its cases.
         run: Runs one input; its docstring states the invariant.
         seeds: Makes good inputs to begin with.
-        repair: Makes checksums and sizes of a changed input right again, so that what lies behind them is reached.
+        repair: Makes checksums and sizes of a changed input right again, so that what is behind them is reached.
         tokens: Byte strings that mean something in the format.
         max_input_bytes: Longest input that a fuzzer makes.
         max_cpu_s: Bound on the processor time of one input.
@@ -96,7 +96,7 @@ def run_measured(target: Target, data: bytes) -> None:
 
 
 def _processor_time_s(target: Target, data: bytes) -> float:
-    """The least of some runs: a virtual machine that stood still counts that time as the process's."""
+    """The least of some runs: a virtual machine that was paused counts that time as the process's."""
     least_s = math.inf
     for _ in range(RUNS_OF_SLOW_INPUT):
         began_s = time.process_time()

@@ -1,4 +1,4 @@
-"""A short run of every target with inputs of a fresh seed, which a failure tells: `FUZZ_SEED=... pytest ...`."""
+"""A short run of every target with inputs of a new seed, which a failure names: `FUZZ_SEED=... pytest ...`."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ async def test_a_directory_of_a_newer_program_is_refused() -> None:
 
 
 async def test_a_payload_that_holds_batches_of_its_shard_is_not_taken_for_them() -> None:
-    """A copy of the log lies in a record, and the batch that holds it is damaged."""
+    """A copy of the log is in a record, and the batch that holds it is damaged."""
     files = SimulatedFileSystem()
     async with open_simulated(files, config(journal_file_bytes=1 << 20)) as engine:
         await engine.create_shard("plant/line", ShardConfig())

@@ -1,4 +1,4 @@
-"""Shards that were opened and are not used are closed again, and nobody notices."""
+"""Shards that were opened and are not used are closed again, without an effect for clients."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_nothing_changes_by_being_closed(history: list[tuple[str, int]]) -
                     cursors.pop(name, None)
                     memory.discard(name)
                 if memory:
-                    # What lies in memory is lost with a restart: not what this is about.
+                    # What is in memory is lost with a restart: not what this is about.
                     for each in sorted(memory):
                         await engine.set_mode(each, Mode.FILE)
                     memory.clear()

@@ -53,7 +53,7 @@ def _state_in(stat: Path) -> str:
 
 
 async def test_an_interrupted_wait_for_work_ended_the_disk_thread() -> None:
-    """No append was ever answered again, and the server did not stop: nobody was told that the thread had ended."""
+    """No append was ever answered again, and the server did not stop: the end of the thread was not reported."""
     disk = DiskThread(NAME)
     done = trio.Event()
 

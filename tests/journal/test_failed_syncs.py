@@ -143,7 +143,7 @@ async def test_a_write_that_finds_no_space_is_repeated_when_there_is_some(number
 
 
 class ForgetfulFile(SimulatedFile):
-    """A file whose error of a background write is told once, to descriptors that were open when it happened."""
+    """A file whose error of a background write is reported once, to descriptors that were open when it happened."""
 
     error = False
     name = ""
@@ -166,7 +166,7 @@ class ForgetfulDirectory(SimulatedDirectory):
 
 
 class ForgetfulFiles(SimulatedFileSystem):
-    """A kernel that can fail to write dirty pages back, and evicts the inodes of files that nobody has open."""
+    """A kernel that can fail to write dirty pages back, and evicts the inodes of files that are not open."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -153,7 +153,7 @@ async def test_a_record_makes_a_group_look_at_its_shard_and_at_no_other(
 async def test_a_member_comes_and_goes_without_a_look_at_every_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every shard of a group was told of a member in one step: with 20,000 shards nobody else was served for 1.7 s."""
+    """Each shard of a group was notified of a member in one step: 20,000 shards delayed all clients for 1.7 s."""
     async with shards_of(tmp_path) as engine:
         first = Consumer(engine)
         await first.join(topic_filter="s/#")
@@ -317,7 +317,7 @@ async def test_a_group_name_that_leaves_no_room_for_its_cursor_is_refused(tmp_pa
 
 
 async def test_a_group_that_meets_a_missing_file_says_so_and_the_shard_takes_appends(tmp_path: Path) -> None:
-    """What is appended lies in the journal until the file is back: it is never written behind a hole."""
+    """What is appended is in the journal until the file is back: it is never written behind a hole."""
     log = tmp_path / "data/log/01/0000000000000001-00000000000000000000.log"
     with pytest.raises(CorruptionError, match="put the file back"):
         await _meet_a_missing_file(tmp_path, log)

@@ -1,4 +1,4 @@
-"""The log: one line an event, no flood, and nobody writes lines into it that are not his."""
+"""The log: one line an event, no flood, and no client can forge lines in it."""
 
 from __future__ import annotations
 

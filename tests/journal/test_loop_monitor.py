@@ -12,7 +12,7 @@ from journal.telemetry.loop_monitor import LONG_S, LoopMonitor
 
 
 async def test_one_long_step_between_two_samples_of_the_pulse_is_seen() -> None:
-    """A step of 60 ms lay between two samples, ten times a second, and no metric told of it."""
+    """A step of 60 ms was between two samples, ten times a second, and no metric showed it."""
     monitor = LoopMonitor()
     trio.lowlevel.add_instrument(monitor)
     try:

@@ -101,7 +101,7 @@ async def test_a_missing_part_is_refused_by_name(
 
 
 async def test_a_missing_newest_file_is_refused_when_the_file_before_it_leads_to_no_other() -> None:
-    """A start goes on in a new file; nothing in the older files tells of it, but the views do."""
+    """A start continues in a new file, which the views record and the older files do not."""
     files = await used_directory()
     async with open_simulated(files, SMALL) as engine:
         await append(engine, "s", b"last")

@@ -49,7 +49,7 @@ async def shown(engine: Engine, lsn: int) -> list[Shown]:
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 async def test_the_loss_of_a_memory_shard_was_silent_for_a_reader_by_lsn(checkpointed: bool) -> None:
-    """It went on with the first record behind the gap, and was not told that there was one."""
+    """It went on with the first record behind the gap, and did not get the gap."""
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
         await engine.create_shard("a", MEMORY)

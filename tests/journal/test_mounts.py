@@ -31,7 +31,7 @@ def test_only_mounts_below_a_directory_are_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["sealed", "log", "sealing"])
 async def test_a_start_refuses_a_directory_that_files_cannot_be_renamed_into(tmp_path: Path, name: str) -> None:
-    """Nothing was ever sealed there, and the first trim within a Parquet file ended the server for good."""
+    """Nothing was ever sealed there, and the first trim within a Parquet file ended the server permanently."""
     data = tmp_path / "data"
     async with open_engine(str(data), CONFIG):
         pass

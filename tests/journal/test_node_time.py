@@ -104,7 +104,7 @@ async def test_append_times_do_not_fall_when_decisions_alone_are_newer() -> None
 
 
 async def test_append_times_do_not_fall_on_a_directory_that_has_no_recorded_mark() -> None:
-    """An older program recorded none; the records of the segments tell."""
+    """An older program recorded none; the records of the segments show it."""
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock) as engine:
         await engine.create_shard("s", ShardConfig())
@@ -164,7 +164,7 @@ async def test_a_lease_does_not_end_early_because_the_clock_jumps_forwards() -> 
 
 
 async def test_a_jump_forwards_removes_nothing_for_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
-    """A clock set far ahead made retention and expiry delete for good at once."""
+    """With a clock set far ahead, retention and expiry deleted records at once."""
     clock = ManualClock()
     async with opened(SimulatedFileSystem(), clock) as engine:
         await engine.create_shard("s", ShardConfig(retention=Retention(max_age_s=24 * HOUR_S)))

@@ -85,7 +85,7 @@ def test_a_time_and_an_lsn_lead_to_the_first_batch_that_reaches_them(
     workload = ShardWorkload()
     workload.run(wanted)
     shard = workload.shard
-    # Records before the start lie in segments that may still be there, but a reader never begins before the start.
+    # Records before the start are in segments that may still be there, but a reader never begins before the start.
     there = sorted(workload.readable())
     late = [offset for offset in there if workload.values[offset][1] >= NOW_US + after_us]
     new = [offset for offset in there if workload.lsns[offset] >= lsn]
@@ -98,7 +98,7 @@ def test_a_time_and_an_lsn_lead_to_the_first_batch_that_reaches_them(
         (trio.run(find, Start.lsn(lsn)), new),
     ):
         if not expected:
-            # All that is left may be older records of the batch that the start lies in.
+            # All that is left may be older records of the batch that the start is in.
             assert (
                 found == shard.published_offset or found not in there or workload.lsns[found] == workload.lsns[there[0]]
             )

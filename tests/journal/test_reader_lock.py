@@ -1,4 +1,4 @@
-"""A reader who has opened a data directory for a moment holds up the start of its server, and does not make it fail."""
+"""A reader who has opened a data directory for a moment delays the start of its server, and does not make it fail."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What recovery makes of every damage: each row of its table by bytes on a file system, torn tails at every byte.
 
-The promise behind it: an acknowledged group is never cut off and never taken for another; only a last write that nobody
-was told of may go.
+The promise behind it: an acknowledged group is never cut off and never taken for another; only a last write that was
+not acknowledged may go.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def hit_payload(journal: Written, group: int) -> None:
 
 
 def verdict_on(journal: Written, group: int) -> Verdict:
-    """What recovery did with a damaged group, told from what it gave."""
+    """What recovery did with a damaged group, by its result."""
     try:
         found, groups = read_back(journal.files)
     except CorruptionError:
@@ -137,7 +137,7 @@ def test_a_last_group_with_any_sectors_missing_is_cut_off(survived: list[bool]) 
 
 
 def test_a_whole_entry_of_an_earlier_life_in_a_torn_group_is_not_taken_for_one_of_it() -> None:
-    """Defect: half of an unacknowledged COMMIT survived, as an old entry stood where a sector was missing."""
+    """Defect: half of an unacknowledged COMMIT survived, as an old entry was where a sector was missing."""
     journal = new_journal()
     old = cursor_entry(1, 2)
     journal.write([old])
@@ -299,7 +299,7 @@ def test_a_group_that_does_not_follow_refuses_the_directory() -> None:
 
 
 def recycled(salts: list[int]) -> Written:
-    """A journal whose second life of a file lies over many groups of the first."""
+    """A journal file in its second use, which overwrites many groups of the first."""
     journal = new_journal()
     given_salts = iter(salts)
     journal.writer._new_salt = lambda: next(given_salts)

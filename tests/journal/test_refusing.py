@@ -45,7 +45,7 @@ async def refused(engine: Engine, kind: type[StorageError]) -> StorageError:
 
 @pytest.mark.parametrize("cause", ["a disk that failed", "a disk that is full"])
 async def test_refusals_do_not_pile_up_in_the_memory(cause: str, tmp_path: Path) -> None:
-    """Found in a server whose disk had gone: after 40 minutes of retries it held 3 GB, and stood still for 20 s."""
+    """Found in a server whose disk had gone: after 40 minutes of retries it held 3 GB, and was blocked for 20 s."""
     async with open_engine(str(tmp_path / "data"), CONFIG) as engine:
         await engine.create_shard("s", ShardConfig())
         kind: type[StorageError]

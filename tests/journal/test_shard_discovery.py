@@ -1,4 +1,4 @@
-"""Whatever published above an lsn is found, from memory or from stored records, and who waits is told of what comes."""
+"""Whatever published above an lsn is found, in memory or in stored records, and waiting tasks are notified."""
 
 from __future__ import annotations
 

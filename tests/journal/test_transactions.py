@@ -70,7 +70,7 @@ class Model:
 
 @attrs.frozen
 class Value:
-    """Bytes that tell themselves in a few words when a test fails."""
+    """Bytes that are shown in a few words when a test fails."""
 
     mark: int
     size_bytes: int

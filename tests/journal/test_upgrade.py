@@ -65,7 +65,7 @@ async def test_an_old_directory_is_read_written_sealed_and_exported(old: Path) -
     exported: dict[str, list[bytes]] = {name: [] for name in SHARDS[:3]}
     for file in sorted((old / "sealed").rglob("*.parquet")):
         exported[shard_name(file.parent.name)] += pyarrow.parquet.ParquetFile(file).read()["value"].to_pylist()
-    # Records that are trimmed lie before those that count.
+    # Records that are trimmed are before those that count.
     assert {name: exported[name][-len(values) - 1 :] for name, values in before.items() if name in exported} == {
         name: [*before[name], b"today"] for name in exported
     }

@@ -1,4 +1,4 @@
-"""When subscribers are told that there is something to take: not too often, and never too late."""
+"""When subscribers are notified of new records: not too often, and never too late."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SHARD_AND_FILTER = pytest.mark.parametrize("by_filter", [False, True], ids=["one
 
 @attrs.define
 class Subscriber:
-    """Takes what there is whenever it is told that there is something, and waits meanwhile.
+    """Takes what there is at each notification, and waits in between.
 
     Attributes:
-        told_count: How often it was told.
+        told_count: How often it was notified.
     """
 
     engine: Engine

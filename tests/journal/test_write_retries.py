@@ -108,7 +108,7 @@ async def test_an_engine_that_is_closed_while_a_group_waits_for_space_gives_it_u
 
 
 class BusyStore(SimulatedStore):
-    """What is written to it counts as waiting until it has caught up, which it may only when it is told."""
+    """What is written to it counts as waiting until it has caught up, which it may only on request."""
 
     def __init__(self, files: SimulatedFileSystem, path: str) -> None:
         super().__init__(files, path)
@@ -125,7 +125,7 @@ class BusyStore(SimulatedStore):
 
 
 async def test_no_more_groups_are_committed_while_the_store_of_the_views_is_far_behind() -> None:
-    """What waits for the store lies in memory, and had no bound but the speed of the journal."""
+    """What waits for the store is in memory, and had no bound but the speed of the journal."""
     files = SimulatedFileSystem()
     stores: list[BusyStore] = []
 

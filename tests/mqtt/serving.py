@@ -40,7 +40,7 @@ Kind = TypeVar("Kind", bound=Packet)
 
 
 class Client:
-    """One connection of a client that says what it is told to say."""
+    """One connection of a client that sends what the test wants."""
 
     def __init__(self, stream: trio.abc.Stream, version: Version, *, patience_s: float = PATIENCE_S) -> None:
         self.stream = stream

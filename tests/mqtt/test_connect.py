@@ -1,4 +1,4 @@
-"""CONNECT: who is let in, on which terms, and what the others are told."""
+"""CONNECT: which clients are accepted, with which limits, and the reasons that the others get."""
 
 from __future__ import annotations
 

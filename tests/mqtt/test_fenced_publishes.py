@@ -1,7 +1,7 @@
 """What a client published at a broker that lost its session comes before what it publishes elsewhere, or never.
 
-The brokers run in this process on a real server. Between one of them and the server lies a link that stands still when
-it is told to, as the process behind it does when it is frozen, or a network that loses everything.
+The brokers run in this process on a real server. Between one of them and the server is a link that is frozen on
+request, as the process behind it does when it is frozen, or a network that loses everything.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ QUICK = SessionSettings(yield_timeout_s=0.2, save_interval_s=0.1, max_backoff_s=
 
 
 class Link:
-    """A connection to the server that may stand still: what is said on it arrives later, if at all."""
+    """A connection to the server that may be frozen: what is sent on it arrives later, or never."""
 
     def __init__(self, server_port: int) -> None:
         self.port = 0
@@ -377,7 +377,7 @@ async def test_a_connect_of_a_client_that_gave_up_waiting_does_not_take_its_sess
 
 
 async def test_a_client_that_waits_for_no_answer_publishes_all_the_same() -> None:
-    """It sends everything at once and says that this was all. Its session is nobody's, so nothing newer was stored."""
+    """It sends everything at once and says that this was all. Its session has no owner, so nothing newer was stored."""
     async with open_adapter("memory:") as store, serving_broker(store) as broker:
         await leave(
             broker,

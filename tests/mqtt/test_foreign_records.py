@@ -1,4 +1,4 @@
-"""Records that others than MQTT clients append: what fits into no packet is dropped by itself, and holds up nothing."""
+"""Records that others than MQTT clients append: what fits into no packet is dropped by itself, and delays nothing."""
 
 from __future__ import annotations
 

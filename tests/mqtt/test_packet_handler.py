@@ -1,4 +1,4 @@
-"""What a client may say when, what it is told when it breaks the rules, and that others do not notice."""
+"""What a client may send when, the error when it breaks the rules, and that others do not notice."""
 
 from __future__ import annotations
 

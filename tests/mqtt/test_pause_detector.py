@@ -1,4 +1,4 @@
-"""A broker that stood still tells that from one that had much to do."""
+"""A broker that was frozen is distinguished from one that had much work."""
 
 from __future__ import annotations
 

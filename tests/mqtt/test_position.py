@@ -33,7 +33,7 @@ def test_the_version_of_a_key_was_compared_with_the_lsn_of_a_record(
 
 
 def test_where_a_subscription_or_a_group_begins_is_a_position() -> None:
-    """mypy then refuses the lsn of a record, which may lie inside a commit."""
+    """mypy then refuses the lsn of a record, which may be inside a commit."""
     assert get_type_hints(Membership)["after"] is Position
     assert get_type_hints(SubscriptionOptions)["since"] is Position
     for method in (Sessions.join_share, Distributor.join_group):

@@ -49,7 +49,7 @@ class Refused:
 
 
 class Held:
-    """An append whose outcome is not told before the gate is open."""
+    """An append whose outcome is not known before the gate is open."""
 
     def __init__(self, pending: Any, gate: trio.Event) -> None:
         self._pending = pending

@@ -35,7 +35,7 @@ SUCCESS = ReasonCode.SUCCESS
 
 
 class Store:
-    """Does what a test says: appends wait until they are told their outcome."""
+    """Does what a test says: appends wait for their outcome."""
 
     def __init__(self) -> None:
         self.created: dict[str, ShardConfig] = {}
@@ -169,7 +169,7 @@ async def test_answers_come_in_the_order_of_receipt_whatever_the_store_finishes_
 
 @pytest.mark.parametrize("where", ["append", "answer", "commit", "shard"])
 async def test_a_store_that_was_restored_refuses_nothing_as_the_broker_ends(bench: Bench, where: str) -> None:
-    """The clients of a broker that ended for this were told that their publishes were refused, and gave them up."""
+    """The clients of a broker that ended for this got the error that their publishes were refused, and dropped them."""
     restored = ServerRestoredError("restored from a backup")
     await bench.know("a")
     if where == "append":

@@ -1,4 +1,4 @@
-"""Retained messages that a subscription is owed come, though the connection ends before they were all sent."""
+"""Pending retained messages of a subscription come, though the connection ends before they were all sent."""
 
 from __future__ import annotations
 

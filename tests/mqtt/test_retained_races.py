@@ -14,7 +14,7 @@ from tests.mqtt.serving import serving
 
 
 class SlowAnswers:
-    """A store that, when it is told to, says late how far it is. All else is the store's own."""
+    """A store that, on request, reports its position late. All else is the store's own."""
 
     def __init__(self, store: StorageAdapter) -> None:
         self._store = store

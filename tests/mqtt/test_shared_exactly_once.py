@@ -177,7 +177,7 @@ async def test_claims_are_deleted_when_the_group_has_passed_their_messages() -> 
 
 
 async def test_a_claim_that_comes_when_the_group_has_passed_the_message_is_refused() -> None:
-    """The claim of the member that had it is deleted by then: only the group's cursor tells."""
+    """The claim of the member that had it is deleted by then: only the group's cursor shows it."""
     async with cluster() as brokers:
         one = await brokers.start("one")
         await brokers.store.create_shard("jobs/1")

@@ -1,4 +1,4 @@
-"""Bytes go out in order, at once if they can, and a peer that takes nothing is not waited for for ever."""
+"""Bytes go out in order, at once if they can, and a peer that reads nothing is not waited for without limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_adapter.mqtt.transport.output import Output, SavedFirst
 
 
 class Peer(trio.abc.SendStream):
-    """Takes so many bytes at once and the rest when it is told to."""
+    """Takes so many bytes at once and the rest on request."""
 
     def __init__(self) -> None:
         self.at_once = 0

@@ -1,4 +1,4 @@
-"""An error means the same at both ends; what was not meant for a peer is not told."""
+"""An error means the same at both ends; what is not meant for a peer is not sent."""
 
 from __future__ import annotations
 

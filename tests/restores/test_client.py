@@ -126,7 +126,7 @@ async def wait_for_cursor(client: Client, offset: int) -> None:
 
 @pytest.mark.slow("restores the server of running clients")
 async def test_a_subscription_that_is_behind_the_backup_continues_where_it_was(server: RestorableServer) -> None:
-    """Nothing that lies between its position and the backup may be left out, and nothing comes twice."""
+    """Nothing that is between its position and the backup may be left out, and nothing comes twice."""
     async with open_client(server.address, **QUICK) as client:
         await server.append("x/a", 0, 5)
         async with (
@@ -161,7 +161,7 @@ async def test_a_subscription_at_an_offset_beyond_the_backup_skipped_what_came_b
 
 @pytest.mark.slow("restores the server of running clients")
 async def test_two_restores_while_a_client_was_away_hide_nothing_from_it(server: RestorableServer) -> None:
-    """The shard tells only where the newest restore was; the records that differ begin at the one before."""
+    """The shard shows only where the newest restore was; the records that differ begin at the one before."""
     may_connect = trio.Event()
     may_connect.set()
 
@@ -245,7 +245,7 @@ async def test_a_server_that_only_starts_again_is_not_taken_for_a_restored_one(s
 async def test_another_server_at_the_address_is_read_from_its_beginning(
     server: RestorableServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has no restore to tell of, so its records below the old offset or lsn were skipped without a word."""
+    """It has no restore to report, so its records below the old offset or lsn were skipped without a word."""
     told: list[ServerRestored] = []
     async with (
         open_client(server.address, on_restored=told.append, **QUICK) as client,

@@ -1,4 +1,4 @@
-"""Bad frames: what each costs the client that sends it, and nobody else."""
+"""Bad frames: what each costs the client that sends it, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP peers that do not keep to the rules: they hold a connection for a while, and nobody else up."""
+"""HTTP peers that do not keep to the rules: they keep a connection for a while, and delay no other."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ async def test_there_are_no_more_connections_than_there_may_be(
     ],
 )
 async def test_another_http_than_1_1_is_not_spoken(sent: bytes, answer: bytes) -> None:
-    """Its streams and windows are ways to hold a server up that nobody here needs."""
+    """Its streams and windows are ways to delay a server, and are not needed here."""
     async with answering(trio.Event()) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(sent)
         await stream.send_eof()

@@ -1,4 +1,4 @@
-"""The metrics page: what it tells, that it stays small whatever there is, and that Prometheus takes it as it is."""
+"""The metrics page: its content, that it stays small in any case, and that Prometheus takes it as it is."""
 
 from __future__ import annotations
 

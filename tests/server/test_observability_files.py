@@ -67,7 +67,7 @@ async def example_page(path: Path) -> str:
 
 
 async def broker_families() -> list[Family]:
-    """What a broker tells that takes clients."""
+    """What a broker that accepts clients shows."""
 
     async def nobody_comes(_stream: trio.abc.Stream, _peer: Peer) -> None:
         raise AssertionError

@@ -23,7 +23,7 @@ class StuckCarrier:
 
 
 async def test_what_is_broken_has_room_although_replies_are_still_being_read_for_it() -> None:
-    """Otherwise a receiver would ask, be told that there is none, and not have to wait for any: for ever."""
+    """Otherwise a receiver would ask again for ever, without a pause."""
     output = Output(StuckCarrier(), limit_bytes=100)
     await output.reserve(60)
     await output.reserve(60)

@@ -1,4 +1,4 @@
-"""Exactly once over the wire: repeats, gaps, epochs, strangers; and order across a mode switch under load."""
+"""Exactly once over the wire: repeats, gaps, epochs, other clients; and order across a mode switch under load."""
 
 from __future__ import annotations
 

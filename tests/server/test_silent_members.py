@@ -84,7 +84,7 @@ async def test_a_connection_without_members_may_be_silent(tmp_path: Path, monkey
 async def test_a_client_that_only_receives_shows_that_it_is_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client sent PING only when it heard nothing: one with much to work on would have counted as stopped."""
+    """A client sent PING only when it received nothing: one with much to work on would have counted as stopped."""
     monkeypatch.setattr(connections, "MEMBER_PATIENCE_S", 1.0)
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("s/1")

@@ -1,4 +1,4 @@
-"""What one client can make the server hold is bounded, and a slow or dead one never holds up others."""
+"""What one client can make the server hold is bounded, and a slow or dead one never delays others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL_BUFFER = 4 * KIB
 
 
 def waiting_bytes(served: Served) -> int:
-    """The most that lies in the server for one connection, sent by nobody."""
+    """The most that is in the server for one connection, beyond what it sent."""
     return max(connection.output.waiting_bytes for connection in served.server._connections)
 
 

@@ -73,7 +73,7 @@ def test_the_table_has_every_operation() -> None:
 
 @asynccontextmanager
 async def plant(path: Path) -> AsyncIterator[Served]:
-    """A server with something in it that a stranger could want."""
+    """A server with data that an unknown client could want."""
     async with guarded(path, *ELSEWHERE) as served:
         async with served.client(user="admin", password=PASSWORD) as admin:
             handle = await admin.open(THERE)
@@ -87,7 +87,7 @@ async def plant(path: Path) -> AsyncIterator[Served]:
 
 
 async def contents(served: Served) -> list[object]:
-    """Everything that a stranger could have changed."""
+    """Everything that an unknown client could have changed."""
     async with served.client(user="admin", password=PASSWORD) as admin:
         return [
             await admin.call(Op.DESCRIBE_SHARD, messages.NameRequest(THERE)),

@@ -52,7 +52,7 @@ async def test_a_fetch_that_waits_ends_with_the_credentials(tmp_path: Path) -> N
 
 
 async def test_whose_credentials_are_gone_is_pushed_nothing_more_while_its_connection_ends(tmp_path: Path) -> None:
-    """A peer that reads nothing keeps its connection for a moment, until it has been told why it ends."""
+    """A peer that reads nothing keeps its connection for a moment, until the error is sent."""
     people = write_people(tmp_path)
     async with (
         serving(tmp_path, socket_buffer_bytes=4096, **people) as served,

@@ -165,7 +165,7 @@ class ShardWorkload:
                 break
 
     def can_be_sealed(self) -> list[LogSegment]:
-        """The closed log segments that lie in their files to the end."""
+        """The closed log segments that are in their files to the end."""
         return [
             segment
             for segment in self.shard.segments

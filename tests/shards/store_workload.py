@@ -1,7 +1,7 @@
 """A process that writes to a RocksStore until it is killed; `test_rocks_store` judges what is left.
 
-Every write sets, in every family, the key ``last`` and a key of its own to the write's number. A thread flushes all the
-while and tells, a line each, the number that the flush must have covered.
+Every write sets, in every family, the key ``last`` and a key of its own to the write's number. A thread flushes all
+the time and prints, a line each, the number that the flush must have covered.
 """
 
 from __future__ import annotations

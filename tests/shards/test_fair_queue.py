@@ -136,7 +136,7 @@ class Feed(RuleBasedStateMachine):
 
     @rule()
     def progress_is_made_under_load(self) -> None:
-        """However much keeps coming, what is committed now is told after everybody has had some turns."""
+        """However much keeps coming, what is committed now is reported after each subscriber had some turns."""
         if self.queue.finding or self.until is not None or self.queue.has_postponed:
             return
         wanted = self.committed_lsn

@@ -95,7 +95,7 @@ def test_a_directory_that_cannot_be_written_is_refused() -> None:
 def test_a_lock_that_cannot_be_written_has_the_way_out_of_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, number: int, advice: str
 ) -> None:
-    """A full disk told the user to look at permissions."""
+    """The message about a full disk advised to check permissions."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))

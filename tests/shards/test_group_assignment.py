@@ -1,4 +1,4 @@
-"""A group's members share a shard's offsets: each is delivered, none is lost with a member, the position never lies."""
+"""Members of a group share a shard's offsets: each is delivered, none is lost with a member, the position is right."""
 
 from __future__ import annotations
 

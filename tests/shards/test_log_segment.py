@@ -1,4 +1,4 @@
-"""A log file tells whose it is, holds what was flushed and nothing that is not committed, and gets its index back."""
+"""A log file shows whose it is, holds what was flushed and nothing that is not committed, and gets its index back."""
 
 from __future__ import annotations
 

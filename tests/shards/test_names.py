@@ -1,4 +1,4 @@
-"""Names are MQTT's, and a directory name tells its shard's."""
+"""Names are MQTT's, and a directory name shows its shard's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PublishEpochs` leaves out no shard that has published something newer, and no filter that has not heard of one."""
+"""`PublishEpochs` leaves out no shard that has published since, and no filter that was not notified of one."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_shards_of_a_store_are_found_by_what_they_published_last(order: list[int
 
 
 def test_of_two_eras_that_become_one_nobody_who_began_the_second_is_forgotten() -> None:
-    """Its shards may have published in the first, before that: they are told as if all had."""
+    """Its shards may have published in the first, before that: they are reported as if all had."""
     next_lsn = 1
     recent: PublishEpochs[FakeShard] = PublishEpochs(lambda: next_lsn)
     shards = [FakeShard(number) for number in range(MOST_ERAS + 1)]

@@ -315,7 +315,7 @@ def filled_up(store: RocksStore, numbers: range, value: bytes) -> None:
 def test_a_disk_that_takes_nothing_for_a_while_holds_up_no_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every thread of a server stood still for as long as its disk did: a write waited in RocksDB, with the
+    """All threads of a server were blocked for as long as its disk: a write waited in RocksDB, with the
     interpreter's lock, until one of three write buffers had been written."""
     if shutil.which("fsfreeze") is None:
         pytest.skip("needs the program fsfreeze")

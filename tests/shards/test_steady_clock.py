@@ -22,7 +22,7 @@ HOUR_S: Final = 3600
 
 
 def sampled(clock: ManualClock, steady: SteadyClock, seconds: int) -> list[Jump]:
-    """Let time pass with a sample each second; gives what the samples told."""
+    """Let time pass with a sample each second; gives what the samples returned."""
     told = []
     for _ in range(seconds):
         clock.advance(seconds=1)

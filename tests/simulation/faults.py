@@ -28,7 +28,7 @@ class Trigger:
     seen: int = 0
 
     def notice(self, operation: str) -> bool:
-        """Count an operation; tell whether it is one of those."""
+        """Count an operation; return whether it is one of those."""
         if self.pattern and not re.search(self.pattern, operation):
             return False
         self.seen += 1
@@ -64,7 +64,7 @@ class Fault:
     shows_full: bool = False
 
     def hits(self, operation: str, kind: OperationKind, *, grows: bool) -> bool:
-        """Count an operation; tell whether it fails."""
+        """Count an operation; return whether it fails."""
         return self.trigger.notice(operation) and kind in self.kinds and (grows or not self.only_growth)
 
 

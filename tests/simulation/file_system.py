@@ -227,7 +227,7 @@ class SimulatedFileSystem:
 
     @property
     def disk(self) -> Disk:
-        """What lies below: the state of the machine."""
+        """What is below: the state of the machine."""
         return self._disk
 
     # FileSystem.

@@ -115,7 +115,7 @@ class SimulatedStore(MemoryStore):
             raise StorageFailedError(self._failure)
 
     def _keep_some(self, choose: Choose) -> None:
-        """Keep a prefix of what was written since the last flush, for good."""
+        """Keep a prefix of what was written since the last flush, permanently."""
         fate = choose(3)  # none of it, all of it, a part
         count = (0, len(self._unflushed), choose(len(self._unflushed) + 1) if fate == 2 else 0)[fate]
         if not count or self._disk is None:

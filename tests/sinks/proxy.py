@@ -21,7 +21,7 @@ _BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class Proxy:
-    """One server's proxy; `open_proxy` makes one. It passes everything until it is told otherwise.
+    """One server's proxy; `open_proxy` makes one. It passes everything until it is changed.
 
     Attributes:
         port: Where it listens.

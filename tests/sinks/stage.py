@@ -101,7 +101,7 @@ def row(n: int, *, body: str = "", value: Value = None) -> Row:
 
 
 def batch_of(rows: Sequence[Row], first_offset: int = 0) -> Batch:
-    """A batch of rows that lie side by side in the queue."""
+    """A batch of rows that are side by side in the queue."""
     next_offset = first_offset + len(rows)
     size_bytes = sum(len(str(value)) for each in rows for value in each.values())
     return Batch(first_offset, next_offset, range(first_offset, next_offset), rows, size_bytes)

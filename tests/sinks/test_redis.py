@@ -238,7 +238,7 @@ async def test_a_right_that_is_taken_away_between_batches_leaves_none_half_writt
 
 
 async def test_a_node_of_a_cluster_that_has_not_the_key_is_out(tmp_path: Path) -> None:
-    # The port of its bus would lie among those that connections take theirs from: with bad luck it is taken.
+    # The port of its bus would be among those that connections take theirs from: with bad luck it is taken.
     cluster = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
     async with redis_server(tmp_path, cluster) as server:
         settings = RedisSettings(f"redis://{HOST}:{server.port}", "rows", user=USER, password=PASSWORD)

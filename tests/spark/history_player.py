@@ -207,7 +207,7 @@ class Player:
         self.directory = target
 
     def lose_memory(self) -> None:
-        """What lay in memory went with the engine."""
+        """Records in memory are gone with the engine."""
         for shard in itertools.chain(self.shards.values(), (self._floor or {}).values()):
             shard.kept = {offset: kept for offset, kept in shard.kept.items() if not kept.in_memory}
 

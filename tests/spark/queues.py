@@ -54,7 +54,7 @@ def fill(
 
 
 def cursor_of(server: str, queue: str) -> int:
-    """Up to which offset the queue is done with; -1 if nobody has begun to drain it."""
+    """Up to which offset the queue is drained; -1 if no process has begun to drain it."""
 
     async def work(adapter: StorageAdapter) -> int:
         found = await adapter.get_state(progress_key(queue))
@@ -121,7 +121,7 @@ def driven(server: str, queue: str, *, ask: bool = False) -> Iterator[list[str]]
     """Drive the queue while the block runs, as a bridge does.
 
     Args:
-        ask: Stand aside for nobody.
+        ask: Keep the lease when another process asks for it.
 
     Yields:
         What it did so far: ``held`` and ``aside``, in turns; it holds the queue when the block begins.

@@ -77,7 +77,7 @@ class SealedTree:
 
 
 def values(count: int, *, first: int = 0, topic: str = "") -> list[Record]:
-    """Records that tell their number, an hour apart."""
+    """Records that have their number as value, an hour apart."""
     return [
         Record(value=b'{"n": %d}' % n, key=b"k%d" % (n % 3), topic=topic, timestamp_us=NOW_US + n * 3_600_000_000)
         for n in range(first, first + count)

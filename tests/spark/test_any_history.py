@@ -1,6 +1,6 @@
 """Any history of appends, conversions, trims, deletions, crashes: a query finds what is acknowledged and not trimmed.
 
-Each record once and with every field, wherever it lies: in sealed segments, in logs closed or open, in the journal of a
+Each record once and with every field, wherever it is: in sealed segments, in logs closed or open, in the journal of a
 process that was killed, and, with a server, in memory.
 """
 

@@ -42,7 +42,7 @@ def test_segments_are_counted_by_kind_and_trimmed_records_not_at_all() -> None:
 
 
 def test_offsets_without_records_are_gaps_and_no_records() -> None:
-    """They were told as lost records: a million after a crash of a server with a shard in memory mode."""
+    """They were reported as lost records: a million after a crash of a server with a shard in memory mode."""
     assert shard_statistics(SHARD).gaps == 1
     crashed = attrs.evolve(SHARD, next_offset=60 + (1 << 20))
     assert (shard_statistics(crashed).gaps, shard_statistics(crashed).records) == (2, 50)

@@ -1,4 +1,4 @@
-"""`journal-spark stream`: what it writes, what it tells, and how it ends."""
+"""`journal-spark stream`: what it writes, what it reports, and how it ends."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_a_missing_driver_is_named_with_the_way_out(spark: SparkSession, tree: S
 
 @pytest.mark.timeout(300)
 def test_a_task_whose_commit_was_not_answered_wrote_its_rows_twice(spark: SparkSession, tree: SealedTree) -> None:
-    """2,000 rows were in the table of a run that told of 1,000."""
+    """2,000 rows were in the table of a run that reported 1,000."""
     tree.convert("plant/a", values(1_000))
     database, port = empty_database()
     with losing_commits(port, b"INSERT INTO journal_run_") as lossy_port:

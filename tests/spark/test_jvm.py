@@ -188,7 +188,7 @@ def test_spark_runs_on_the_packaged_java_of_a_machine_without_one(tmp_path: Path
         "print(spark.sparkContext._jvm.java.lang.System.getProperty('java.home'))\n"
         "end_session(spark)\n"
     )
-    # What Spark's own scripts are made of, without the `java` that may lie beside them.
+    # What Spark's own scripts are made of, without the `java` that may be beside them.
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "sh", "env", "dirname", "basename", "ps", "grep", "head", "uname", "cat"):

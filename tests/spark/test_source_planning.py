@@ -42,7 +42,7 @@ RANGES = st.integers(0, 6).flatmap(lambda count: st.tuples(*(shard_ranges(number
 
 
 def held(ranges: tuple[ShardRange, ...]) -> list[tuple[str, int]]:
-    """Every offset that is wanted and lies in a segment."""
+    """Every offset that is wanted and is in a segment."""
     return [
         (one.shard.name, offset)
         for one in ranges

@@ -31,7 +31,7 @@ _LOOK_S = 0.002
 
 
 class Writer:
-    """Appends numbered values to all shards, and rolls them now and then, until it is told to stop."""
+    """Appends numbered values to all shards, and rolls them now and then, until it is stopped."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -71,7 +71,7 @@ class Stream:
         self._log = place / "stream.log"
 
     def numbers(self, directory: str) -> set[int]:
-        """The micro-batches that the checkpoint or the target tells of in one of their directories."""
+        """The micro-batches that the checkpoint or the target reports in one of their directories."""
         path = self._place / directory
         return {int(name) for name in os.listdir(path) if name.isdigit()} if path.exists() else set()
 

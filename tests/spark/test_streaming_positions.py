@@ -325,6 +325,6 @@ def test_offsets_that_memory_lost_were_counted_as_records_of_micro_batches() -> 
 
 
 def test_a_query_passes_a_gap_at_the_end_at_once() -> None:
-    """A trim of the gap would be told as a loss of records otherwise."""
+    """A trim of the gap would be reported as a loss of records otherwise."""
     there = snapshot(ShardSnapshot("a", 1, 0, 1 << 20, (SegmentRange(SegmentKind.LOG, 0, 10, 100),)))
     assert next_position(at(a=10), there, options(), 4) == at(a=1 << 20)

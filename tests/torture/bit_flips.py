@@ -63,13 +63,13 @@ KINDS: Final = {
     "backup manifest": "manifests/*",
     "backup marker": "BACKUP",
 }
-"""Files by what they are called in the report, and where they lie."""
+"""Files by what they are called in the report, and where they are."""
 
 Truth = dict[str, Any]
 
 
 async def fill(adapter: EmbeddedAdapter, seed: int) -> None:
-    """Write what the flips are tried on: shards that lie in logs and in Parquet files, cursors and state."""
+    """Write what the flips are tried on: shards that are in logs and in Parquet files, cursors and state."""
     rng = random.Random(seed)
     for number in range(3):
         shard = f"flip/{number}"
@@ -124,7 +124,7 @@ async def _records(adapter: EmbeddedAdapter, shard: str, found: Truth) -> None:
 
 @attrs.frozen
 class Template:
-    """A store to flip bits in, as it lies on the disk.
+    """A store to flip bits in, as it is on the disk.
 
     Attributes:
         directory: A data directory or a backup directory.
@@ -161,7 +161,7 @@ class Flip:
     """One flip and what came of it.
 
     Attributes:
-        found_by_check: Damages that `journal check` tells.
+        found_by_check: Damages that `journal check` reports.
         errors: Names of the errors that a start or reads gave.
         broken: What must not be; empty if all is as promised.
     """

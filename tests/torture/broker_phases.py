@@ -31,7 +31,7 @@ def brokers(directory: Path, rng: random.Random, seconds: float) -> Result:
 
 
 def frozen_brokers(directory: Path, rng: random.Random, seconds: float) -> Result:
-    """Brokers and the server stand still for a moment, or one broker for much longer than its lease, and go on."""
+    """Brokers and the server are frozen for a moment, or one broker for much longer than its lease, and continue."""
     if rng.random() < 0.5:
         return _round(directory, rng, seconds, ("brokers frozen", "brokers frozen", "servers frozen", "groups cut"))
     return _round(directory, rng, seconds, ("brokers frozen",), frozen_s=(30.0, 50.0))

@@ -301,7 +301,7 @@ def exchange(operations: Sequence[Operation], rng: random.Random) -> list[Operat
 
 
 def change_a_value(operations: Sequence[Operation], rng: random.Random) -> list[Operation] | None:
-    """A reader is given a value that nobody appended."""
+    """A reader is given a value that was not appended."""
     for index in _last_reads(operations):
         read = operations[index]
         assert isinstance(read, Read)

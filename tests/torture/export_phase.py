@@ -132,7 +132,7 @@ class Exports:
     # What Spark does
 
     def _export(self) -> None:
-        """To one of the targets. Some runs fail on the way; in some the server stands still or is killed."""
+        """To one of the targets. Some runs fail on the way; in some the server is frozen or killed."""
         target = self._rng.choice((self._files, self._database))
         chance = self._rng.random()
         if chance < 0.2:

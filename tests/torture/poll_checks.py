@@ -95,7 +95,7 @@ def _shared(where: str, polls: list[Poll]) -> Iterator[Anomaly]:
 def _skipped_by_groups(
     operations: Sequence[Operation], polls: list[Poll], there: dict[str, dict[int, str]]
 ) -> Iterator[Anomaly]:
-    """What lies below a group's stored position was delivered to a member that said it was done with it."""
+    """What is below a group's stored position was delivered to a member that said it was done with it."""
     done: dict[tuple[str, str], set[int]] = defaultdict(set)
     for poll in polls:
         if poll.group and poll.acknowledged:

@@ -76,7 +76,7 @@ class _Register:
                 yield self._anomaly("aborted read", get.value, f"its write by {writes[0].who} failed")
 
     def _compared(self) -> Iterator[Anomaly]:
-        """Nothing lies between the version that a compare-and-set names and the one that it makes."""
+        """Nothing is between the version that a compare-and-set names and the one that it makes."""
         by_expected: dict[int, Put] = {}
         for put in self._done:
             if put.expected is None:

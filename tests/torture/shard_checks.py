@@ -30,7 +30,7 @@ class _Seen:
     durable_ns: float = NEVER
     """From when on it was acknowledged as durable."""
     born_ns: float = NEVER
-    """When the first append that is known to lie here was asked for."""
+    """When the first append that is known to be here was asked for."""
 
 
 class ShardCheck:
@@ -226,7 +226,7 @@ class ShardCheck:
         return found
 
     def _order_of_streams(self) -> Iterator[Anomaly]:
-        """What one producer appended lies in the order in which it appended."""
+        """What one producer appended is in the order in which it appended."""
         newest: dict[str, tuple[int, int]] = {}
         positions = self._positions()
         in_order = sorted(positions, key=lambda index: (self._appends[index].stream, self._appends[index].number))
@@ -241,7 +241,7 @@ class ShardCheck:
             newest[append.stream] = (append.number, positions[index])
 
     def _order_in_time(self) -> Iterator[Anomaly]:
-        """What was appended after another append had been acknowledged lies behind it."""
+        """What was appended after another append had been acknowledged is behind it."""
         placed = [append for append in self._appends if append.outcome is Outcome.OK and append.offset >= 0]
         by_end = sorted(placed, key=lambda append: append.ended_ns)
         done, highest = 0, -1
@@ -308,7 +308,7 @@ class ShardCheck:
                         yield self._anomaly("record in place of a gap", record, f"a gap from {first} to {end} before")
 
     def _ends(self) -> Iterator[Anomaly]:
-        """A reader that is told that there is no more has been shown all that was known before."""
+        """A reader that got the end of the shard has been shown all that was known before."""
         highest_known: list[tuple[float, int]] = []
         highest = -1
         for known_ns, offset in sorted((seen.known_ns, offset) for offset, seen in self._seen.items()):

@@ -1,7 +1,7 @@
 """A stream by Spark into files that is killed again and again, while the server and its shards change.
 
 The stream is `journal-spark stream`, with its Java, as processes of their own. What was acknowledged is compared with
-what Spark reads in the target at the end: each record once, and no record gone that no run has told of.
+what Spark reads in the target at the end: each record once, and no record missing that no run reported.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Streams:
             assert self._take(passes_over_loss=True), self._log.read_text()[-3000:]
 
     def _take(self, *, passes_over_loss: bool = False) -> bool:
-        """One run to its end; false if it told of a loss."""
+        """One run to its end; false if it reported a loss."""
         began_s = time.monotonic()
         process = self._start("--available-now", passes_over_loss=passes_over_loss)
         try:

@@ -480,7 +480,7 @@ def _outcome(error: StorageError) -> Outcome:
 
 
 class NotedFailures(dict[str, StorageError]):
-    """The failed shards of a subscription; each is written down when the server tells of it."""
+    """The failed shards of a subscription; each is written down when the server reports it."""
 
     def __init__(self, recorder: Recorder, assignment: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An MQTT publisher as the standard wants it: it keeps its session, and publishes again what nobody acknowledged.
+"""An MQTT publisher as the standard wants it: it keeps its session, and publishes again what was not acknowledged.
 
 It numbers its messages and enters them into the ledger. It knows nothing of bridges.
 """

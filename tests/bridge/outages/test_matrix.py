@@ -43,7 +43,7 @@ async def answer_slowly(world: World) -> None:
 
 
 async def die_in_the_middle_of_a_batch(world: World) -> None:
-    """What it was sent it may have, but nobody is told."""
+    """It may have what it was sent, but does not reply."""
     await world.proxy.wait_passed(world.proxy.to_server_bytes + 2000)
     world.proxy.hold_replies()
     await world.stage.kill()

@@ -108,7 +108,7 @@ async def test_a_full_disk_takes_no_publishes_and_loses_nothing(is_sink_out: boo
 
 @pytest.mark.slow("fills a disk")
 async def test_what_waits_is_brought_away_also_while_the_disk_is_full(tmp_path: Path, disk: Path) -> None:
-    """Else nobody but its operator could make room on a disk that a queue has filled."""
+    """Otherwise only its operator could make room on a disk that a queue has filled."""
     async with open_world(tmp_path, "postgresql", data=disk / "data", settings=SETTINGS) as world:
         await world.wait_driven()
         world.proxy.refuse()

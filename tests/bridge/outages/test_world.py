@@ -42,7 +42,7 @@ async def test_the_last_progress_is_in_the_history_without_another_look(monkeypa
 @pytest.mark.slow("runs and kills brokers")
 @pytest.mark.timeout(90)
 async def test_a_broker_that_comes_back_behind_a_change_of_the_mode_goes_by_it(tmp_path: Path) -> None:
-    """The change stood in the files of the brokers alone: the next start found other rules in the store and ended."""
+    """The change was only in the files of the brokers: the next start found other rules in the store and ended."""
     async with open_world(tmp_path, "files", brokers=2) as world:
         await world.wait_driven()
         havoc = Havoc(world, random.Random(1))

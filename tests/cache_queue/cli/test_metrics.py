@@ -1,4 +1,4 @@
-"""`journal queue metrics`: what Prometheus is told of cache queues."""
+"""`journal queue metrics`: the metrics of cache queues for Prometheus."""
 
 from __future__ import annotations
 

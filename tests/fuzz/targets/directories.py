@@ -123,7 +123,7 @@ def _edits(data: bytes) -> Iterator[tuple[int, int, int, int]]:
 def run_directories(data: bytes) -> None:
     """A data directory that was changed is opened or refused by a StorageError, and so is each read.
 
-    A check of it ends and tells of damages. If only files were changed, a reader gets the records that were written,
+    A check of it ends and reports damages. If only files were changed, a reader gets the records that were written,
     at their offsets, or an error; and if the check finds no damage, all of them are there.
     """
     made = _prepared(bool(data and data[0] & 1))

@@ -41,7 +41,7 @@ _CREATE = 2
 
 
 def run_entries(data: bytes) -> None:
-    """Entries that lie back to back are walked to the first bad header; nothing is raised, and no entry overlaps.
+    """Entries that are back to back are walked to the first bad header; nothing is raised, and no entry overlaps.
 
     An entry whose payload is said to be whole is one: a batch that its readers take, or a payload of a decision that
     decodes or is refused by the documented error.
@@ -127,7 +127,7 @@ _EXPECTED = (
 def run_journal_files(data: bytes) -> None:
     """Journal files are read or refused by CorruptionError or FormatVersionError, twice in the same way.
 
-    What is given lies in rising lsns within the bounds of its group and is whole, and only the last group is unproven.
+    What is given is in rising lsns within the bounds of its group and is whole, and only the last group is unproven.
     A check finds a damage in every journal that a start refuses.
     """
     contents = files_of(data)

@@ -80,7 +80,7 @@ def run_names(data: bytes) -> None:
 def run_addresses(data: bytes) -> None:
     """A text is an address or refused by InvalidRequestError; an address reads the same again from what it shows.
 
-    Neither the address nor the error shows what stands where a password would.
+    Neither the address nor the error shows the text in the place of a password.
     """
     text = text_of(data)
     for secret in ("s3cr3t", "s3cr3t/x", "s3cr3t?x", "s3cr3t@x"):

@@ -24,8 +24,8 @@ _PATH = "/sealed/segment.parquet"
 
 
 def run_parquet(data: bytes) -> None:
-    """A file is read as a Parquet segment or refused by CorruptionError or FormatVersionError, and a check of it tells
-    what is wrong in sentences.
+    """A file is read as a Parquet segment or refused by CorruptionError or FormatVersionError, and a check of it
+    describes the problems in sentences.
 
     The batches of a row group that can be read are ones that pass their own checks.
     """

@@ -17,7 +17,7 @@ _files: dict[int, int] = {}
 
 
 def _write(data: bytes) -> str:
-    """Put data into a file of this process alone, which lies in memory: settings are read from a path."""
+    """Put data into a file of this process alone, which is in memory: settings are read from a path."""
     descriptor = _files.get(os.getpid())
     if descriptor is None:
         descriptor = _files[os.getpid()] = os.memfd_create("settings")

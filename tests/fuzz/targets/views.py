@@ -1,4 +1,4 @@
-"""What lies in the views: catalogue, cursors, state, producers, segments; and the records of brokers and queues."""
+"""What is in the views: catalogue, cursors, state, producers, segments; and the records of brokers and queues."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _store(items: list[tuple[Family, bytes, bytes]]) -> MemoryStore:
 
 
 def run_views(data: bytes) -> None:
-    """Each view of a store reads what lies there or refuses it by CorruptionError or FormatVersionError.
+    """Each view of a store reads what is there or refuses it by CorruptionError or FormatVersionError.
 
     What is read and can be stored is stored to what reads the same.
     """

@@ -1,4 +1,4 @@
-"""paho-mqtt in its own thread; a test waits for what it was told. Everything that waits has an end."""
+"""paho-mqtt in its own thread; a test waits for what it received. Everything that waits has an end."""
 
 from __future__ import annotations
 

@@ -119,11 +119,11 @@ class Chaos:
     """What is done to a cluster under its clients.
 
     Args:
-        kinds: Of events, each as often as it stands here: names of `EVENTS`.
+        kinds: Of events, each as often as it is listed: names of `EVENTS`.
         relays: Between each broker and the store, for the kinds that need them.
         with_memory: Some topics are in memory mode (`MEMORY_RULE`).
         with_histories: Some messages expire, and some topics change their mode.
-        frozen_s: How long a process that is frozen stands still, from and to.
+        frozen_s: How long a process is frozen, from and to.
         least: How often kinds of events happen at least, also when that takes longer than there was time for.
 
     Attributes:
@@ -186,7 +186,7 @@ class Chaos:
         while not stop.is_set():
             count += 1
             if count % 10 == 0:
-                # One QoS for each topic, so that one stream tells which value is the newest.
+                # One QoS for each topic, so that one stream shows which value is the newest.
                 await publisher.publish(Stream(name, f"{run}/retained/{name}", 1 + ord(name[-1]) % 2), is_retained=True)
             elif count % 10 == 5:
                 await publisher.publish(Stream(name, f"{run}/delayed/{name}", rng.choice((1, 2))), delay_s=DELAY_S)

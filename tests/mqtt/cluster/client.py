@@ -169,7 +169,7 @@ class Client:
             await trio.aclose_forcefully(self._stream)
 
     def leave(self) -> None:
-        """Go on over another connection while this one stays open: the broker there is not told."""
+        """Continue over another connection while this one stays open: the broker there is not notified."""
         if self._stream is not None:
             self._left_open.append(self._stream)
             self._stream = None

@@ -50,7 +50,7 @@ class Sent:
         writes: How often each was written to a connection.
         expiry_s: Seconds after which they need not be delivered any more; 0 for never.
         written_s: When each that expires was written last.
-        at_risk: Numbers of those that lie in the server's memory alone.
+        at_risk: Numbers of those that are in the server's memory alone.
         excused: Numbers of those that need not come: they were trimmed, or lost with a memory.
         trimmed: Numbers of those that a replay must not give any more.
         is_will: They are wills: "acknowledged" are those that are to be published, as nothing can keep them from it any
@@ -84,7 +84,7 @@ class Subscriber:
 
     Attributes:
         qos: Highest QoS it asked for.
-        is_group: Its members get each message once between them, in no order that could be told.
+        is_group: Its members get each message once between them, in no defined order.
         prefix: With which the topics of its filter begin.
         takes_few: It lets few messages be under way to it, so that it may fall behind by itself.
         received: Numbers in the order in which they came, by stream.
@@ -125,7 +125,7 @@ class Subscriber:
 
         Args:
             now_s: When it came.
-            acknowledged_s: When its publisher was told that it is taken over; None if it was not told yet.
+            acknowledged_s: When its publisher got the acknowledgement; None if it has not yet.
         """
         self.received.setdefault(stream, []).append(number)
         if (stream, number) not in self._seen:
@@ -137,7 +137,7 @@ class Subscriber:
         self._last_came_s = now_s
 
     def missing(self, stream: Stream, sent: Sent) -> list[int]:
-        """Acknowledged numbers that are owed to it and have not come, in order."""
+        """Acknowledged numbers that it must get and that have not come, in order."""
         if not self.covers(stream):
             return []
         numbers = self.received.get(stream, ())
@@ -153,7 +153,7 @@ class Ledger:
     """All that the clients of a cluster know, and those that change its topics.
 
     Attributes:
-        in_memory: Topics whose messages may lie in the server's memory alone.
+        in_memory: Topics whose messages may be in the server's memory alone.
         late: Messages that came though they had expired.
     """
 
@@ -181,7 +181,7 @@ class Ledger:
         self.subscribers[name].asked_again += 1
 
     def subscribed(self, name: str) -> None:
-        """The subscription was acknowledged: what is sent from now on is owed to it."""
+        """The subscription was acknowledged: it must get what is sent from now on."""
         found = self.subscribers[name]
         found.owed_from = {stream: sent.count for stream, sent in self.streams.items() if found.covers(stream)}
         found.is_subscribed = True
@@ -205,7 +205,7 @@ class Ledger:
         return sent.count - 1
 
     def have_will(self, stream: Stream) -> int:
-        """The next will of a client is about to be told to a broker; its number."""
+        """The next will of a client is about to be sent to a broker; its number."""
         number = self.send(stream, is_delayed=True)
         self.streams[stream].is_will = True
         return number
@@ -256,7 +256,7 @@ class Ledger:
             self.late.append(f"{subscriber}, {stream}: {number} came {late_s:.1f} s after it had expired")
 
     def put_into_memory(self, topic: str) -> None:
-        """A topic is about to be kept in memory: what is acknowledged from now on may lie there alone."""
+        """A topic is about to be kept in memory: what is acknowledged from now on may be there alone."""
         self.in_memory.add(topic)
         for stream, sent in self.streams.items():
             if stream.topic == topic:
@@ -267,7 +267,7 @@ class Ledger:
         self.in_memory.discard(topic)
 
     def lose_memory(self) -> None:
-        """The server has died: what lay in its memory is lost."""
+        """The server has died: what was in its memory is lost."""
         for sent in self.streams.values():
             sent.excused |= sent.at_risk
 
@@ -297,7 +297,7 @@ class Ledger:
         self.refusals[client_id] += 1
 
     def unacknowledged(self) -> int:
-        """Messages that nobody has taken over."""
+        """Messages that no broker has acknowledged."""
         return sum(sent.count - len(sent.acknowledged) for sent in self.streams.values() if not sent.is_will)
 
     def missing(self) -> int:

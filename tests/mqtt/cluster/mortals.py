@@ -1,7 +1,7 @@
-"""Clients with wills, each of which lives once: it loses its connection, takes leave, comes back or stays away.
+"""Clients with wills, each of which lives once: it loses its connection, disconnects, comes back or stays away.
 
 What a broker has to publish for it, or must not, and whether its session is still there afterwards, goes into the
-ledger. A CONNECT that nobody has answered may have been carried out: so the will of each attempt has its own number.
+ledger. A CONNECT without an answer may have been carried out: so the will of each attempt has its own number.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A journal server and brokers on it as processes: started on loopback, killed, started again, ended by their handles.
 
-Where the environment says ``MQTT_TESTS_AGAINST=mosquitto`` one mosquitto stands for all brokers. That shows that a test
-is right, not that the product is: what mosquitto lacks is skipped there. ``MQTT_TESTS_AGAINST=memory:`` (or the URL of
-another store) has one broker of ours stand for all: what goes wrong there has nothing to do with the server.
+Where the environment says ``MQTT_TESTS_AGAINST=mosquitto`` one mosquitto is used in place of all brokers. That shows
+that a test is right, not that the product is: what mosquitto lacks is skipped there. ``MQTT_TESTS_AGAINST=memory:``
+(or the URL of another store) uses one broker of ours in place of all: what goes wrong there has nothing to do with
+the server.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Process:
         return self._process.pid
 
     def freeze(self) -> None:
-        """Stop it where it stands: its connections stay open, and nothing answers."""
+        """Freeze it: its connections stay open, and nothing answers."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
@@ -145,7 +146,7 @@ class Process:
 
 @attrs.define
 class Cluster:
-    """Brokers, and the journal server that they share (None where mosquitto stands for them)."""
+    """Brokers, and the journal server that they share (None with mosquitto)."""
 
     server: Process | None
     brokers: list[Process]
@@ -178,7 +179,7 @@ def running_cluster(
         store_port: Of the store, if it is not to be any that is free.
         by_way_of: Port by which each broker reaches the store, if it is not to go straight to it.
         settings: More lines of each broker's configuration.
-        program: A module that starts a broker, and what stands before the broker's own arguments.
+        program: A module that starts a broker, and arguments before the broker's own.
     """
     if USES_MOSQUITTO:
         cluster = _mosquitto(directory, brokers)

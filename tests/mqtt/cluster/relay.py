@@ -1,4 +1,4 @@
-"""What lies between a broker and its store: it forwards bytes, loses answers, and cuts connections without a word."""
+"""What is between a broker and its store: it forwards bytes, loses answers, and cuts connections without a word."""
 
 from __future__ import annotations
 

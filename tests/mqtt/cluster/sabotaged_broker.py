@@ -33,7 +33,7 @@ def miss_retained() -> None:
 
 
 def run_ahead() -> None:
-    """The position that the store told is beyond what is committed."""
+    """The position that the store reported is beyond what is committed."""
     honest = CurrentPosition.ask
 
     async def ahead(self: CurrentPosition) -> Position:

@@ -455,7 +455,7 @@ def test_a_replay_gives_what_was_acknowledged_once_and_in_order(found: list[int]
 
 
 def ledger_with_will(*, comes: int) -> tuple[Ledger, int]:
-    """A client has told its will, which comes so many times to a subscriber at QoS 2."""
+    """A client has sent its will, which comes so many times to a subscriber at QoS 2."""
     ledger = Ledger()
     ledger.subscribe("s", 2)
     number = ledger.have_will(ONCE)

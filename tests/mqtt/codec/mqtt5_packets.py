@@ -1,6 +1,6 @@
 """Our packets as those of `mqtt5`, an independent implementation of MQTT 5 that the codec is compared with.
 
-It does not tell a value that was not sent from its default, so two of our packets may be one of its.
+It does not distinguish a value that was not sent from its default, so two of our packets may be one of its.
 """
 
 from __future__ import annotations

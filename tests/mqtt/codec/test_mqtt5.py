@@ -1,6 +1,6 @@
 """The codec beside `mqtt5`: each reads what the other writes, and what `mqtt5` refuses is refused here too.
 
-It does not tell a malformed packet from a protocol error, and it takes much that the standard forbids: packet
+It does not distinguish a malformed packet from a protocol error, and it accepts much that the standard forbids: packet
 identifier 0, reserved bits, U+0000, values that go on after the property length. So what is refused here is not asked
 of it. It knows MQTT 5 only.
 """

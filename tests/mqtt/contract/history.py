@@ -1,6 +1,6 @@
 """Random histories of clients at several brokers, and what must have arrived of them: what sessions promise.
 
-Each step is carried out to its end, so it is known what was acknowledged while which subscription stood. Where brokers
+Each step is carried out to its end, so it is known what was acknowledged during which subscription. Where brokers
 and their store come from, and how they crash, is said by the tests.
 """
 

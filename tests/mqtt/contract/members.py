@@ -70,10 +70,10 @@ class Publisher:
 
 @attrs.define
 class Subscriber:
-    """Has a durable session, receives in the background, and answers unless it is told not to.
+    """Has a durable session, receives in the background, and answers unless that is switched off.
 
     Attributes:
-        received: Payloads in the order in which they came; repetitions that the protocol tells are left out, and so are
+        received: Payloads in the order in which they came; repetitions that the protocol marks are left out, and so are
             retained messages that come with a subscription, whatever came before it.
     """
 

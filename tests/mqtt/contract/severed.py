@@ -26,7 +26,7 @@ class SeveredStore:
         self.is_severed = False
 
     def sever(self) -> None:
-        """Lose the store for good, in the middle of whatever is under way."""
+        """Lose the store permanently, in the middle of any step."""
         self.is_severed = True
 
     @property

@@ -64,7 +64,7 @@ class Delivering:
 
 
 class Session:
-    """A connected client, which takes when it is told to."""
+    """A connected client, which takes messages on request."""
 
     def __init__(self, delivering: Delivering, client_id: str, position_lsn: int | None) -> None:
         self.distributor = delivering.distributor
@@ -121,7 +121,7 @@ class Session:
 
 
 async def until(done: Callable[[], bool]) -> None:
-    """Wait for something that nobody tells."""
+    """Wait for something without a notification."""
     with trio.fail_after(PATIENCE_S):
         while not done():
             await trio.sleep(0.001)
@@ -149,7 +149,7 @@ async def delivering(
 
 
 class Brittle:
-    """A store whose feeds break when they are told to. All else is the store's own."""
+    """A store whose feeds break on request. All else is the store's own."""
 
     def __init__(self, store: StorageAdapter) -> None:
         self._store = store

@@ -21,7 +21,7 @@ def record(lsn: int, payload: bytes, offset: int = 0, topic: str = "") -> Stored
 
 
 class ScriptedStore:
-    """Its position moves when it is told to, and each feed brings what is put in.
+    """Its position moves on request, and each feed brings what is put in.
 
     Attributes:
         committed_lsn: What a feed that begins says.

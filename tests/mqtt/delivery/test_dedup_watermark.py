@@ -1,4 +1,4 @@
-"""What lies beyond a frontier comes once, however often it is offered."""
+"""What is beyond a frontier comes once, however often it is offered."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Reached:
 
 @attrs.define
 class Owner:
-    """What an inbox tells its owner."""
+    """What an inbox reports to its owner."""
 
     ready_count: int = 0
     behind: list[Inbox] = attrs.Factory(list)

@@ -67,7 +67,7 @@ async def test_a_position_passes_a_publish_that_is_not_committed_yet() -> None:
 
 
 async def test_a_subscriber_loses_what_a_tail_hands_out_while_it_is_being_subscribed() -> None:
-    """A record that lies behind the answer of the store, and came before it, had no receiver."""
+    """A record that is behind the answer of the store, and came before it, had no receiver."""
     async with scripted() as (broker, store), trio.open_nursery() as nursery:
         await broker.session("other").subscribe("#")
         session = broker.session()

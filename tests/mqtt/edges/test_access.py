@@ -200,7 +200,7 @@ def users() -> Users:
 async def test_which_clients_are_accepted_and_as_which_user(
     known: bool, anonymous: bool, username: str | None, password: bytes | None, expected: str | None
 ) -> None:
-    """A name that nobody can check is nobody's: a rule for the user "anna" must not let in who only says so."""
+    """A user name that cannot be checked is not used: a client could claim any name."""
     access: Access = AccessControl(Authentication(users() if known else None), AccessRules(), anonymous=anonymous)
     principal = await access.authenticate("c", username, password, "10.0.0.1:5000")
     assert principal == (None if expected is None else Principal("c", expected))

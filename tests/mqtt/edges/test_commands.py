@@ -166,7 +166,7 @@ def test_what_becomes_of_topics_as_a_table(config: str, capsys: pytest.CaptureFi
 def test_without_a_configuration_the_rules_of_the_store_tell_what_becomes_of_a_topic(
     config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The defaults were told: no bridges, although the brokers' store had one for the topic."""
+    """The defaults were shown: no bridges, although the brokers' store had one for the topic."""
     asked: list[str] = []
 
     def ask(store: str, question: object, option: str) -> RuleSet:

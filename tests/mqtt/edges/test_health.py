@@ -1,4 +1,4 @@
-"""What `journal-broker` tells of itself over HTTP: a real process and client, pages read as Prometheus reads them."""
+"""What `journal-broker` reports about itself over HTTP: a real process, pages read as Prometheus reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session belongs to the user who began it: nobody else may open it, whatever client identifier they send."""
+"""A session belongs to the user who began it: no other user may open it, with any client identifier."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_the_topics_have_the_names_that_mosquitto_gives_them() -> None:
 
 
 def test_every_counter_has_one_topic() -> None:
-    """A counter that nobody can see, or two topics that show the same one, are slips of the pen."""
+    """A counter without a topic, or two topics for the same one, are mistakes."""
     # What is kept by reason is for /metrics alone, and its page shows whole tables.
     names = {field.name for field in attrs.fields(BrokerStatistics)} - {"refused", "ended", "acknowledge_s"}
     before = values(BrokerStatistics())

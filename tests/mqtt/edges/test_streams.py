@@ -55,7 +55,7 @@ async def test_it_keeps_the_rules_of_a_stream() -> None:
 
 
 async def test_what_was_sent_last_arrives_although_the_peer_continues_sending() -> None:
-    """Closing a socket with unread bytes in it resets the connection, and the peer loses the reason it was told."""
+    """Closing a socket with unread bytes in it resets the connection, and the peer loses the reason that was sent."""
     left, right = await stream_pair()
     async with right:
         await right.send_all(b"never read" * 1000)
@@ -164,7 +164,7 @@ async def test_two_streams_that_receive_in_turn_do_not_mix_their_bytes() -> None
 
 @pytest.mark.parametrize("how", ["end", "reset"])
 async def test_a_stream_notices_that_its_peer_has_left_before_all_is_received(how: str) -> None:
-    """What came first may lie there for as long as the process stands still."""
+    """What came first may be there for as long as the process is frozen."""
     left, right = pair()
     stream = TcpStream(left)
     right.send(b"unread")

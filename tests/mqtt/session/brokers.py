@@ -42,7 +42,7 @@ def will(*, delay_s: int | None = None, topic: str = "will", payload: bytes = b"
 
 @attrs.define(eq=False)
 class Broker:
-    """One broker's sessions, with connections that do nothing but end when they are told to."""
+    """One broker's sessions, with connections that only end on request."""
 
     name: str
     sessions: Sessions
@@ -132,7 +132,7 @@ class Cluster:
         return [message_of(topic, one).payload for one in found.records if isinstance(one, StoredRecord)]
 
     async def keys(self, prefix: bytes = b"mqtt/") -> list[str]:
-        """What lies in the state store, but for leases."""
+        """What is in the state store, but for leases."""
         found = [value.key.removeprefix(b"mqtt/").decode() async for value in self.store.scan_state(prefix)]
         return [key for key in found if not key.startswith("broker/")]
 

@@ -1,4 +1,4 @@
-"""Who is dead and who is not, told without comparing clocks."""
+"""Which brokers are dead, decided without comparing clocks."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Named:
 async def test_a_dead_brokers_shares_in_groups_stay_its_own_when_its_sessions_are_adopted(
     autojump_clock: MockClock,
 ) -> None:
-    """Its connection to the store may live on: the store has to be told that the members behind it are gone."""
+    """Its connection to the store may live on: the store has to learn that its members are gone."""
     ended: list[str] = []
     names = itertools.count()
     async with cluster(wrap=lambda store: Named(store, ended, names)) as brokers:
@@ -176,7 +176,7 @@ async def test_a_process_that_takes_the_place_of_another_ends_the_connection_of_
 async def test_a_process_that_dies_before_it_ended_the_connection_of_another_leaves_that_to_the_next_one(
     autojump_clock: MockClock,
 ) -> None:
-    """Only its own name was in the lease then, and nobody ended the connection of the one before it."""
+    """Only its own name was in the lease then, and the connection of the earlier one was not ended."""
     ended: list[str] = []
     names = itertools.count()
     is_stuck = False

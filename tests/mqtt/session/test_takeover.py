@@ -399,7 +399,7 @@ async def compete(seed: int, opening: list[tuple[int, float]]) -> None:
 
 
 async def test_nothing_that_an_owner_stored_is_lost_when_another_takes_over(autojump_clock: MockClock) -> None:
-    """The old owner does not hear that it should stop, and writes on while the other one takes the session."""
+    """The old owner does not get the request to stop, and writes on while the other one takes the session."""
     delays = random.Random(5)
 
     def wrap(adapter: object) -> Path:

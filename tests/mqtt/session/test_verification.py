@@ -84,7 +84,7 @@ class Store:
 
 
 class Valid:
-    """A lease that stands."""
+    """A valid lease."""
 
     async def is_valid(self, store: Reconnection) -> bool:
         return True

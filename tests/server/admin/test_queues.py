@@ -1,4 +1,4 @@
-"""Queues over HTTP: the server tells of them what `journal queue` tells, out of what brokers wrote into the store."""
+"""Queues over HTTP: the server shows what `journal queue` shows, from what brokers wrote into the store."""
 
 from __future__ import annotations
 

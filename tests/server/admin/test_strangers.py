@@ -1,4 +1,4 @@
-"""A stranger gets nowhere over HTTP: every endpoint, by who is nobody, and by who may something else."""
+"""Every HTTP endpoint is refused to clients without credentials, and to users without the right."""
 
 from __future__ import annotations
 

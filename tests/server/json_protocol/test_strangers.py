@@ -1,4 +1,4 @@
-"""A stranger gets nowhere with JSON either: every operation, by who is nobody, and by who may something else."""
+"""Every JSON operation is refused to clients without credentials, and to users without the right."""
 
 from __future__ import annotations
 

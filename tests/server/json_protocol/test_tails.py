@@ -1,4 +1,4 @@
-"""Tails: what they give, what a slow client holds up, and how they end."""
+"""Tails: what they give, what a slow client delays, and how they end."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def write_log(files: FileSystem, batches: bytes, *, base_offset: int = BASE_OFFS
     for path in (LOG_PATH, out_path):
         files.mkdir(posixpath.dirname(path))
     log = files.open(LOG_PATH, create=True)
-    # What lies behind the end is none of the segment's.
+    # What is behind the end is none of the segment's.
     log.pwritev([header, batches, b"more"], 0)
     log.fsync()
     log.close()
@@ -75,7 +75,7 @@ def write_log(files: FileSystem, batches: bytes, *, base_offset: int = BASE_OFFS
 
 @attrs.frozen
 class Sealed:
-    """A sealed segment, its plan and the file system that it lies on."""
+    """A sealed segment, its plan and the file system that it is on."""
 
     files: SimulatedFileSystem
     plan: ConversionPlan

@@ -1,4 +1,4 @@
-"""What requests look like, against a service that answers as it is told and shows what came."""
+"""What requests look like, against a service that answers as configured and shows what came."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def url_of(service: Service) -> str:
 
 
 async def test_a_refused_connection_is_reported_in_the_words_of_the_system() -> None:
-    """It was told as `all attempts to connect to localhost:1 failed (1 sub-exception)`."""
+    """It was reported as `all attempts to connect to localhost:1 failed (1 sub-exception)`."""
     async with sink_of(url="http://localhost:1/rows") as sink:
         with pytest.raises(
             SinkUnavailableError, match=r"^http://localhost:1/rows cannot be reached: Connection refused$"

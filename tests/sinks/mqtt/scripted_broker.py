@@ -1,4 +1,4 @@
-"""A broker that answers as it is told, for what real ones do rarely."""
+"""A broker that answers as configured, for what real ones do rarely."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ class _Check:
                 break
 
     def _may_have_passed_over(self, trim: Trim, run: Run) -> bool:
-        """Whether a run that was told to, up to this one, may have passed over what a trim removed, then failed."""
+        """Whether a run with that option, up to this one, may have skipped what a trim removed, and then failed."""
         return any(
             each.passes_over_loss and each.ended_s > trim.began_s and each.began_s <= run.began_s for each in self._runs
         )
@@ -297,7 +297,7 @@ class _Check:
         return min(max([since_s, *ends]), until_s)
 
     def _refused(self) -> Iterator[Anomaly]:
-        """While there is room nobody is told that there is none."""
+        """While there is room no producer is refused for lack of room."""
         most = self._promises.most_records
         if most is None:
             return

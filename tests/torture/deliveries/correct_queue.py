@@ -237,7 +237,7 @@ def change_content(history: History, rng: random.Random) -> None:
 
 
 def hold_up(history: History, rng: random.Random) -> None:
-    """The queue stood still for longer than it may, though nothing was out."""
+    """The queue did not move for longer than allowed, though nothing was out."""
     del rng
     history.events = [each for each in history.events if not isinstance(each, Disturbance)]
     history.progress = [attrs.evolve(each, at_s=each.at_s + 10 * HELD_UP_S) for each in history.progress]
@@ -250,7 +250,7 @@ def count_wrongly(history: History, rng: random.Random) -> None:
 
 
 def end_by_itself(history: History, rng: random.Random) -> None:
-    """A broker ended that nobody had killed."""
+    """A broker ended that was not killed."""
     history.endings.append(Ending("broker-0", rng.choice((1, -11))))
 
 

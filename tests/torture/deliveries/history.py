@@ -1,6 +1,6 @@
 """What was handed over, what was acknowledged, where it arrived, and what was done meanwhile: values, nothing else.
 
-One history tells of one way from sources to a destination: of a cache queue with its bridge and sink, or of an export
+One history describes one way from sources to a destination: of a cache queue with its bridge and sink, or of an export
 or drain with its target. All times are in seconds of one monotonic clock.
 """
 
@@ -159,7 +159,7 @@ class Run(Interval):
 
     Attributes:
         outcome: ``REFUSED`` if it ended with an error that says what is lost.
-        passes_over_loss: It was told to.
+        passes_over_loss: It has the option to skip losses.
         record_count: How many records it says that it has added.
     """
 
@@ -194,7 +194,7 @@ class Progress:
 
 @attrs.frozen
 class Ending:
-    """A process that nobody had killed ended."""
+    """A process that was not killed ended."""
 
     process: str
     status: int
@@ -227,8 +227,8 @@ class Promises:
         held_up_s: How long a message may be under way when nothing is out; infinite if that is not judged.
         writers_look_s: Within which time every writer knows a change of the queue's mode, and what has left it.
         most_records: How many may wait at least before any is refused; None if refusals are not judged.
-        is_in_memory: Whether records lie in memory before the first change of mode.
-        numbers_are_offsets: The arrivals' offsets are those of one queue, without holes while it lies in files.
+        is_in_memory: Whether records are in memory before the first change of mode.
+        numbers_are_offsets: The arrivals' offsets are those of one queue, without holes while it is in files.
     """
 
     most_repeated: int = 0
