@@ -1,7 +1,7 @@
 # The server, the broker and its bridges: the wheel built in one stage, installed with hashed dependencies in the next. The
 # broker needs nothing that the server does not need, too (a test holds the two extras to that), bridges need what their
 # sinks speak (extra `sinks`). Either is started as `docker run --entrypoint journal-broker ...`.
-FROM python:3.11-slim AS build
+FROM python:3.11.13-slim-bookworm AS build
 WORKDIR /src
 COPY requirements/ requirements/
 RUN python -m pip install --no-cache-dir --target /opt/tools --require-hashes -r requirements/tools.lock \
@@ -19,10 +19,10 @@ COPY pyspark_journal.py ./
 RUN PYTHONPATH=/opt/tools python -m hatchling build --target wheel \
     && /opt/tools/bin/uv pip install --no-cache --no-deps --python /opt/journal/bin/python dist/*.whl
 
-FROM python:3.11-slim
+FROM python:3.11.13-slim-bookworm
 COPY --from=build /opt/journal /opt/journal
 RUN useradd --system --user-group --uid 7420 --home-dir /data --shell /usr/sbin/nologin journal \
-    && install --directory --owner journal --group journal /data
+    && install --directory --mode 0700 --owner journal --group journal /data /etc/journal
 ENV PATH=/opt/journal/bin:$PATH \
     PYTHONUNBUFFERED=1
 USER journal
@@ -33,5 +33,5 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
     CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:7422/livez', timeout=2)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["journal", "serve", "--data", "/data"]
-# Inside its own network the container accepts clients without authentication; publish the port only with a configuration that does.
-CMD ["--listen", "0.0.0.0:7420", "--set", "access.allow_insecure=true"]
+# It starts only with users, since its port may be published: `journal passwd /etc/journal/users USER` adds one.
+CMD ["--listen", "0.0.0.0:7420", "--set", "access.users_file=/etc/journal/users"]

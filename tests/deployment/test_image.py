@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import email
+import io
+import json
 import os
 import re
 import subprocess
@@ -14,7 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from journal.access.users import PasswordHash, write_user
+from journal.cli.main import run
 from journal.settings.server import ServerConfig
+from tests.faults.processes import running
 
 REPOSITORY = Path(__file__).parents[2]
 DOCKERFILE = re.sub(r"\\\n", "", (REPOSITORY / "Dockerfile").read_text())
@@ -41,6 +47,44 @@ def test_nothing_runs_as_root_and_the_data_is_its_own() -> None:
     assert last_stage.index("USER journal") < last_stage.index("ENTRYPOINT")
     assert "--owner journal --group journal /data" in last_stage
     assert re.search(r"^VOLUME /data$", last_stage, re.MULTILINE)
+
+
+def test_its_user_has_no_shell_and_no_other_can_enter_its_directories() -> None:
+    last_stage = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
+    assert re.search(r"useradd .*--shell /usr/sbin/nologin journal", last_stage)
+    assert "--mode 0700 --owner journal --group journal /data /etc/journal" in last_stage
+
+
+def test_its_base_is_one_exact_version() -> None:
+    (base,) = {line.split()[0] for line in instructions("FROM")}
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+(@sha256:[0-9a-f]{64})?", base)
+
+
+def test_a_container_whose_port_is_published_needs_users(tmp_path: Path) -> None:
+    """The arguments that the image has of itself, with a file of the test in place of that in /etc/journal."""
+    (arguments,) = instructions("CMD")
+    users = tmp_path / "users"
+    given = json.loads(arguments.replace("/etc/journal/users", str(users)).replace("0.0.0.0:7420", "0.0.0.0:0"))
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        assert run(["serve", "--data", str(tmp_path / "data"), *given]) == 78
+    assert f"`journal passwd {users} USER` creates it" in errors.getvalue()
+    # Users are all that it lacks.
+    write_user(str(users), "broker", PasswordHash.of(b"secret"))
+    assert given == ["--listen", "0.0.0.0:0", "--set", f"access.users_file={users}"]
+    with running(tmp_path / "data", "listen.tcp=0.0.0.0:0", f"access.users_file={users}") as server:
+        assert server.http("/livez")[0] == 200
+        assert server.http("/api/v1/shards")[0] == 401
+
+
+def test_the_compose_file_runs_it_with_as_little_as_the_units() -> None:
+    text = (REPOSITORY / "conf" / "compose.yaml").read_text()
+    for line in ("read_only: true", "- ALL", "- no-new-privileges:true", "mem_limit: 4g", "pids_limit: 512"):
+        assert re.search(rf"^ +{line}$", text, re.MULTILINE), line
+    assert "privileged: true" not in text
+    assert "allow_insecure" not in text
+    mounts = set(re.findall(r"^ +- \w+:(/\S+)$", text, re.MULTILINE))
+    assert mounts == {"/data", "/etc/journal"}
 
 
 def test_only_what_was_installed_with_hashes_gets_into_the_image() -> None:

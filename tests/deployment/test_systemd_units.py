@@ -81,6 +81,9 @@ def test_what_is_promised_is_set(name: str) -> None:
         "PrivateTmp": "yes",
         "CapabilityBoundingSet": "",
         "ProtectHome": "yes",
+        "MemoryMax": "80%",
+        "TasksMax": "512",
+        "StateDirectoryMode": "0700",
     }.items():
         assert found[setting] == value
     assert "SystemCallFilter" in found
