@@ -94,6 +94,44 @@ async def test_what_it_does_not_take_waits_and_goes_in_order(tasks: trio.Nursery
     assert set(bench.events) == {"room"}
 
 
+async def test_what_the_peer_takes_at_once_makes_room(tasks: trio.Nursery) -> None:
+    """A queue larger than the limit was taken whole by the system: the rest of the messages waited for the next one."""
+    peer = Peer()
+    peer.at_once = 100
+    bench = Bench(tasks, peer)
+    bench.send(b"more than the limit")
+    await wait_all_tasks_blocked()
+    assert bench.events == ["room"]
+
+
+async def test_a_reader_waits_no_longer_when_reserved_bytes_were_sent_at_once(tasks: trio.Nursery) -> None:
+    """Nothing more was read from a subscriber at QoS 2 whose saved messages the system took whole."""
+    peer = Peer()
+    peer.at_once = 100
+    bench = Bench(tasks, peer)
+    is_saved = trio.Event()
+    saved = SavedFirst(is_saved.wait, bench.output, bench.start)
+    saved.send(b"more than the limit")
+    assert not bench.output.has_room
+    bench.start(bench.output.wait_for_room)
+    await wait_all_tasks_blocked()
+    is_saved.set()
+    await wait_all_tasks_blocked()
+    assert not tasks.child_tasks
+    assert bench.events == ["room"]
+
+
+async def test_a_reader_waits_no_longer_when_reserved_bytes_are_given_up(tasks: trio.Nursery) -> None:
+    bench = Bench(tasks, Peer())
+    bench.output.reserve(20)
+    bench.start(bench.output.wait_for_room)
+    await wait_all_tasks_blocked()
+    bench.output.reserve(-20)
+    await wait_all_tasks_blocked()
+    assert not tasks.child_tasks
+    assert bench.events == ["room"]
+
+
 async def test_a_stream_that_cannot_send_at_once_is_written_to_by_a_task(tasks: trio.Nursery) -> None:
     ours, theirs = memory_stream_one_way_pair()
     bench = Bench(tasks, ours)

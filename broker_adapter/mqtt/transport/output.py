@@ -63,6 +63,7 @@ class Output:
         self._waiting: list[bytes] = []
         self._is_writing = False
         self._is_broken = False
+        self._is_telling = False
         self._progress = trio.lowlevel.ParkingLot()
         self.waiting_bytes = 0
         self.has_stalled = False
@@ -81,7 +82,9 @@ class Output:
 
     def reserve(self, size_bytes: int) -> None:
         """Count bytes as waiting that will be sent later; undo it with the same number negated."""
+        had_room = self.has_room
         self.waiting_bytes += size_bytes
+        self._look_for_room(had_room)
 
     def flush(self) -> None:
         """Send the buffer. Never blocks; `on_broken` is called if the connection is gone."""
@@ -91,12 +94,14 @@ class Output:
         if self._send_nowait is not None:
             data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
             waiting.clear()
+            had_room = self.has_room
             try:
                 sent = self._send_nowait(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.abandon()
                 return
             self._count(sent)
+            self._look_for_room(had_room)
             if sent == len(data):
                 return
             waiting.append(data[sent:])
@@ -154,6 +159,23 @@ class Output:
             self._progress.unpark_all()
             self._on_room()
         return True
+
+    def _look_for_room(self, had_room: bool) -> None:
+        """Wake those that wait for room, if there was none and now there is.
+
+        `on_room` is called by a task: it sends more, and would call this again for each part of a long queue.
+        """
+        if not had_room and self.has_room and not self._is_broken:
+            self._progress.unpark_all()
+            if not self._is_telling:
+                self._is_telling = True
+                self._start(self._tell_of_room)
+
+    async def _tell_of_room(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._is_telling = False
+        if self.has_room and not self._is_broken:
+            self._on_room()
 
     def _count(self, sent_bytes: int) -> None:
         self.waiting_bytes -= sent_bytes
