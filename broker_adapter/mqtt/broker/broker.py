@@ -37,6 +37,8 @@ _SWEEP_S: Final = 1.0
 _PUMPED_BETWEEN_CHECKPOINTS: Final = 32
 _LOOKED_AT_BETWEEN_CHECKPOINTS: Final = 256
 _REPORTED_EVERY_S: Final = 1.0
+_LAST_END_S: Final = 6.0
+"""A connection that is cancelled ends within 5 s."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -158,8 +160,13 @@ class Broker:
             try:
                 await trio.sleep_forever()
             finally:
-                # No task could be started for a new client.
-                self._services = None
+                self._services = None  # no new client is served
+                await self._end_connections()
+
+    async def _end_connections(self) -> None:
+        """Wait for the connections, although this is cancelled: each starts tasks until it has ended."""
+        with trio.move_on_after(_LAST_END_S, shield=True):
+            await self.stop()
 
     def replace_rules(self, rules: StorageRules) -> None:
         """Use other storage rules from now on."""

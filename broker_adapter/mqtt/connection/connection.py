@@ -147,6 +147,9 @@ class Connection:
         except trio.Cancelled:
             with trio.move_on_after(_GRACE_S, shield=True):
                 self.end(ReasonCode.SERVER_SHUTTING_DOWN)
+                assert self._ending is not None
+                # The tasks that would settle anything are cancelled, too.
+                self._ending = attrs.evolve(self._ending, settles=False)
                 await self._finish()
             raise
 
