@@ -1,4 +1,4 @@
-"""The audit log of administrative acts and refused logins: a file with one line for each, a JSON object a line.
+"""The audit log of administrative acts and of logins: a file with one line for each, a JSON object a line.
 
 The callers decide what is such an act. None of the fields may contain a secret.
 """
@@ -50,7 +50,9 @@ class AuditLog:
         """Whether the log is enabled."""
         return self._descriptor is not None
 
-    def write(self, *, principal: str, peer: str, act: str, target: str, outcome: str, left_out: int = 0) -> None:
+    def write(
+        self, *, principal: str, peer: str, act: str, target: str, outcome: str, cursor: str = "", left_out: int = 0
+    ) -> None:
         """Add a line. Blocks only for the page cache. A write error is reported in the server's log, and not raised.
 
         Args:
@@ -59,6 +61,7 @@ class AuditLog:
             act: The act, in one word.
             target: The shard that was affected.
             outcome: ``ok``, or the code of the error.
+            cursor: The cursor of that shard, if the act affected one.
             left_out: Number of lines that were left out and that this line stands for.
         """
         if self._descriptor is None:
@@ -71,6 +74,8 @@ class AuditLog:
             "target": target,
             "outcome": outcome,
         }
+        if cursor:
+            fields["cursor"] = cursor
         if left_out:
             fields["left_out"] = left_out
         line = _ENCODER.encode(fields)

@@ -6,49 +6,60 @@ The rights that an operation needs are in `journal.access.rights`.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import attrs
-import msgspec
 import trio
 
 from journal.access.audit import outcome_noted
 from journal.access.authenticator import AuthenticatedPrincipal
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
-from journal.protocol.errors import AuthenticationError, NotAuthorizedError
+from journal.protocol.errors import AuthenticationError, NotAuthorizedError, RemoteProtocolError
 from journal.protocol.frames import Op
+from journal.protocol.messages import decode_request
 from journal.server.connection import Connection
 from journal.server.open_connections import Served
 from journal.server.security import Security
 from journal.server.stored_quotas import StoredQuotas
 
-_AUDITED: Final = frozenset(
-    {
-        Op.SNAPSHOT,
-        Op.CREATE_SHARD,
-        Op.DELETE_SHARD,
-        Op.SET_MODE,
-        Op.CONFIGURE_SHARD,
-        Op.ROLL,
-        Op.TRIM,
-        Op.CURSOR_DELETE,
-    }
-)
+_LOGIN: Final = "login"
 _MAX_TARGET_CHARACTERS: Final = 1024
 _LOOKED_AT_EVERY_S: Final = 30.0
 
 
 @attrs.frozen(slots=True)
-class _Named:
-    """The fields of a request body that the audit log needs."""
+class _Target:
+    """What an operation affects, for the audit log."""
 
-    name: str = ""
     shard: str = ""
+    cursor: str = ""
 
 
-_named: Final = msgspec.msgpack.Decoder(_Named)
+def _of_shard(request: Any) -> _Target:
+    return _Target(request.name)
+
+
+def _of_cursor(request: Any) -> _Target:
+    return _Target(request.shard, request.name)
+
+
+_AUDITED: Final[dict[int, Callable[[Any], _Target]]] = {
+    Op.SNAPSHOT: lambda request: _Target(),
+    Op.CREATE_SHARD: _of_shard,
+    Op.DELETE_SHARD: _of_shard,
+    Op.SET_MODE: _of_shard,
+    Op.CONFIGURE_SHARD: _of_shard,
+    Op.ROLL: _of_shard,
+    Op.TRIM: _of_shard,
+    Op.CURSOR_COMMIT: _of_cursor,
+    Op.CURSOR_DELETE: _of_cursor,
+}
+"""What each recorded operation affects, from its request: the very fields by which it is carried out."""
+
+_REPEATED: Final = {Op.CURSOR_COMMIT}
+"""Operations of which programs send many a second."""
 
 
 class Login:
@@ -119,10 +130,12 @@ class Login:
         self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
     ) -> AuthenticatedPrincipal:
         try:
-            return await self._guard.access.authenticate(credentials, peer, certificate_name)
+            principal = await self._guard.access.authenticate(credentials, peer, certificate_name)
         except AuthenticationError:
             self.refused(credentials, peer)
             raise
+        self._guard.repeated_acts.write(principal=principal.name, peer=peer, act=_LOGIN, target="", outcome="ok")
+        return principal
 
     def refused(self, credentials: Mapping[str, str] | None, peer: str) -> None:
         """Write a refused login into the audit log."""
@@ -131,10 +144,15 @@ class Login:
         is_known = users is not None and users.hash_of(name) is not None
         self._guard.refused_logins.write(user=name if is_known else "", peer=peer)
 
-    def record(self, *, principal: str, peer: str, act: str, target: str, outcome: str) -> None:
+    def record(self, *, principal: str, peer: str, act: str, target: str, outcome: str, cursor: str = "") -> None:
         """Write an administrative act into the audit log."""
         self._guard.audit.write(
-            principal=principal, peer=peer, act=act, target=target[:_MAX_TARGET_CHARACTERS], outcome=outcome
+            principal=principal,
+            peer=peer,
+            act=act,
+            target=target[:_MAX_TARGET_CHARACTERS],
+            cursor=cursor[:_MAX_TARGET_CHARACTERS],
+            outcome=outcome,
         )
 
     def leave(self, connection: Served) -> None:
@@ -175,13 +193,16 @@ class Login:
         if not audit.is_kept or op not in _AUDITED:
             await pending
             return
+        write = self._guard.repeated_acts.write if op in _REPEATED else self.record
 
         def note(outcome: str) -> None:
-            audit.write(
+            target = _target_of(op, body)
+            write(
                 principal=connection.principal.name,
                 peer=connection.peer,
                 act=Op(op).name.lower(),
-                target=_target_of(body),
+                target=target.shard,
+                cursor=target.cursor,
                 outcome=outcome,
             )
 
@@ -189,13 +210,12 @@ class Login:
             await pending
 
 
-def _target_of(body: bytes) -> str:
+def _target_of(op: int, body: bytes) -> _Target:
     try:
-        named = _named.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _AUDITED[op](decode_request(Op(op), body))
+    except RemoteProtocolError:
         # The operation was refused because of that.
-        return ""
-    return (named.shard or named.name)[:_MAX_TARGET_CHARACTERS]
+        return _Target()
 
 
 async def _end_at(connection: Served, time_s: float) -> None:

@@ -14,6 +14,7 @@ from journal.access.authorization import EVERYBODY, Action, Principal
 from journal.access.certificates import server_context
 from journal.access.quotas import Quota, Quotas
 from journal.access.refused_logins import RefusedLogins
+from journal.access.repeated_acts import RepeatedActs
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.tokens import read_tokens
 from journal.access.users import read_users
@@ -84,6 +85,7 @@ class Security:
         quotas: The quotas of all principals.
         audit: The log of administrative acts.
         refused_logins: Writes refused logins into the same log.
+        repeated_acts: Writes logins and commits of cursors into it.
         tls: Certificates for new connections; None without TLS.
     """
 
@@ -105,6 +107,7 @@ class Security:
         )
         self.audit = AuditLog(config.access.audit_file)
         self.refused_logins = RefusedLogins(self.audit)
+        self.repeated_acts = RepeatedActs(self.audit)
         self.tls = readable.tls
         self._has_quotas = bool(config.quotas)
 

@@ -198,6 +198,7 @@ class Server:
                     self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, encryption)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
+                self._nursery.start_soon(self.guard.repeated_acts.keep_telling)
                 self._nursery.start_soon(self.loop_lag.run)
                 self._nursery.start_soon(self._monitor_loop)
                 if self.engine.config.storage.on_failure is OnFailure.EXIT:

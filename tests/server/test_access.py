@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -124,10 +125,12 @@ async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp
                 pass
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [(line["principal"], line["act"], line["target"], line["outcome"]) for line in lines] == [
+        ("admin", "login", "", "ok"),
         ("admin", "create_shard", "x", "ok"),
         ("admin", "set_mode", "x", "ok"),
         ("admin", "trim", "x", "ok"),
         ("admin", "snapshot", "", "ok"),
+        ("anna", "login", "", "ok"),
         ("anna", "delete_shard", "x", "not_authorized"),
         ("", "login", "admin", "authentication_failed"),
     ]
@@ -160,6 +163,38 @@ async def test_an_act_whose_target_cannot_be_read_is_refused_and_recorded_as_wel
         await client.call(Op.PING)
     line = json.loads(audit.read_text())
     assert (line["act"], line["target"], line["outcome"]) == ("delete_shard", "", "protocol_error")
+
+
+async def test_a_request_cannot_name_another_shard_in_the_audit_log(tmp_path: Path) -> None:
+    """A field that the operation does not have, ``shard``, stood before the one by which it is carried out."""
+    audit = tmp_path / "audit.jsonl"
+    async with serving(tmp_path, access__audit_file=str(audit)) as served, served.client() as client:
+        await client.call(Op.CREATE_SHARD, messages.CreateShardRequest("real"))
+        correlation = client.next_correlation()
+        body = msgspec.msgpack.encode({"name": "real", "shard": "another"})
+        await client.send(frames.build(Op.DELETE_SHARD, correlation, body))
+        await client.reply_to(Op.DELETE_SHARD, correlation)
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["act"], line["target"]) for line in lines] == [("create_shard", "real"), ("delete_shard", "real")]
+
+
+async def test_commits_of_a_cursor_and_logins_are_recorded_once_and_then_counted(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with guarded(tmp_path, access__audit_file=str(audit)) as served:
+        for _ in range(3):
+            async with served.client(user="anna", password=PASSWORD) as anna:
+                await anna.open("x")
+                await anna.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest("x", "c", 0))
+        served.server.guard.repeated_acts.tell(also_unfinished=True)
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [
+        (line["principal"], line["act"], line["target"], line.get("cursor"), line.get("left_out")) for line in lines
+    ] == [
+        ("anna", "login", "", None, None),
+        ("anna", "cursor_commit", "x", "c", None),
+        ("anna", "login", "", None, 2),
+        ("anna", "cursor_commit", "x", "c", 2),
+    ]
 
 
 async def test_a_moved_audit_log_begins_anew_and_loses_nothing(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ class _Resource:
                     peer=peer_of(request),
                     act=endpoint.name,
                     target=_target(query, body),
+                    cursor=query.name if isinstance(query, forms.CursorQuery) else "",
                     outcome=outcome,
                 )
 

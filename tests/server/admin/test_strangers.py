@@ -123,6 +123,7 @@ async def test_what_was_done_is_recorded_with_what_came_of_it(tmp_path: Path) ->
             await client.delete("/shard", **NAMED)
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [(line["principal"], line["act"], line["target"], line["outcome"]) for line in lines] == [
+        ("admin", "login", "", "ok"),
         ("admin", "create_shard", "plant/2", "ok"),
         ("admin", "configure_shard", "plant/1", "ok"),
         ("admin", "delete_shard", "plant/1", "ok"),
@@ -130,8 +131,10 @@ async def test_what_was_done_is_recorded_with_what_came_of_it(tmp_path: Path) ->
         ("admin", "roll", "plant/1", "shard_not_found"),
         ("admin", "trim", "plant/1", "shard_not_found"),
         ("admin", "cursor_delete", "plant/1", "shard_not_found"),
+        ("robot", "login", "", "ok"),
         ("robot", "delete_shard", "plant/1", "not_authorized"),
     ]
+    assert [line.get("cursor", "") for line in lines if line["act"] == "cursor_delete"] == ["c"]
     assert all(line["peer"].startswith("127.0.0.1:") for line in lines)
 
 
