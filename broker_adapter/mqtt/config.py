@@ -26,6 +26,7 @@ from journal.settings.file import Schema
 from journal.settings.values import (
     KIB,
     MIB,
+    TIB,
     Address,
     File,
     Kind,
@@ -47,6 +48,7 @@ _LIMITS = Limits()
 _MAX_PACKET_BYTES = 256 * MIB
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QOS = (0, 1, 2)
+_MANY = 1_000_000_000
 
 
 def _parse_store(value: object) -> str:
@@ -232,8 +234,19 @@ class LimitsSection:
     max_keep_alive_s: int = field(default=_LIMITS.max_keep_alive_s, metadata=within("seconds", 0, 65_535))
     max_session_expiry_s: int = field(default=_LIMITS.max_session_expiry_s, metadata=within("seconds", 0, 0xFFFF_FFFF))
     max_subscriptions: int = field(default=_LIMITS.max_subscriptions, metadata=within("subscriptions", 1, 1_000_000))
+    max_delay_s: int = field(default=_LIMITS.max_delay_s, metadata=within("seconds", 0, 0xFFFF_FFFF))
     max_output_bytes: Size = field(default=_LIMITS.max_output_bytes, metadata=bytes_within(4 * KIB, _MAX_PACKET_BYTES))
     connect_timeout_s: int = field(default=10, metadata=within("seconds", 1, 3_600))
+
+
+@attrs.frozen
+class QuotaTable:
+    """Limits of a user at this broker."""
+
+    user: Text = ""
+    connections: int = field(default=0, metadata=within("connections", 0, 1_000_000))
+    publishes_per_s: int = field(default=0, metadata=within("messages", 0, _MANY))
+    bytes_per_s: Size = field(default=0, metadata=bytes_within(0, TIB))
 
 
 @attrs.frozen
@@ -273,6 +286,7 @@ class BrokerConfig:
     tls: TlsSection = TlsSection()
     access: AccessSection = AccessSection()
     limits: LimitsSection = LimitsSection()
+    quotas: tuple[QuotaTable, ...] = ()
     rules: RulesSection = RulesSection()
     storage: tuple[StorageTable, ...] = ()
     mapping: tuple[MappingTable, ...] = ()
@@ -296,6 +310,10 @@ def _check(config: BrokerConfig) -> Iterable[str]:
         yield "[tls] certificate_file and key_file belong together; give both or neither"
     if config.access.administrators and not config.access.users_file:
         yield "[access] administrators are users of access.users_file; name that file"
+    users = [quota.user for quota in config.quotas]
+    for number, user in enumerate(users, 1):
+        if user in users[: number - 1]:
+            yield f"[[quotas]] number {number} is for user {user!r} again; leave one of them out"
     yield from problems_of_rules(config.storage, config.bridge)
 
 

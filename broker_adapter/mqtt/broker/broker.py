@@ -16,6 +16,7 @@ from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.changes import Changes
 from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.access.permissions import Access, Principal
+from broker_adapter.mqtt.access.quotas import Quotas
 from broker_adapter.mqtt.connection.connect_budget import ConnectBudget
 from broker_adapter.mqtt.connection.connection import Connection
 from broker_adapter.mqtt.connection.handshake import Handshake
@@ -56,6 +57,7 @@ class Broker:
         rules: Which messages are kept, and how; the same on all brokers of a store.
         create: Configuration with which shards of topics are created, except for the mode.
         limits: Limits of connections.
+        quotas: Limits of users.
         session_settings: Timeouts towards other brokers and the store.
         system_interval_s: Interval at which statistics are published, in seconds; 0 for never.
         version: Name and version in the statistics.
@@ -75,6 +77,7 @@ class Broker:
         rules: StorageRules | None = None,
         create: ShardConfig | None = None,
         limits: Limits | None = None,
+        quotas: Quotas | None = None,
         session_settings: SessionSettings | None = None,
         system_interval_s: float = 10.0,
         version: str = "journal-broker",
@@ -84,6 +87,7 @@ class Broker:
         self._adapter = adapter
         self._access = access
         self._limits = limits or Limits()
+        self._quotas = quotas
         self._clock = clock or SystemClock()
         self._system_interval_s = system_interval_s
         self._rules = rules or StorageRules()
@@ -142,7 +146,7 @@ class Broker:
                 distributor=self.distributor,
                 publisher=self._publisher,
                 retained=self._retained,
-                handshake=Handshake(self._access, self.sessions, self._limits),
+                handshake=Handshake(self._access, self.sessions, self._limits, self._quotas),
                 access=self._access,
                 limits=self._limits,
                 clock=self._clock,

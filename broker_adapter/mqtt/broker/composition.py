@@ -13,6 +13,7 @@ import structlog
 from broker_adapter.bridge.config import BridgeTable, bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.mqtt.access.client_ids import ClientIds
+from broker_adapter.mqtt.access.quotas import Quota, Quotas
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.broker.exposure import allows_by_default
 from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection
@@ -57,8 +58,16 @@ def limits_of(section: LimitsSection) -> Limits:
         max_keep_alive_s=section.max_keep_alive_s,
         max_session_expiry_s=section.max_session_expiry_s,
         max_subscriptions=section.max_subscriptions,
+        max_delay_s=section.max_delay_s,
         max_output_bytes=section.max_output_bytes,
         connect_timeout_s=section.connect_timeout_s,
+    )
+
+
+def quotas_of(config: BrokerConfig) -> Quotas:
+    """Limits of users."""
+    return Quotas(
+        Quota(table.user, table.connections, table.publishes_per_s, table.bytes_per_s) for table in config.quotas
     )
 
 

@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from broker_adapter.errors import ServerRestoredError
+from broker_adapter.mqtt.access.quotas import Account
 from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
@@ -41,6 +42,7 @@ _REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "client_id",
     ReasonCode.PACKET_TOO_LARGE: "packet_size",
     ReasonCode.SERVER_BUSY: "unfinished",
+    ReasonCode.QUOTA_EXCEEDED: "quota",
     ReasonCode.SERVER_UNAVAILABLE: "store",
 }
 """Reason under which a refused CONNECT is counted; all other reason codes count as ``protocol``."""
@@ -107,6 +109,7 @@ class Connection:
         self._ending: Ending | None = None
         self._handler: PacketHandler | None = None
         self._unfinished_bytes = 0
+        self._account: Account | None = None
         self._version = Version.V311
         self._heard_at_s = trio.current_time()
         self._silence_s = services.limits.connect_timeout_s
@@ -252,6 +255,8 @@ class Connection:
         closed = trio.Event()
         self._services.tasks.start_soon(self._close_stream, closed)
         if handler is not None:
+            if self._account is not None:
+                self._services.handshake.quotas.leave(self._account, handler.principal)
             await self._services.sessions.close(
                 handler.session, publish_will=ending.publish_will, expiry_interval_s=ending.expiry_interval_s
             )
@@ -336,16 +341,28 @@ class Connection:
             if handler is None and packets:
                 has_published = any(isinstance(packet, Publish) for packet in packets)
                 handler = await self._accept(packets.pop(0), has_published=has_published)
+            publish_count = sum(isinstance(packet, Publish) for packet in packets) if self._account else 0
             if packets and handler is not None and self._ending is None:
                 self._take(handler, packets)
             if fault is not None:
                 raise fault
+            if self._account is not None:
+                await self._keep_rate(self._account, publish_count, len(data))
             if handler is not None and not (handler.has_room and self._output.has_room):
                 self._is_reading = False
                 await handler.wait_for_room()
                 await self._output.wait_for_room()
                 self._heard_at_s = trio.current_time()
                 self._is_reading = True
+
+    async def _keep_rate(self, account: Account, publish_count: int, received_bytes: int) -> None:
+        """Read nothing for as long as the client has sent too much for its user's quota."""
+        wait_s = account.received(publish_count, received_bytes, trio.current_time())
+        if wait_s:
+            self._is_reading = False
+            await trio.sleep(wait_s)
+            self._heard_at_s = trio.current_time()
+            self._is_reading = True
 
     def _count_unfinished(self) -> None:
         """Count what is buffered of a CONNECT that is not complete.
@@ -404,6 +421,7 @@ class Connection:
             self._stream.peer_accepted()
         self._is_reading = True
         self._heard_at_s = trio.current_time()
+        self._account = admission.account
         keep_alive_s = admission.terms.keep_alive_s
         self._silence_s = keep_alive_s * _KEEP_ALIVE_FACTOR if keep_alive_s else math.inf
         handler = self._handler = PacketHandler(

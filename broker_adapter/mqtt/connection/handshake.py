@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.access.permissions import Access, Principal, user_shown
+from broker_adapter.mqtt.access.quotas import Account, Quotas, TooManyConnectionsError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
 from broker_adapter.mqtt.session import (
@@ -64,12 +65,17 @@ class Terms:
 
 @attrs.frozen(slots=True)
 class Admission:
-    """A client that was accepted."""
+    """A client that was accepted.
+
+    Attributes:
+        account: The use that its user makes of its quota; None without a quota. `Quotas.leave` ends the connection's.
+    """
 
     principal: Principal
     session: Session
     terms: Terms
     connack: Connack
+    account: Account | None = None
 
 
 class Handshake:
@@ -79,12 +85,14 @@ class Handshake:
         access: Authenticates clients.
         sessions: Opens their sessions.
         limits: Limits of the broker.
+        quotas: Limits of users.
     """
 
-    def __init__(self, access: Access, sessions: Sessions, limits: Limits) -> None:
+    def __init__(self, access: Access, sessions: Sessions, limits: Limits, quotas: Quotas | None = None) -> None:
         self._access = access
         self._sessions = sessions
         self._limits = limits
+        self.quotas = quotas or Quotas()
 
     async def admit(self, connect: Connect, peer: str, may_have_left: Callable[[bool], bool]) -> Admission:
         """Accept a client. When this returns, its session belongs to this broker.
@@ -135,6 +143,13 @@ class Handshake:
                 is_answerable=False,
             )
         try:
+            account = self.quotas.enter(principal)
+        except TooManyConnectionsError as error:
+            raise ConnectRefusedError(
+                ReasonCode.QUOTA_EXCEEDED, f"{user_shown(principal.username)} may not connect: {error}"
+            ) from error
+        opened = None
+        try:
             opened = await self._sessions.open(
                 client_id,
                 clean_start=connect.clean_start,
@@ -149,8 +164,11 @@ class Handshake:
             raise ConnectRefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
         except (StoreUnavailableError, ClientGoneError) as error:
             raise ConnectRefusedError(ReasonCode.SERVER_UNAVAILABLE, str(error)) from error
+        finally:
+            if opened is None and account is not None:
+                self.quotas.leave(account, principal)
         connack.session_present = opened.present
-        return Admission(principal, opened.session, terms, connack)
+        return Admission(principal, opened.session, terms, connack, account)
 
     def _client_id(self, connect: Connect) -> str:
         client_id = connect.client_id

@@ -26,6 +26,7 @@ class Limits:
         max_keep_alive_s: Server Keep Alive for a client of MQTT 5 that asks for a longer one, or none; 0: no limit.
         max_session_expiry_s: Longest session expiry interval; also that of MQTT 3.1.1 clients without clean session.
         max_subscriptions: Of one session.
+        max_delay_s: Longest delay of a delayed message.
         max_client_id_bytes: Longest client identifier.
         connect_timeout_s: Time for CONNECT to arrive.
         max_output_bytes: When this many bytes wait to be sent to a client, no more messages are taken for it.
@@ -42,6 +43,7 @@ class Limits:
     max_keep_alive_s: int = 0
     max_session_expiry_s: int = 7 * 86_400
     max_subscriptions: int = 10_000
+    max_delay_s: int = 30 * 86_400
     max_client_id_bytes: int = 1024
     connect_timeout_s: float = 10.0
     max_output_bytes: int = 256 * 1024

@@ -18,10 +18,19 @@ DropReason = Literal["slow_subscriber", "store", "not_allowed", "packet_too_larg
 its publisher or subscriber, it is larger than the packets a subscriber accepts, MQTT cannot express it."""
 
 RefusalReason = Literal[
-    "no_connect", "protocol", "credentials", "not_authorized", "client_id", "packet_size", "unfinished", "store"
+    "no_connect",
+    "protocol",
+    "credentials",
+    "not_authorized",
+    "client_id",
+    "packet_size",
+    "quota",
+    "unfinished",
+    "store",
 ]
 """Why a connection is refused: no CONNECT in time, a malformed one, a wrong password, a will that is not allowed, an
-invalid client identifier, a client that accepts no packet as large as CONNACK, too much of unfinished CONNECTs,
+invalid client identifier, a client that accepts no packet as large as CONNACK, a user with too many connections, too
+much of unfinished CONNECTs,
 a store that cannot be reached."""
 
 EndReason = Literal[

@@ -64,6 +64,7 @@ class PublishValidator:
         self._principal = principal
         self._access = access
         self._statistics = statistics
+        self._max_delay_s = limits.max_delay_s
         self._aliases = InboundAliases(limits.topic_alias_maximum)
         # Without a Receive Maximum in MQTT 3.1.1, the packet identifiers are the limit.
         self._receive_maximum = limits.receive_maximum if version is Version.V5 else 1 << 17
@@ -159,7 +160,9 @@ class PublishValidator:
         except TopicRefusedError as error:
             route = _Route(topic, refused=error.reason_code)
         else:
-            if self._access.may_publish(self._principal, target):
+            if delay_s is not None and delay_s > self._max_delay_s:
+                route = _Route(target, refused=ReasonCode.QUOTA_EXCEEDED)
+            elif self._access.may_publish(self._principal, target):
                 route = _Route(target, None if delay_s is None else delay_s * 1_000_000)
             else:
                 route = _Route(target, refused=ReasonCode.NOT_AUTHORIZED)

@@ -54,7 +54,7 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
 def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path) -> None:
     shown = tomllib.loads(with_tables())
     (rule,) = shown["access"]["rules"]
-    found = {"access.rules": rule, **{name: shown[name][0] for name in ("storage", "mapping", "bridge")}}
+    found = {"access.rules": rule, **{name: shown[name][0] for name in ("quotas", "storage", "mapping", "bridge")}}
     assert {name: list(settings) for name, settings in found.items()} == {
         name: list(attributes) for name, attributes in TABLES.items()
     }
@@ -108,7 +108,8 @@ def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
     shared = [*TABLES["storage"], *TABLES["mapping"], *TABLES["bridge"]]
     assert len(TABLES["bridge"]) <= 25, "a bridge is a program of its own"
     assert len(shared) <= 35, "rules of the store, which are no settings of one broker"
-    assert len(SETTINGS) - len(shared) <= 40
+    assert len(TABLES["quotas"]) <= 8, "limits of single users, as the server has them"
+    assert len(SETTINGS) - len(shared) - len(TABLES["quotas"]) <= 40
     for section, key, attribute in SETTINGS:
         if "bounds" in attribute.metadata and attribute.default is not attrs.NOTHING:
             low, high = attribute.metadata["bounds"]
