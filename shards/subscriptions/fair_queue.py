@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 
-class Standing:
+class QueuedPosition:
     """The position of a subscription in one shard.
 
     Attributes:
@@ -32,7 +32,7 @@ class Standing:
         self.goal = -1
 
 
-T = TypeVar("T", bound=Standing)
+T = TypeVar("T", bound=QueuedPosition)
 
 
 class FairQueue(Generic[T]):
@@ -56,7 +56,7 @@ class FairQueue(Generic[T]):
         self._until_lsn = until_lsn
         self._committed_lsn = committed_lsn
         self._published = published
-        self._standings: dict[int, T] = {}
+        self._positions: dict[int, T] = {}
         self._ready: deque[T] = deque()
         self._reached_lsn = self._round_lsn = start_lsn
         # In the present round: how many positions at the head of the queue have not been read yet, and how many have
@@ -67,73 +67,69 @@ class FairQueue(Generic[T]):
         self.finding = False
 
     def __contains__(self, shard_id: int) -> bool:
-        return shard_id in self._standings
+        return shard_id in self._positions
 
     def __len__(self) -> int:
-        return len(self._standings)
+        return len(self._positions)
 
     def get(self, shard_id: int) -> T | None:
         """The position in a shard, None if the shard is not part of the subscription."""
-        return self._standings.get(shard_id)
+        return self._positions.get(shard_id)
 
     @property
     def waiting_count(self) -> int:
         """Number of positions that wait for their turn."""
         return len(self._ready)
 
-    def standings(self) -> list[T]:
-        """All positions."""
-        return list(self._standings.values())
-
-    def attach(self, standing: T) -> bool:
+    def attach(self, position: T) -> bool:
         """Add a shard, which then waits for its turn; True if no shard waited before."""
-        self._standings[standing.shard_id] = standing
-        return self.queue(standing)
+        self._positions[position.shard_id] = position
+        return self.queue(position)
 
-    def queue(self, standing: T) -> bool:
+    def queue(self, position: T) -> bool:
         """Queue a shard that may have something to read; True if no shard waited before."""
-        if standing.queued:
+        if position.queued:
             return False
-        standing.queued = True
-        self._ready.append(standing)
+        position.queued = True
+        self._ready.append(position)
         return len(self._ready) == 1
 
     def next(self) -> T | None:
         """The shard to read next, None if there is nothing to read."""
         while self._ready:
-            standing = self._ready.popleft()
-            standing.queued = False
+            position = self._ready.popleft()
+            position.queued = False
             is_of_round = self._without_turn > 0
             if is_of_round:
                 self._without_turn -= 1
-            if self._standings.get(standing.shard_id) is standing:
+            if self._positions.get(position.shard_id) is position:
                 if is_of_round:
-                    standing.goal = self._published(standing)
+                    position.goal = self._published(position)
                     self._goals += 1
-                return standing
+                return position
         return None
 
-    def done(self, standing: T, *, more: bool) -> None:
+    def done(self, position: T, *, more: bool) -> None:
         """Note that a shard has been read in its turn; with ``more`` it waits for another one."""
-        if self._standings.get(standing.shard_id) is not standing:
+        if self._positions.get(position.shard_id) is not position:
             return
-        if standing.goal >= 0 and (not more or (standing.offset is not None and standing.offset >= standing.goal)):
-            standing.goal = -1
+        if position.goal >= 0 and (not more or (position.offset is not None and position.offset >= position.goal)):
+            position.goal = -1
             self._goals -= 1
         if more:
-            self.queue(standing)
+            self.queue(position)
 
-    def postpone(self, standing: T) -> None:
+    def postpone(self, position: T) -> None:
         """Postpone a shard that cannot be read now: no progress is reported before it is resumed."""
-        if self._standings.get(standing.shard_id) is standing:
-            self._postponed.add(standing.shard_id)
+        if self._positions.get(position.shard_id) is position:
+            self._postponed.add(position.shard_id)
 
-    def resume(self, standing: T) -> bool:
+    def resume(self, position: T) -> bool:
         """Queue a postponed shard again; False if the subscription does not have it any more."""
-        if self._standings.get(standing.shard_id) is not standing:
+        if self._positions.get(position.shard_id) is not position:
             return False
-        self._postponed.discard(standing.shard_id)
-        self.queue(standing)
+        self._postponed.discard(position.shard_id)
+        self.queue(position)
         return True
 
     @property
@@ -141,21 +137,21 @@ class FairQueue(Generic[T]):
         """Whether a shard has something to read that cannot be read now."""
         return bool(self._postponed)
 
-    def remove(self, standing: T) -> None:
+    def remove(self, position: T) -> None:
         """Remove a shard that was deleted or stopped."""
-        if self._standings.get(standing.shard_id) is standing:
-            del self._standings[standing.shard_id]
-            self._postponed.discard(standing.shard_id)
-            if standing.goal >= 0:
+        if self._positions.get(position.shard_id) is position:
+            del self._positions[position.shard_id]
+            self._postponed.discard(position.shard_id)
+            if position.goal >= 0:
                 self._goals -= 1
 
     def clear(self) -> dict[int, T]:
         """End the subscription; returns its positions, of which nothing is kept here."""
-        standings, self._standings = self._standings, {}
+        positions, self._positions = self._positions, {}
         self._ready = deque()
         self._postponed.clear()
         self._without_turn = self._goals = 0
-        return standings
+        return positions
 
     @property
     def is_idle(self) -> bool:

@@ -8,10 +8,10 @@ from shards.format.batch import gap_batch
 from shards.segments.read_slices import Place
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Push
-from shards.subscriptions.fair_queue import Standing
+from shards.subscriptions.fair_queue import QueuedPosition
 
 
-class SubscriptionPosition(Standing):
+class SubscriptionPosition(QueuedPosition):
     """The position of a subscription that pushes records.
 
     Attributes:
