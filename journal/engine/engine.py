@@ -17,7 +17,7 @@ from journal.engine.segments.snapshots import Snapshot
 from journal.engine.startup import RecoveryReport
 from journal.engine.state.shard_discovery import NameScan
 from journal.engine.statistics import EngineStatistics
-from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.engine.subscribe.subscription import Subscription
 from journal.engine.wal.pending_ack import AppendResult, PendingAck
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import LARGEST_SCAN_BYTES
@@ -363,7 +363,7 @@ class Engine:
         group: str | None,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
-    ) -> AnySubscription:
+    ) -> Subscription:
         """Begin a subscription to a shard or to all shards that match a filter; see `Subscriptions.subscribe`."""
         return await self.parts.subscriptions.subscribe(
             shard=shard,

@@ -14,7 +14,7 @@ import trio
 
 from journal.access.quotas import Meter
 from journal.access.rights import Use
-from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.engine import Subscription
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
 from journal.protocol.frames import PUSH, Op, build, build_push_head
 from journal.protocol.messages import ShardEvent, encode
@@ -44,7 +44,7 @@ class PushState:
         self.credit_bytes = credit_bytes
         self.queued = False
         self.is_member = False
-        self.subscription: AnySubscription | None = None
+        self.subscription: Subscription | None = None
 
 
 class PushForm(Protocol):
@@ -130,7 +130,7 @@ class Pushing:
         if self._states.get(state.number) is state:
             del self._states[state.number]
 
-    def begin(self, state: PushState, subscription: AnySubscription) -> None:
+    def begin(self, state: PushState, subscription: Subscription) -> None:
         """Attach the subscription; `ready` may have been called for it before."""
         if self._states.get(state.number) is not state:
             # Its end was requested before it began.

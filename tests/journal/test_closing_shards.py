@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal.engine import Engine, open_engine
-from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.engine.subscribe.subscription import Subscription
 from shards.format.batch import encode_values
 from shards.model import Mode, Retention, ShardConfig
 from shards.position import Start
@@ -35,7 +35,7 @@ async def close_idle(engine: Engine, *, most_open: int = 0) -> None:
     await engine.parts.checkpointer.apply_retention()
 
 
-async def subscribed(engine: Engine, topic_filter: str, start: Start) -> AnySubscription:
+async def subscribed(engine: Engine, topic_filter: str, start: Start) -> Subscription:
     return await engine.parts.subscriptions.subscribe(
         shard=None,
         topic_filter=topic_filter,

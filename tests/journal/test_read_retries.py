@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from journal.engine import Engine, open_engine
-from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.engine.subscribe.subscription import Subscription
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import CorruptionError, OverloadedError, StorageError
 from shards.format.batch import encode_values
@@ -68,7 +68,7 @@ class Node:
 
     async def subscribe(
         self, *, shard: str | None = None, start: Start | None = None, until_lsn: int | None = None, group: str = ""
-    ) -> AnySubscription:
+    ) -> Subscription:
         return await self.engine.parts.subscriptions.subscribe(
             shard=shard,
             topic_filter=None if shard else "t/+",
@@ -82,7 +82,7 @@ class Node:
     def _tell(self) -> None:
         self._told.set()
 
-    async def taken(self, subscription: AnySubscription) -> Push | Notice:
+    async def taken(self, subscription: Subscription) -> Push | Notice:
         """What comes next, however long it takes."""
         with trio.fail_after(PATIENCE_S):
             while True:

@@ -11,7 +11,7 @@ import trio.testing
 
 from journal.check import check_directory
 from journal.engine import Engine, open_engine
-from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.engine.subscribe.subscription import Subscription
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from shards.format.batch import encode, read_records
 from shards.format.record import Record
@@ -86,7 +86,7 @@ async def test_reads_by_key_and_tag_find_the_same_records(tmp_path: Path) -> Non
         assert await by_word(engine) == before
 
 
-async def subscribe(engine: Engine, group: str | None = None) -> AnySubscription:
+async def subscribe(engine: Engine, group: str | None = None) -> Subscription:
     return await engine.parts.subscriptions.subscribe(
         shard="s",
         topic_filter=None,
@@ -97,7 +97,7 @@ async def subscribe(engine: Engine, group: str | None = None) -> AnySubscription
     )
 
 
-async def take(subscription: AnySubscription, count: int) -> list[bytes]:
+async def take(subscription: Subscription, count: int) -> list[bytes]:
     """The values of the next pushes, up to so many records."""
     found: list[bytes] = []
     with trio.fail_after(20):

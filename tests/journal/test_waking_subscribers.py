@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from journal.engine import Engine, open_engine
-from journal.engine.subscribe.subscriptions import AnySubscription
+from journal.engine.subscribe.subscription import Subscription
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.format.batch import encode_values
 from shards.model import ShardConfig
@@ -41,10 +41,10 @@ class Subscriber:
     shard: Shard
     told_count: int = 0
     _told: trio.Event = attrs.Factory(trio.Event)
-    _subscription: AnySubscription | None = None
+    _subscription: Subscription | None = None
 
     @property
-    def subscription(self) -> AnySubscription:
+    def subscription(self) -> Subscription:
         assert self._subscription is not None
         return self._subscription
 

@@ -17,6 +17,7 @@ import trio
 from journal.engine.read.read_retries import ReadRetries
 from journal.engine.read.reader import Reader
 from journal.engine.state.shard_discovery import Search, ShardDiscovery
+from journal.engine.subscribe.subscription import Subscription
 from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
 from journal.engine.subscribe.watermark_timer import WatermarkTimer
 from shards.errors import StorageError
@@ -30,8 +31,8 @@ _FOUND_AHEAD = 500
 _DROPPED_AT_ONCE = 1000
 
 
-class FilterSubscription:
-    """See the module; it has the same methods as `journal.engine.subscribe.subscriptions.Subscription`.
+class FilterSubscription(Subscription):
+    """See the module.
 
     Args:
         topic_filter: A valid filter.
@@ -129,18 +130,13 @@ class FilterSubscription:
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` may return something."""
         if self._notices or not self._queue.is_idle:
             return True
         due_at = self.progress_due_at()
         return due_at is not None and due_at <= trio.current_time()
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
-        """The next push of up to about ``max_bytes`` (at least one batch) or notice; None if there is none now.
-
-        Shards are read in turn. A damaged or deleted shard ends with a notice and does not delay others. A read that
-        fails because of a shortage is retried later. Cancelling it loses nothing.
-        """
+        # Shards are read in turn: one that is damaged, or that has very many records, does not delay others.
         self._clock.taken(self)
         while True:
             if self._notices:
@@ -280,16 +276,7 @@ class FilterSubscription:
         self._release()
         return Notice("end", lsn=self.until_lsn)
 
-    # Methods of every subscription
-
-    def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
-        """A subscription without a group needs no acknowledgements; they are ignored."""
-
-    def credit_changed(self) -> None:
-        """The owner can take more; nothing to do, since the owner pulls."""
-
     def close(self) -> None:
-        """End the subscription."""
         self._notices.clear()
         self._release()
         self._on_closed()

@@ -20,6 +20,7 @@ import trio
 from journal.engine.read.read_retries import ReadRetries
 from journal.engine.read.reader import Reader
 from journal.engine.subscribe.group_positions import GroupPositions, Position
+from journal.engine.subscribe.subscription import Subscription
 from journal.engine.time_slice import TimeSlice
 from journal.engine.write.commands import Commands
 from shards.errors import StorageError
@@ -31,14 +32,13 @@ from shards.topics.reserved_names import group_cursor
 _FORGOTTEN_AT_ONCE = 1000
 
 
-class Member:
-    """One member of a group subscription; it has the same methods as a `Subscription`.
+class Member(Subscription):
+    """One member of a group subscription.
 
     Attributes:
         number: Number of the member in the group, counted from 1; never assigned again after it has left.
         holding: Shares with records that it holds and has not acknowledged.
         waiting: Shares that only this member can take, once it has credit again.
-        topic_filter: Always None: the group decides which shards it gets.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class Member:
         self.number = number
         self.holding: dict[Share, None] = {}
         self.waiting: OrderedDict[Share, None] = OrderedDict()
-        self.topic_filter: str | None = None
 
     def has_credit(self) -> bool:
         """Whether it may be given more: records that it has not taken yet count as taken."""
@@ -61,7 +60,6 @@ class Member:
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` returns something."""
         return bool(self._queue)
 
     def give(self, share: Share, push: Push) -> None:
@@ -82,7 +80,6 @@ class Member:
         self._on_ready()
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
-        """The next push or notice; None if there is none now."""
         if not self._queue:
             return None
         item = self._queue.popleft()
@@ -91,15 +88,13 @@ class Member:
         return item
 
     def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
-        """Note that the member has processed these records."""
         self._group.acknowledge(self, reference, first_offset, next_offset)
 
     def credit_changed(self) -> None:
-        """The owner can take more: wake the group."""
         self._group.wake()
 
     def close(self) -> None:
-        """Leave the group; other members get the records that it held."""
+        # Other members get the records that it held.
         self._queue.clear()
         self._group.leave(self)
 

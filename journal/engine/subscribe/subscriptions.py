@@ -1,16 +1,13 @@
-"""Subscriptions to new records in a shard or under a topic filter, from a position on.
+"""All subscriptions of an engine: it begins them, and runs what they share.
 
-A subscription is pulled: its owner (a connection, the embedded adapter) takes the next push when it has credit for it,
-so a slow subscription needs no memory but its positions. Those by filter are in
-`journal.engine.subscribe.filter_subscription`,
-groups in `journal.engine.subscribe.group_subscriptions`.
+A `Subscription` is pulled: its owner takes the next push when it has credit for it, so a slow subscription needs no
+memory but its positions. Its kinds are `ShardSubscription`, `FilterSubscription`, and the `Member` of a `SharedGroup`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
 
 import attrs
 import trio
@@ -21,135 +18,18 @@ from journal.engine.state.shard_discovery import NameScan, ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.subscribe.filter_subscription import FilterSubscription
 from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
-from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
+from journal.engine.subscribe.shard_subscription import ShardSubscription
+from journal.engine.subscribe.subscription import Subscription
 from journal.engine.subscribe.watermark_timer import WatermarkTimer
 from journal.engine.time_slice import TimeSlice
 from journal.engine.write.commands import Commands
-from shards.errors import InvalidRequestError, ShardNotFoundError, StorageError
+from shards.errors import InvalidRequestError, ShardNotFoundError
 from shards.position import Start
 from shards.segments.shard import Shard
-from shards.subscriptions.events import Notice, Push
 from shards.topics.filter_index import FilterIndex
 from shards.topics.names import validate_name, validate_shard_name
 from shards.topics.reserved_names import group_cursor
 from shards.topics.topic_filters import validate_filter
-
-
-class Subscription:
-    """A subscription to one shard.
-
-    Args:
-        reader: Reads the pushed records.
-        retries: Retries reads that failed because of a shortage.
-        on_ready: Called (on the event loop, must not block) when `take` may return something after it returned None.
-        on_closed: Called when it has ended.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        retries: ReadRetries,
-        shard: Shard,
-        offset: int,
-        on_ready: Callable[[], None],
-        on_closed: Callable[[], None],
-    ) -> None:
-        self._reader = reader
-        self._retries = retries
-        self._on_ready = on_ready
-        self._on_closed = on_closed
-        self._position: SubscriptionPosition | None = SubscriptionPosition(shard, 1, offset)
-        # Sent at once: a client that loses its connection before the first push resumes at this offset.
-        self._notices: deque[Notice] = deque([Notice("added", 1, shard.shard_id, shard.name, offset)])
-        self._has_unread = False
-        self._is_listening = False
-        self._look_again(self._position)
-
-    def _listen(self) -> None:
-        """Listen to the next publish, once: until its records are taken, no further notification is needed."""
-        assert self._position is not None  # it has not ended
-        self._is_listening = True
-        self._position.shard.add_listener(self._published)
-
-    def _stop_listening(self, shard: Shard) -> None:
-        if self._is_listening:
-            self._is_listening = False
-            shard.remove_listener(self._published)
-
-    def _published(self, shard: Shard) -> None:
-        self._stop_listening(shard)
-        self._has_unread = True
-        self._on_ready()
-
-    @property
-    def has_more(self) -> bool:
-        """Whether `take` may return something."""
-        return bool(self._notices) or self._has_unread
-
-    async def take(self, max_bytes: int) -> Push | Notice | None:
-        """The next push of up to about ``max_bytes`` (at least one batch) or notice; None if there is none now.
-
-        A damaged or deleted shard ends with a notice; a read that fails because of a shortage is retried later.
-        Cancelling it loses nothing.
-        """
-        if self._notices:
-            return self._notices.popleft()
-        position = self._position
-        while position is not None and self._has_unread:
-            self._has_unread = False
-            try:
-                push = await read_push(self._reader, position, None, max_bytes)
-            except StorageError as error:
-                if error.retriable:
-                    self._retries.later(error, self._try_again)
-                    return None
-                self._stop()
-                shard = position.shard
-                event = "removed" if shard.deleted else "error"
-                return Notice(event, 1, shard.shard_id, shard.name, position.offset or 0, error=error)
-            except trio.Cancelled:
-                # Nothing was read: without this the shard would be checked only after its next append.
-                self._has_unread = True
-                raise
-            if self._position is not None:
-                self._look_again(position)
-            if push is not None:
-                return push
-        return None
-
-    def _try_again(self) -> None:
-        if self._position is not None:
-            self._has_unread = True
-            self._on_ready()
-
-    def _look_again(self, position: SubscriptionPosition) -> None:
-        """After a read: note that there is more, or that the shard was stopped or deleted, or listen to the shard."""
-        shard = position.shard
-        assert position.offset is not None  # it began at one
-        self._has_unread = position.offset < shard.published_offset or bool(shard.damage)
-        if not self._has_unread:
-            self._listen()
-
-    def _stop(self) -> None:
-        position, self._position = self._position, None
-        self._has_unread = False
-        if position is not None:
-            self._stop_listening(position.shard)
-
-    def acknowledge(self, reference: int, first_offset: int, next_offset: int) -> None:
-        """A subscription without a group needs no acknowledgements; they are ignored."""
-
-    def credit_changed(self) -> None:
-        """The owner can take more; nothing to do, since the owner pulls."""
-
-    def close(self) -> None:
-        """End the subscription."""
-        self._stop()
-        self._notices.clear()
-        self._on_closed()
-
-
-AnySubscription: TypeAlias = Subscription | FilterSubscription | Member
 
 
 @attrs.frozen(slots=True)
@@ -232,7 +112,7 @@ class Subscriptions:
         group: str | None,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
-    ) -> AnySubscription:
+    ) -> Subscription:
         """Begin a subscription to a shard, or to all shards that match a filter, now and later.
 
         In a group the start applies only where the group has no stored position. The start of a subscription by filter
@@ -284,7 +164,7 @@ class Subscriptions:
         found = self._table.by_name(shard)
         offset = await self._reader.find_offset(found, start)
         self.count += 1
-        return Subscription(self._reader, self._retries, found, offset, on_ready, self._closed)
+        return ShardSubscription(self._reader, self._retries, found, offset, on_ready, self._closed)
 
     def _closed(self) -> None:
         self.count -= 1

@@ -1,0 +1,117 @@
+"""A subscription to one shard, from an offset on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from journal.engine.read.read_retries import ReadRetries
+from journal.engine.read.reader import Reader
+from journal.engine.subscribe.subscription import Subscription
+from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
+from shards.errors import StorageError
+from shards.segments.shard import Shard
+from shards.subscriptions.events import Notice, Push
+
+
+class ShardSubscription(Subscription):
+    """See the module.
+
+    Args:
+        reader: Reads the pushed records.
+        retries: Retries reads that failed because of a shortage.
+        on_ready: Called (on the event loop, must not block) when `take` may return something after it returned None.
+        on_closed: Called when it has ended.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        retries: ReadRetries,
+        shard: Shard,
+        offset: int,
+        on_ready: Callable[[], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._reader = reader
+        self._retries = retries
+        self._on_ready = on_ready
+        self._on_closed = on_closed
+        self._position: SubscriptionPosition | None = SubscriptionPosition(shard, 1, offset)
+        # Sent at once: a client that loses its connection before the first push resumes at this offset.
+        self._notices: deque[Notice] = deque([Notice("added", 1, shard.shard_id, shard.name, offset)])
+        self._has_unread = False
+        self._is_listening = False
+        self._look_again(self._position)
+
+    def _listen(self) -> None:
+        """Listen to the next publish, once: until its records are taken, no further notification is needed."""
+        assert self._position is not None  # it has not ended
+        self._is_listening = True
+        self._position.shard.add_listener(self._published)
+
+    def _stop_listening(self, shard: Shard) -> None:
+        if self._is_listening:
+            self._is_listening = False
+            shard.remove_listener(self._published)
+
+    def _published(self, shard: Shard) -> None:
+        self._stop_listening(shard)
+        self._has_unread = True
+        self._on_ready()
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._notices) or self._has_unread
+
+    async def take(self, max_bytes: int) -> Push | Notice | None:
+        if self._notices:
+            return self._notices.popleft()
+        position = self._position
+        while position is not None and self._has_unread:
+            self._has_unread = False
+            try:
+                push = await read_push(self._reader, position, None, max_bytes)
+            except StorageError as error:
+                if error.retriable:
+                    self._retries.later(error, self._try_again)
+                    return None
+                self._stop()
+                shard = position.shard
+                event = "removed" if shard.deleted else "error"
+                return Notice(event, 1, shard.shard_id, shard.name, position.offset or 0, error=error)
+            except trio.Cancelled:
+                # Nothing was read: without this the shard would be checked only after its next append.
+                self._has_unread = True
+                raise
+            if self._position is not None:
+                self._look_again(position)
+            if push is not None:
+                return push
+        return None
+
+    def _try_again(self) -> None:
+        if self._position is not None:
+            self._has_unread = True
+            self._on_ready()
+
+    def _look_again(self, position: SubscriptionPosition) -> None:
+        """After a read: note that there is more, or that the shard was stopped or deleted, or listen to the shard."""
+        shard = position.shard
+        assert position.offset is not None  # it began at one
+        self._has_unread = position.offset < shard.published_offset or bool(shard.damage)
+        if not self._has_unread:
+            self._listen()
+
+    def _stop(self) -> None:
+        position, self._position = self._position, None
+        self._has_unread = False
+        if position is not None:
+            self._stop_listening(position.shard)
+
+    def close(self) -> None:
+        self._stop()
+        self._notices.clear()
+        self._on_closed()
