@@ -9,12 +9,11 @@ from broker_adapter.feed import Feed, Progress
 from broker_adapter.opening import open_adapter
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.subscription import Delivery, Subscription
-from broker_adapter.topic_mapping import MappedStorage, MappingRule, TopicMapping
+from broker_adapter.topic_mapping import MappingRule, TopicMapping
 
 __all__ = [
     "Delivery",
     "Feed",
-    "MappedStorage",
     "MappingRule",
     "PendingAppend",
     "Progress",

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_adapter import MappedStorage, MappingRule, TopicMapping, open_adapter
-from shards.errors import InvalidNameError, InvalidRequestError, ShardNotFoundError
-from shards.format.record import Record, StoredRecord
-from shards.position import Start
+from broker_adapter import MappingRule, TopicMapping
+from shards.errors import InvalidNameError, InvalidRequestError
 from shards.topics.topic_filters import covers, is_filter, matches, overlap
-from tests.patience import PATIENCE_S
 
 levels = st.sampled_from(["a", "b", "c", "$s", ""])
 topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -39,11 +35,10 @@ def test_every_matching_filter_finds_a_published_record(
     rules_: list[MappingRule], topic: str, publisher: str, topic_filter: str
 ) -> None:
     mapping = TopicMapping(rules_)
-    shard, record = mapping.route(topic, Record(b"v"), publisher)
-    targets = mapping.shards_for(topic_filter)
-    assert mapping.topic_of(shard, record.topic) == topic
+    shard = mapping.shard_for(topic, publisher)
+    assert mapping.topic_of(shard, "" if shard == topic else topic) == topic
     if matches(topic_filter, topic):
-        assert any(reaches(target, shard) for target in targets)
+        assert any(reaches(target, shard) for target in mapping.shards_for(topic_filter))
 
 
 @given(filters | topics, filters | topics, topics)
@@ -57,9 +52,9 @@ def test_overlap_and_covers_agree_with_matching(left: str, right: str, topic: st
     assert covers(left, left)
 
 
-def test_a_topic_is_its_own_shard_by_default_and_costs_no_topic_column() -> None:
+def test_a_topic_is_its_own_shard_by_default() -> None:
     mapping = TopicMapping()
-    assert mapping.route("a/b", Record(b"v", topic="a/b")) == ("a/b", Record(b"v"))
+    assert mapping.shard_for("a/b") == "a/b"
     assert mapping.shards_for("a/b") == ("a/b",)
     assert mapping.shards_for("a/#") == ("a/#",)
 
@@ -99,26 +94,6 @@ def test_a_rule_with_a_bad_filter_or_prefix_is_refused() -> None:
         MappingRule("#", prefix="f/+", shards=1)
 
 
-async def test_subscribers_receive_each_record_of_their_topics_once_from_any_shard() -> None:
-    rules_ = [MappingRule("s/+/fast", prefix="s", shards=2), MappingRule("s/#", prefix="$cold", shards=2)]
-    async with open_adapter("memory:") as adapter:
-        storage = MappedStorage(adapter, TopicMapping(rules_))
-        published = ["s/1/fast", "s/2/fast", "s/1/slow", "other", "s/0"]
-        async with storage.subscribe("#") as everything, storage.subscribe("s/1/+", Start.earliest()) as some:
-            for topic in published:
-                await storage.publish(topic, Record(topic.encode()))
-            seen: list[str] = []
-            with trio.fail_after(PATIENCE_S):
-                while len(seen) < len(published):
-                    delivery = await everything.__anext__()
-                    seen += [r.topic or delivery.shard for r in delivery.records if isinstance(r, StoredRecord)]
-                assert sorted(seen) == sorted(published)
-                found: set[bytes] = set()
-                while len(found) < 2:
-                    found |= {r.value for r in (await some.__anext__()).records if isinstance(r, StoredRecord)}
-            assert found == {b"s/1/fast", b"s/1/slow"}
-
-
 @pytest.mark.parametrize(
     ("shard", "named", "topic"),
     [
@@ -142,27 +117,3 @@ async def test_subscribers_receive_each_record_of_their_topics_once_from_any_sha
 def test_a_record_is_of_a_topic_that_maps_to_its_shard_or_of_its_shard(shard: str, named: str, topic: str) -> None:
     rules_ = [MappingRule("fold/#", prefix="f", shards=1), MappingRule("by/#", prefix="$p", shards=4, by="publisher")]
     assert TopicMapping(rules_).topic_of(shard, named) == topic
-
-
-async def test_a_record_is_not_delivered_under_a_topic_that_does_not_map_to_its_shard() -> None:
-    async with open_adapter("memory:") as adapter:
-        storage = MappedStorage(adapter, TopicMapping([MappingRule("fold/#", prefix="f", shards=1)]))
-        async with storage.subscribe("#") as subscription:
-            for shard in ("a", "f/0"):
-                await adapter.create_shard(shard)
-                await adapter.append(shard, [Record(b"v", topic="secret/x")])
-            await storage.publish("fold/x", Record(b"v"))
-            seen: list[str] = []
-            with trio.fail_after(PATIENCE_S):
-                while len(seen) < 3:
-                    delivery = await subscription.__anext__()
-                    seen += [r.topic or delivery.shard for r in delivery.records if isinstance(r, StoredRecord)]
-        assert sorted(seen) == ["a", "f/0", "fold/x"]
-
-
-async def test_publishing_creates_shards_only_if_it_may() -> None:
-    async with open_adapter("memory:") as adapter:
-        with pytest.raises(ShardNotFoundError):
-            await MappedStorage(adapter, create=None).publish("t", Record(b"v"))
-        shard, appended = await MappedStorage(adapter).publish("t", Record(b"v"))
-        assert (shard, appended.base_offset) == ("t", 0)
