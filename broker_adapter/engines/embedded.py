@@ -2,8 +2,8 @@
 
 A broker on its own gets what the journal service does (group commit over all shards, memory and file mode, log
 segments) without a second process. Only one process at a time can have the directory open, which needs the extra
-``embedded``. Without a directory everything is in memory, for as long as the adapter is open. This is the only module
-of the adapter that knows the engine; batches become records in `broker_adapter.engines.selection`.
+``embedded``. Without a directory everything is in memory, for as long as the adapter is open. This module and
+`broker_adapter.engines.pulled_batches` are the only ones of the adapter that know the engine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from broker_adapter.adapter import DEFAULT_CONFIG, DEFAULT_CREDIT_BYTES, DEFAULT
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
 from broker_adapter.engines.open_calls import OpenCalls
-from broker_adapter.engines.pulled_feed import PulledFeed
-from broker_adapter.engines.pulled_subscription import PulledSubscription
+from broker_adapter.engines.pulled_batches import PulledBatches
+from broker_adapter.engines.record_subscription import RecordFeed, RecordSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
 from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
@@ -326,30 +326,23 @@ class EmbeddedAdapter(StorageAdapter):
     ) -> AsyncIterator[Subscription]:
         self._calls.require_open()
         filtered = is_filter(target)
-        subscription = PulledSubscription(
-            self._calls,
-            self._engine.now_us,
-            start,
-            shard=None if filtered else target,
-            is_shared=group is not None,
-            credit_bytes=credit_bytes,
-        )
-        source = await self._calls.run(
+        pulled = PulledBatches(shard=None if filtered else target, credit_bytes=credit_bytes)
+        subscription = await self._calls.run(
             self._engine.subscribe(
                 shard=None if filtered else target,
                 topic_filter=target if filtered else None,
                 start=start,
                 group=group,
-                on_ready=subscription.wake,
-                credit_bytes=subscription.credit_bytes,
+                on_ready=pulled.wake,
+                credit_bytes=pulled.credit_bytes,
             )
         )
-        subscription.begin(source)
+        pulled.begin(subscription)
+        acknowledge = None if group is None else pulled.acknowledge
         try:
-            yield subscription
+            yield RecordSubscription(self._calls, pulled.next, self._engine.now_us, start, acknowledge)
         finally:
-            subscription.end()
-            source.close()
+            pulled.end()
 
     @asynccontextmanager
     async def follow(
@@ -364,22 +357,21 @@ class EmbeddedAdapter(StorageAdapter):
         check_follow(topic_filter, after_lsn, until_lsn)
         await trio.lowlevel.checkpoint()
         start_lsn = self._engine.committed_lsn if after_lsn is None else after_lsn
-        feed = PulledFeed(self._calls, self._engine.now_us, start_lsn, credit_bytes=credit_bytes)
-        source = await self._engine.subscribe(
+        pulled = PulledBatches(shard=None, credit_bytes=credit_bytes, start_lsn=start_lsn)
+        subscription = await self._engine.subscribe(
             shard=None,
             topic_filter=topic_filter,
             start=Start.lsn(start_lsn + 1),
             until_lsn=until_lsn,
             group=None,
-            on_ready=feed.wake,
-            credit_bytes=lambda: credit_bytes,
+            on_ready=pulled.wake,
+            credit_bytes=pulled.credit_bytes,
         )
-        feed.begin(source)
+        pulled.begin(subscription)
         try:
-            yield feed
+            yield RecordFeed(self._calls, pulled.next, self._engine.now_us, start_lsn)
         finally:
-            feed.end()
-            source.close()
+            pulled.end()
 
     # Cursors and state
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Literal
 
 import trio
@@ -18,16 +17,14 @@ from broker_adapter.adapter import DEFAULT_CONFIG, DEFAULT_CREDIT_BYTES, DEFAULT
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import encoded
 from broker_adapter.engines.open_calls import OpenCalls
-from broker_adapter.engines.selection import PushedRecords, newest_with_key, read_from, read_word
-from broker_adapter.feed import Feed, Progress, check_follow
+from broker_adapter.engines.record_subscription import RecordFeed, RecordSubscription
+from broker_adapter.engines.selection import newest_with_key, read_from, read_word
+from broker_adapter.feed import Feed, check_follow
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
-from broker_adapter.subscription import Delivery, Subscription
+from broker_adapter.subscription import Subscription
 from journal.client import Client, open_client, unique_name
-from journal.client import Delivery as PushedBatches
-from journal.client import Feed as ClientFeed
 from journal.client import Reconnection as ClientReconnection
-from journal.client import Subscription as ClientSubscription
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import CursorCheck as CursorCheckRequest
 from journal.protocol.messages import StateDeleteRequest, StatePutRequest, StateScanReply
@@ -242,7 +239,8 @@ class JournalAdapter(StorageAdapter):
             group=group,
             credit_bytes=credit_bytes,
         ) as pushed:
-            yield _JournalSubscription(self, pushed, start, is_shared=group is not None)
+            acknowledge = None if group is None else pushed.acknowledge
+            yield RecordSubscription(self._calls, pushed.__anext__, _now_us, start, acknowledge)
 
     @asynccontextmanager
     async def follow(
@@ -258,7 +256,7 @@ class JournalAdapter(StorageAdapter):
         async with self._client.follow(
             topic_filter, after_lsn, until_lsn=until_lsn, credit_bytes=credit_bytes
         ) as pushed:
-            yield _JournalFeed(self._calls, pushed)
+            yield RecordFeed(self._calls, pushed.__anext__, _now_us, pushed.start_lsn)
 
     # Cursors and state
 
@@ -352,13 +350,6 @@ class JournalAdapter(StorageAdapter):
         with trio.CancelScope(deadline=trio.current_time() + _FLUSH_TIMEOUT_S, shield=True):
             await self._client.flush()
 
-    async def next_pushed(self, pushed: ClientSubscription) -> PushedBatches:
-        """The next delivery of a subscription; the iteration ends when the adapter is closed."""
-        try:
-            return await self._calls.run(pushed.__anext__())
-        except trio.ClosedResourceError:
-            raise StopAsyncIteration from None
-
 
 class _JournalReconnection:
     """See `Reconnection`."""
@@ -374,58 +365,6 @@ class _JournalReconnection:
             return self._connection.scan_state_page(prefix, after=key, limit=_SCAN_PAGE_VALUES)
 
         return _scanned(page_behind, None)
-
-
-class _JournalSubscription(Subscription):
-    """Batches as they are pushed, shown as records."""
-
-    def __init__(self, adapter: JournalAdapter, pushed: ClientSubscription, start: Start, *, is_shared: bool) -> None:
-        self._adapter = adapter
-        self._pushed = pushed
-        self._records = PushedRecords(start, is_shared=is_shared)
-        self._is_shared = is_shared
-
-    async def __anext__(self) -> Delivery:
-        while True:
-            pushed = await self._adapter.next_pushed(self._pushed)
-            records = self._records.take(
-                pushed.shard, pushed.batches, pushed.first_offset, pushed.next_offset, now_us=_now_us()
-            )
-            if not self._is_shared:
-                if records:
-                    return Delivery(pushed.shard, records, pushed.next_offset)
-            elif records:
-                return Delivery(pushed.shard, records, pushed.next_offset, partial(self._acknowledge, pushed))
-            else:
-                self._pushed.acknowledge(pushed)
-
-    async def _acknowledge(self, batches: PushedBatches) -> None:
-        self._pushed.acknowledge(batches)
-        await trio.lowlevel.checkpoint()
-
-
-class _JournalFeed(Feed):
-    """What is pushed, shown as records and progress."""
-
-    def __init__(self, calls: OpenCalls, pushed: ClientFeed) -> None:
-        self.start_lsn = pushed.start_lsn
-        self._calls = calls
-        self._pushed = pushed
-        self._records = PushedRecords(LATEST, is_shared=False)
-
-    async def __anext__(self) -> Delivery | Progress:
-        while True:
-            try:
-                item = await self._calls.run(self._pushed.__anext__())
-            except trio.ClosedResourceError:
-                raise StopAsyncIteration from None
-            if isinstance(item, Progress):
-                return item
-            records = self._records.take(
-                item.shard, item.batches, item.first_offset, item.next_offset, now_us=_now_us()
-            )
-            if records:
-                return Delivery(item.shard, records, item.next_offset)
 
 
 async def _scanned(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from command_line.boundary import CommandError, one_line
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from journal.client import Client
+    from shards.format.checksum import Buffer
     from shards.format.record import Gap, StoredRecord
 
 WAY_OUT: Final = (
@@ -19,7 +21,7 @@ WAY_OUT: Final = (
 
 
 async def read_received(
-    client: Client, shard: str, batches: memoryview, start_offset: int
+    client: Client, shard: str, batches: Buffer, start_offset: int
 ) -> tuple[Sequence[StoredRecord | Gap], CommandError | None]:
     """Decode received batches, up to the first damaged one.
 
@@ -28,43 +30,48 @@ async def read_received(
     """
     import time
 
+    records, damage = _decoded(batches, start_offset, time.time_ns() // 1000)
+    if damage is None:
+        return records, None
+    first, end = damage.first_offset, damage.next_offset
+    offsets = f"at offset {first}" if end is None else f"at offsets {first} up to, not including, {end}"
+    go_on = "" if end is None else f"; `journal read {shard} --from {end}` continues after it"
+    place = await _place(client, shard, first)
+    return records, CommandError(f"shard {shard!r} is damaged {offsets}{place}: {damage.problem}; {WAY_OUT}{go_on}")
+
+
+class _Damage(NamedTuple):
+    """The first damaged batch: its first offset, the offset after it if that is known, and what is wrong with it."""
+
+    first_offset: int
+    next_offset: int | None
+    problem: str
+
+
+def _decoded(batches: Buffer, start_offset: int, now_us: int) -> tuple[list[StoredRecord | Gap], _Damage | None]:
+    """The records before the first damaged batch, and the damage."""
     from shards.errors import BatchError
-    from shards.format.batch import read_records
+    from shards.format.batch import batch_records, iterate
+    from shards.format.batch_header import verify_stamp
 
-    now_us = time.time_ns() // 1000
+    found: list[StoredRecord | Gap] = []
+    end_at, first, end = 0, start_offset, None
     try:
-        return read_records(batches, start_offset=start_offset, now_us=now_us), None
-    except BatchError as error:
-        at, first, end = _damaged_range(batches, start_offset)
-        whole = read_records(batches[:at], start_offset=start_offset, now_us=now_us)
-        offsets = f"at offset {first}" if end is None else f"at offsets {first} up to, not including, {end}"
-        go_on = "" if end is None else f"; `journal read {shard} --from {end}` continues after it"
-        place = await _place(client, shard, first)
-        # The byte position refers to the received bytes, not to the file.
-        problem = one_line(error).removeprefix(f"record batch at byte {at}: ")
-        return whole, CommandError(f"shard {shard!r} is damaged {offsets}{place}: {problem}; {WAY_OUT}{go_on}")
-
-
-def _damaged_range(batches: memoryview, start_offset: int) -> tuple[int, int, int | None]:
-    """Byte position of the first damaged batch, its first offset, and the offset after it if that is known."""
-    from shards.errors import BatchError
-    from shards.format.batch import iterate
-    from shards.format.batch_header import verify, verify_stamp
-
-    end_at, first = 0, start_offset
-    try:
+        # `end_at` is where the batches before end, so the position of a batch that is damaged.
         for at, header in iterate(batches):
-            if header.next_offset > start_offset:
-                try:
-                    verify(batches, at)
-                except BatchError:
+            try:
+                found += batch_records(header, batches, at, start_offset, now_us=now_us)
+            except BatchError:
+                with suppress(BatchError):
                     # Its offsets are valid if their own checksum is.
                     verify_stamp(batches, at)
-                    return at, max(header.base_offset, start_offset), header.next_offset
+                    first, end = max(header.base_offset, start_offset), header.next_offset
+                raise
             end_at, first = at + header.size_bytes, max(header.next_offset, start_offset)
-    except BatchError:
-        pass
-    return end_at, first, None
+    except BatchError as error:
+        # The byte position refers to the received bytes, not to the file.
+        return found, _Damage(first, end, one_line(error).removeprefix(f"record batch at byte {end_at}: "))
+    return found, None
 
 
 async def _place(client: Client, shard: str, offset: int) -> str:

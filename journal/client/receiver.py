@@ -19,24 +19,13 @@ from journal.protocol.messages import ShardEvent, SubscribeReply, SubscribeReque
 from shards.errors import BatchError, ShardNotFoundError, StorageError, afresh
 from shards.format.batch import iterate
 from shards.position import Start
-from shards.subscriptions.events import Progress
+from shards.subscriptions.events import Batches, Progress
 
 
 @attrs.frozen(slots=True, eq=False)
-class Delivery:
-    """Whole record batches of one shard.
+class Delivery(Batches):
+    """Whole record batches of one shard, and the connection that they came over."""
 
-    Attributes:
-        first_offset: First offset of the delivery; the first batch may begin below it, and the reader skips up to here.
-        next_offset: First offset of the next delivery of this shard.
-        batches: Batches back to back; may be kept.
-    """
-
-    shard: str
-    first_offset: int
-    next_offset: int
-    batches: memoryview
-    shard_ref: int = 0
     epoch: int = 0
 
 

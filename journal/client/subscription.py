@@ -54,6 +54,6 @@ class Subscription(Receiver):
         if self._send is None or delivery.epoch != self._epoch or self._group is None:
             return self._group is None
         self._send(
-            frames.build_acknowledge(self.number, delivery.shard_ref, delivery.first_offset, delivery.next_offset)
+            frames.build_acknowledge(self.number, delivery.reference, delivery.first_offset, delivery.next_offset)
         )
         return True

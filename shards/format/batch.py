@@ -45,6 +45,7 @@ __all__ = [
     "MAX_SEQUENCE",
     "BatchHeader",
     "Codec",
+    "batch_records",
     "decode",
     "encode",
     "encode_values",
@@ -68,6 +69,8 @@ _UNSTAMPED = bytes(PREFIX_SIZE)
 # The checked fields and the two offsets of a value column with one value.
 _ONE_VALUE = struct.Struct(CHECKED.format + "ii")
 _VALUE_COLUMN = int(Column.VALUE)
+# Above every offset that 8 bytes can name.
+_NO_END = 2**65
 _record_fields = attrgetter("timestamp_us", "topic", "key", "value", "headers", "tags", "expires_at_us")
 
 
@@ -309,12 +312,18 @@ def gap_batch(first_offset: int, next_offset: int, lsn: int, append_time_us: int
 
 
 def read_records(
-    buffer: Buffer, *, start_offset: int = 0, now_us: int = 0, max_raw_bytes: int = MAX_RAW_BYTES
+    buffer: Buffer,
+    *,
+    start_offset: int = 0,
+    end_offset: int = _NO_END,
+    now_us: int = 0,
+    max_raw_bytes: int = MAX_RAW_BYTES,
 ) -> list[StoredRecord | Gap]:
     """Return the records and gaps of the adjacent batches in ``buffer``, as a reader sees them.
 
     Args:
         start_offset: Records below it are left out; a gap that includes it begins there.
+        end_offset: Records from it on are left out; a gap that includes it ends there.
         now_us: Records that have expired at this time are left out; 0 keeps all.
         max_raw_bytes: Limit of one batch's body before compression.
 
@@ -322,20 +331,41 @@ def read_records(
         BatchError: As `decode`, for any batch with records to return.
     """
     found: list[StoredRecord | Gap] = []
-    for at, unverified in iterate(buffer):
-        if unverified.next_offset <= start_offset:
-            continue
-        header = verify(buffer, at)
-        if header.is_gap:
-            found.append(Gap(max(header.base_offset, start_offset), header.next_offset))
-            continue
-        records = _decode(header, buffer, at, max_raw_bytes)
-        if header.base_offset < start_offset:
-            del records[: start_offset - header.base_offset]
-        if now_us and header.columns & Column.EXPIRES_AT:
-            records = [record for record in records if not 0 < record.expires_at_us <= now_us]
-        found += records
+    for at, header in iterate(buffer):
+        found += batch_records(header, buffer, at, start_offset, end_offset, now_us, max_raw_bytes)
     return found
+
+
+def batch_records(
+    header: BatchHeader,
+    buffer: Buffer,
+    at: int,
+    start_offset: int = 0,
+    end_offset: int = _NO_END,
+    now_us: int = 0,
+    max_raw_bytes: int = MAX_RAW_BYTES,
+) -> Sequence[StoredRecord | Gap]:
+    """Return what `read_records` does of one batch, for readers that go on after a damaged batch.
+
+    Args:
+        header: The batch's header, from `iterate`. The batch is verified here if it has records to return.
+        buffer: It has the batch at ``at``.
+    """
+    first_offset, next_offset = header.base_offset, header.next_offset
+    if next_offset <= start_offset or first_offset >= end_offset:
+        return ()
+    header = verify(buffer, at)
+    if header.is_gap:
+        first_offset, next_offset = max(first_offset, start_offset), min(next_offset, end_offset)
+        return (Gap(first_offset, next_offset),) if first_offset < next_offset else ()
+    records = _decode(header, buffer, at, max_raw_bytes)
+    if next_offset > end_offset:
+        del records[end_offset - first_offset :]
+    if first_offset < start_offset:
+        del records[: start_offset - first_offset]
+    if now_us and header.columns & Column.EXPIRES_AT:
+        return [record for record in records if not 0 < record.expires_at_us <= now_us]
+    return records
 
 
 def _check_count(count: int) -> None:

@@ -1,4 +1,4 @@
-"""What a subscription delivers: records of a shard, notices about a shard, progress. Plain values."""
+"""What a subscription delivers: batches of a shard, notices about a shard, progress. Plain values."""
 
 from __future__ import annotations
 
@@ -25,6 +25,25 @@ class Push:
     next_offset: int
     buffers: list[Readable]
     size_bytes: int
+
+
+@attrs.frozen(slots=True, eq=False)
+class Batches:
+    """Whole record batches of one shard, as the reader of a subscription gets them.
+
+    Attributes:
+        shard: Name of the shard.
+        first_offset: First offset that they deliver; the first batch may begin below it: the reader skips up to here.
+        next_offset: First offset of the next delivery of this shard.
+        batches: Batches back to back; may be kept.
+        reference: The subscription's number for the shard.
+    """
+
+    shard: str
+    first_offset: int
+    next_offset: int
+    batches: Readable
+    reference: int = 0
 
 
 @attrs.frozen(slots=True)

@@ -135,21 +135,21 @@ def test_an_empty_gap_is_refused(first: int, end: int) -> None:
         gap_batch(first, end, lsn=1, append_time_us=1)
 
 
-@given(st.lists(st.tuples(record_lists, codecs), max_size=4), st.integers(0, 60))
-def test_readers_see_batches_back_to_back_from_their_offset_on(
-    parts: list[tuple[list[Record], Codec]], start_offset: int
+@given(st.lists(st.tuples(record_lists, codecs), max_size=4), st.integers(0, 60), st.integers(0, 60))
+def test_readers_see_batches_back_to_back_within_their_range_of_offsets(
+    parts: list[tuple[list[Record], Codec]], start_offset: int, end_offset: int
 ) -> None:
     buffer, offset = b"", 3
     expected: list[StoredRecord | Gap] = []
     for records, codec in parts:
         gap_end = offset + 5
         buffer += gap_batch(offset, gap_end, lsn=1, append_time_us=1)
-        if gap_end > start_offset:
-            expected.append(Gap(max(offset, start_offset), gap_end))
+        if max(offset, start_offset) < min(gap_end, end_offset):
+            expected.append(Gap(max(offset, start_offset), min(gap_end, end_offset)))
         buffer += encode_stamped(records, gap_end, codec=codec)
-        expected += [record for record in stored(records, gap_end) if record.offset >= start_offset]
+        expected += [record for record in stored(records, gap_end) if start_offset <= record.offset < end_offset]
         offset = gap_end + len(records)
-    assert read_records(buffer, start_offset=start_offset) == expected
+    assert read_records(buffer, start_offset=start_offset, end_offset=end_offset) == expected
     assert [header.next_offset for _, header in iterate(buffer)][-1:] == ([offset] if parts else [])
 
 

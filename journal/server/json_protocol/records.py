@@ -15,8 +15,7 @@ from journal.protocol.record_json import record_fields
 from journal.server.json_protocol.messages import Append, Header, NewRecord
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError, StorageError
 from shards.format import batch
-from shards.format.columns import Column
-from shards.format.record import Record, StoredRecord
+from shards.format.record import Gap, Record, StoredRecord
 from shards.segments.chunks import Readable
 
 _LARGEST_RECORD_COUNT = 100_000
@@ -130,18 +129,15 @@ def pages(
             begin, end = max(header.base_offset, first_offset), min(header.next_offset, next_offset)
             if begin >= end:
                 continue
-            if header.is_gap:
-                gaps.append((begin, end))
-                at_offset = end
-                continue
             try:
-                found = _open(buffer, at, header, now_us, largest_raw_bytes)
+                found = _open(buffer, at, header, begin, end, now_us, largest_raw_bytes)
             except StorageError as error:
                 yield Page(records, gaps, begin, size_bytes, error, end)
                 records, gaps, size_bytes, at_offset = [], [], 0, end
                 continue
             for record in found:
-                if not begin <= record.offset < end:
+                if isinstance(record, Gap):
+                    gaps.append((record.first_offset, record.next_offset))
                     continue
                 text = _encode(record_fields(record, shard))
                 if records and size_bytes + len(text) > page_bytes:
@@ -155,8 +151,14 @@ def pages(
 
 
 def _open(
-    buffer: Readable, at: int, header: batch.BatchHeader, now_us: int, largest_raw_bytes: int
-) -> list[StoredRecord]:
+    buffer: Readable,
+    at: int,
+    header: batch.BatchHeader,
+    start_offset: int,
+    end_offset: int,
+    now_us: int,
+    largest_raw_bytes: int,
+) -> Sequence[StoredRecord | Gap]:
     if header.raw_size > largest_raw_bytes or header.record_count > _LARGEST_RECORD_COUNT:
         raise LimitExceededError(
             f"the batch at offset {header.base_offset} has {header.record_count} records in {header.raw_size} bytes; "
@@ -164,9 +166,6 @@ def _open(
             f"JSON; read it with the native protocol"
         )
     try:
-        records = batch.decode(buffer, at, max_raw_bytes=largest_raw_bytes)
+        return batch.batch_records(header, buffer, at, start_offset, end_offset, now_us, largest_raw_bytes)
     except BatchError as error:
         raise BatchError(f"the batch at offset {header.base_offset} cannot be decoded: {error}") from error
-    if header.columns & Column.EXPIRES_AT:
-        return [record for record in records if not 0 < record.expires_at_us <= now_us]
-    return records
