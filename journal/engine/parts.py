@@ -123,32 +123,8 @@ class EngineParts:
             self.table, store, self.committer.committed_lsn, PublishEpochs(lambda: self.committer.next_lsn)
         )
         self.producer_use = ProducerUse(trio.current_time)
-        self.appender = Appender(
-            self.committer,
-            lsns_reserved=self.views.lsns_reserved,
-            max_batch_bytes=config.limits.max_batch_bytes,
-            producer_epoch=self.views.producers.epoch,
-            check_producer=self.views.producers.check_name_begins,
-            epochs=self.views.producers.epochs,
-            load_producers=lambda shard: load_producers(store, shard),
-            open_segment=self._open_segment,
-            words=self._words,
-            fold_words=lambda words: self.views.fold((), words),
-            publishing=self.discovery.publishing,
-            tail_grew=self._tail_grew,
-            use=self.producer_use,
-            durable=self._lasts,
-        )
-        self.commands = Commands(
-            self.committer,
-            self.views,
-            self.table,
-            created_us=self.time.append_time_us,
-            expiry_us=self.time.expiry_us,
-            first_epoch=self.restores.first_epoch,
-            max_shards=config.shards.max_shards,
-            default_config=self._with_defaults,
-        )
+        self.appender = self._make_appender()
+        self.commands = self._make_commands()
         self.producer_expiry = ProducerExpiry(
             views=self.views,
             table=self.table,
@@ -160,31 +136,7 @@ class EngineParts:
         )
         self.disk_space = DiskSpace(files, directory.path, config.storage.disk_reserve_bytes, self.commands)
         self.view_cleanup = ViewCleanup(self.views)
-        self.checkpointer = Checkpointer(
-            files=files,
-            directory=directory.path,
-            storage=config.storage,
-            defaults=config.shards,
-            disk=disk,
-            off_loop=off_loop,
-            writer=self.writer,
-            committer=self.committer,
-            table=self.table,
-            views=self.views,
-            commands=self.commands,
-            time=self.time,
-            restores=self.restores,
-            fail=self._fail,
-            segment_files=self.segment_files,
-            disk_space=self.disk_space,
-            view_cleanup=self.view_cleanup,
-            record_saver=RecordSaver(self.table, self.views, self.producer_use),
-            conversion=config.conversion,
-            checkpoint_lsn=start.checkpoint_lsn,
-            lasts=lasts,
-            closing=self.discovery.closing,
-            flushed=self._flushed,
-        )
+        self.checkpointer = self._make_checkpointer(disk, files, off_loop, start.checkpoint_lsn)
         self.transactions = Transactions(
             committer=self.committer,
             appender=self.appender,
@@ -194,16 +146,7 @@ class EngineParts:
             begin_chunk=self.begin_chunk,
             words=self._words,
         )
-        self.conversion = ParquetScheduler(
-            config=config.conversion,
-            converter=converter,
-            files=self.segment_files,
-            table=self.table,
-            commands=self.commands,
-            recorded=lambda: closed_logs(store, config.conversion.min_bytes),
-            flush=self.checkpointer.flush_soon,
-            refuse=lambda: self.disk_space.full,
-        )
+        self.conversion = self._make_scheduler(converter)
         self.snapshots = Snapshots(
             files=files,
             directory=directory,
@@ -219,6 +162,73 @@ class EngineParts:
             self.table, self.reader, self.commands, self.discovery, lambda: self.committer.committed_lsn
         )
         self._take_over_shards()
+
+    def _make_appender(self) -> Appender:
+        return Appender(
+            self.committer,
+            lsns_reserved=self.views.lsns_reserved,
+            max_batch_bytes=self.config.limits.max_batch_bytes,
+            producer_epoch=self.views.producers.epoch,
+            check_producer=self.views.producers.check_name_begins,
+            epochs=self.views.producers.epochs,
+            load_producers=lambda shard: load_producers(self._store, shard),
+            open_segment=self._open_segment,
+            words=self._words,
+            fold_words=lambda words: self.views.fold((), words),
+            publishing=self.discovery.publishing,
+            tail_grew=self._tail_grew,
+            use=self.producer_use,
+            durable=self._lasts,
+        )
+
+    def _make_commands(self) -> Commands:
+        return Commands(
+            self.committer,
+            self.views,
+            self.table,
+            created_us=self.time.append_time_us,
+            expiry_us=self.time.expiry_us,
+            first_epoch=self.restores.first_epoch,
+            max_shards=self.config.shards.max_shards,
+            default_config=self._with_defaults,
+        )
+
+    def _make_checkpointer(self, disk: Disk, files: FileSystem, off_loop: OffLoop, checkpoint_lsn: int) -> Checkpointer:
+        return Checkpointer(
+            files=files,
+            directory=self.directory.path,
+            config=self.config,
+            disk=disk,
+            off_loop=off_loop,
+            writer=self.writer,
+            committer=self.committer,
+            table=self.table,
+            views=self.views,
+            commands=self.commands,
+            time=self.time,
+            restores=self.restores,
+            fail=self._fail,
+            segment_files=self.segment_files,
+            disk_space=self.disk_space,
+            view_cleanup=self.view_cleanup,
+            record_saver=RecordSaver(self.table, self.views, self.producer_use),
+            checkpoint_lsn=checkpoint_lsn,
+            lasts=self._lasts,
+            closing=self.discovery.closing,
+            flushed=self._flushed,
+        )
+
+    def _make_scheduler(self, converter: ParquetConverter | None) -> ParquetScheduler:
+        return ParquetScheduler(
+            config=self.config.conversion,
+            converter=converter,
+            files=self.segment_files,
+            table=self.table,
+            commands=self.commands,
+            recorded=lambda: closed_logs(self._store, self.config.conversion.min_bytes),
+            flush=self.checkpointer.flush_soon,
+            refuse=lambda: self.disk_space.full,
+        )
 
     def _take_over_shards(self) -> None:
         """Continue work that the recovery found: files to remove, shards to save, segments to convert."""

@@ -31,7 +31,7 @@ from journal.engine.wal.disk import Disk, LimitedOffLoop, OffLoop, RetriableWhen
 from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from journal.engine.write.commands import Commands
-from journal.settings.server import ConversionConfig, ShardsConfig, StorageConfig
+from journal.settings.server import ServerConfig
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 from shards.errors import DiskFullError, StorageFailedError
 from shards.seams.file_system import FileSystem
@@ -81,8 +81,7 @@ class Checkpointer:
         *,
         files: FileSystem,
         directory: str,
-        storage: StorageConfig,
-        defaults: ShardsConfig,
+        config: ServerConfig,
         disk: Disk,
         off_loop: OffLoop,
         writer: JournalWriter,
@@ -97,7 +96,6 @@ class Checkpointer:
         disk_space: DiskSpace,
         view_cleanup: ViewCleanup,
         record_saver: RecordSaver,
-        conversion: ConversionConfig,
         checkpoint_lsn: int,
         lasts: bool,
         closing: Callable[[Shard], None],
@@ -105,7 +103,7 @@ class Checkpointer:
     ) -> None:
         self._files = files
         self._directory = directory
-        self._storage = storage
+        self._storage = storage = config.storage
         self._disk = disk
         self._writer = writer
         self._committer = committer
@@ -129,8 +127,8 @@ class Checkpointer:
         self._flushed = flushed
         self._segment_files = segment_files
         self.retention = SegmentRetention(
-            defaults=defaults,
-            conversion=conversion,
+            defaults=config.shards,
+            conversion=config.conversion,
             table=table,
             commands=commands,
             committer=committer,
