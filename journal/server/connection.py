@@ -11,21 +11,18 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 import structlog
-import trio
 from structlog.contextvars import bound_contextvars
 
-from journal.access.authorization import EVERYBODY, Principal, RevokedPrincipal
+from journal.access.authorization import Principal
 from journal.access.quotas import Meter
 from journal.access.rights import Operation, Use
-from journal.engine import Engine
 from journal.net.protocol_sniffing import ENOUGH_BYTES, SniffedProtocol, spoken_in
 from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
-from journal.server.output import Output
+from journal.server.client_connection import Accepted, ClientConnection
 from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
 from journal.server.silence import MEMBER_PATIENCE_S, Silence, promised_s, reason_of
-from journal.server.statistics import ServerStatistics
 from journal.server.tls import speaks_no_tls
 from shards.errors import OverloadedError, StorageError, StorageFailedError
 from shards.segments.read_slices import Place
@@ -54,83 +51,38 @@ RequestHandler: TypeAlias = Callable[["Connection", int, bytes], Awaitable[None]
 """Carries out a request of one operation, given its correlation and body, as `Operations.handle` does."""
 
 
-class Connection:
+class Connection(ClientConnection):
     """State of one connection.
 
     Attributes:
-        number: Its number on this server.
-        peer: Address of the client, ``HOST:PORT``.
-        certificate_name: Common name of the client's certificate; empty without one.
         is_greeting: HELLO is being processed.
-        greeted: HELLO was accepted.
-        refusal: Why HELLO was refused, if that was found after the wait for a password check.
-        client: Name that the client chose.
-        principal: The authenticated principal, after HELLO.
         producers: Prefix of the names of its producers in the engine; see `Login.producers_of`.
-        meter: Its quotas; None if it has none.
         shards: Shard of each handle; None where one was closed.
         handles: The same without those to which the client may not append now.
         readable: The same without those that the client may not read.
         handle_of: Handle of each open shard, by shard id.
         places: Where the last fetch of a shard ended, by shard id.
-        output: The outgoing frames.
-        pushing: Its subscriptions.
-        inflight_bytes: Appended bytes that wait for their commit.
         is_paused: `take_frames` stopped before a complete frame: there is no room for its reply, or other tasks must
             run.
-        polls: Waits that end when the server stops: fetches that wait for records, requests that wait for conversion.
-        receiving: Cancelling it ends the receiving.
         silence: Measures how long the client has sent nothing.
     """
 
-    def __init__(
-        self,
-        number: int,
-        engine: Engine,
-        operations: Operations,
-        output: Output,
-        statistics: ServerStatistics,
-        nursery: trio.Nursery,
-        report: Callable[[Exception, int], None],
-        *,
-        peer: str = "",
-        certificate_name: str = "",
-        on_greeted: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.number = number
-        self.peer = peer
-        self.certificate_name = certificate_name
-        self.engine = engine
-        self.output = output
-        self.nursery = nursery
-        self.statistics = statistics
-        self.pushing = Pushing(output, FramedPushes(output, engine.config.limits.max_frame_bytes))
+    def __init__(self, accepted: Accepted, operations: Operations) -> None:
+        limits = accepted.engine.config.limits
+        super().__init__(accepted, Pushing(accepted.output, FramedPushes(accepted.output, limits.max_frame_bytes)))
         self.shards: list[Shard | None] = []
         self.handles: list[Shard | None] = []
         self.readable: list[Shard | None] = []
         self.handle_of: dict[int, int] = {}
         self.places: dict[int, Place] = {}
         self.is_greeting = False
-        self.greeted = False
-        self.refusal: StorageError | None = None
-        self.client = ""
-        self.principal: Principal = EVERYBODY
         self.producers = ""
-        self.meter: Meter | None = None
-        self.inflight_bytes = 0
         self.is_paused = False
-        self.polls: set[trio.CancelScope] = set()
-        self.receiving = trio.CancelScope()
         self.silence = Silence()
         self._watches_silence = False
         self._operations = operations
-        self._report = report
-        self._on_greeted = on_greeted
         self._max_frame_bytes = HELLO_MAX_FRAME_BYTES
-        self._requests = 0
-        self._was_refused = False
-        self._progress = trio.lowlevel.ParkingLot()
-        self._limit = engine.config.limits.max_inflight_bytes_per_connection
+        self._limit = limits.max_inflight_bytes_per_connection
 
     def expect_heartbeats(self, heartbeat_ms: int) -> None:
         """Note that the client has promised to send heartbeats."""
@@ -143,23 +95,8 @@ class Connection:
     def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
         """Note that HELLO was accepted: from now on the configured limits apply."""
         self.is_greeting = False
-        self.greeted = True
-        self.client = client
-        self.principal = principal
-        self.meter = self.pushing.meter = meter
-        self._on_greeted()
+        super().greet(client, principal, meter)
         self._max_frame_bytes = self.engine.config.limits.max_frame_bytes
-
-    def revoke(self, error: StorageError) -> None:
-        """Refuse the client any further use: send it the reason and end the connection."""
-        if self.refusal is not None:
-            return
-        self.refusal = error
-        # The connection ends after the error was sent; until then the client has no rights.
-        self.renew(RevokedPrincipal(self.principal.name))
-        self.pushing.close()
-        self.tell(error)
-        self.receiving.cancel()
 
     def watch_members(self) -> None:
         """Close the connection if it has members of groups and the client sends nothing any more."""
@@ -219,8 +156,7 @@ class Connection:
             self._grant(handle)
 
     def renew(self, principal: Principal) -> None:
-        """Continue as the same principal with other rights."""
-        self.principal = principal
+        super().renew(principal)
         self.grant_again()
 
     def refused_handle(self, handle: int, operation: Operation) -> StorageError:
@@ -252,7 +188,6 @@ class Connection:
         self.output.abandon()
 
     def tell(self, error: StorageError) -> None:
-        """Send the reason for the end of the connection, unless the reply to a refused HELLO was it."""
         if not self._was_refused:
             self.reply(encode_error(0, 0, error))
 

@@ -19,8 +19,8 @@ from journal.access.quotas import Meter
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, RemoteProtocolError
 from journal.protocol.frames import Op
 from journal.protocol.messages import decode_request
+from journal.server.client_connection import ClientConnection
 from journal.server.connection import Connection
-from journal.server.open_connections import Served
 from journal.server.security import Security
 from journal.server.stored_quotas import StoredQuotas
 
@@ -85,7 +85,7 @@ class Login:
         known = self._guard.access.known
         return known.has_credentials and not known.anonymous
 
-    async def admit(self, connection: Served, client: str, credentials: Mapping[str, str] | None) -> None:
+    async def admit(self, connection: ClientConnection, client: str, credentials: Mapping[str, str] | None) -> None:
         """Authenticate a client and accept its HELLO.
 
         Args:
@@ -155,12 +155,12 @@ class Login:
             outcome=outcome,
         )
 
-    def leave(self, connection: Served) -> None:
+    def leave(self, connection: ClientConnection) -> None:
         """Remove a closed connection from its quotas."""
         if connection.meter is not None:
             self._guard.quotas.disconnect(connection.meter)
 
-    def renew(self, connection: Served) -> None:
+    def renew(self, connection: ClientConnection) -> None:
         """After a change of users, tokens or rules: update the client's rights, or disconnect it."""
         if not connection.greeted or connection.refusal is not None:
             return
@@ -218,7 +218,7 @@ def _target_of(op: int, body: bytes) -> _Target:
         return _Target()
 
 
-async def _end_at(connection: Served, time_s: float) -> None:
+async def _end_at(connection: ClientConnection, time_s: float) -> None:
     # In short sleeps: a sleep does not notice that the machine was suspended or the clock was changed.
     while (left_s := time_s - time.time()) > 0:  # noqa: ASYNC110 there is no event for a time of day
         await trio.sleep(min(left_s, _LOOKED_AT_EVERY_S))

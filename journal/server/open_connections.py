@@ -3,73 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
-import trio
 
-from journal.access.authorization import Principal
-from journal.access.quotas import Meter
-from journal.server.output import Output
-from journal.server.pushing import Pushing
-from shards.errors import StorageError
+from journal.server.client_connection import ClientConnection
 
 Transport: TypeAlias = Literal["tcp", "websocket", "json"]
-
-
-class Served(Protocol):
-    """A connection of any protocol, as the server handles it.
-
-    Attributes:
-        number: Its number on this server.
-        peer: Address of the client, ``HOST:PORT``.
-        certificate_name: Common name of the client's certificate; empty without one.
-        client: Name that the client chose.
-        greeted: The client was authenticated.
-        principal: Its principal.
-        meter: Its quotas; None if it has none.
-        refusal: Why the client was refused or disconnected.
-        output: The outgoing frames or messages.
-        pushing: Its subscriptions.
-        inflight_bytes: Appended bytes that wait for their commit.
-        receiving: Cancelling it ends the receiving.
-        nursery: Runs its tasks.
-    """
-
-    number: int
-    peer: str
-    certificate_name: str
-    client: str
-    greeted: bool
-    principal: Principal
-    meter: Meter | None
-    refusal: StorageError | None
-    output: Output
-    pushing: Pushing
-    inflight_bytes: int
-    receiving: trio.CancelScope
-    nursery: trio.Nursery
-
-    def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
-        """Note that the client was authenticated."""
-
-    def renew(self, principal: Principal) -> None:
-        """Continue as the same principal with other rights."""
-
-    def revoke(self, error: StorageError) -> None:
-        """Refuse the client any further use: send it the reason and end the connection."""
-
-    def grant_again(self) -> None:
-        """Note that the rest of the client's quotas has changed."""
-
-    async def settle(self) -> None:
-        """After the last receive: return when every request is answered."""
-
-    def tell(self, error: StorageError) -> None:
-        """Send the reason for the end of the connection."""
-
-    def close(self) -> None:
-        """End its subscriptions: the client has disconnected."""
 
 
 @attrs.frozen(slots=True)
@@ -122,7 +62,7 @@ class ConnectionInfo:
 class OpenConnection:
     """A connection and its transport."""
 
-    served: Served
+    served: ClientConnection
     transport: Transport
     opened_us: int
 
@@ -141,7 +81,7 @@ class OpenConnections:
         """Remove a connection that was closed."""
         self._open.pop(connection.served.number, None)
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ClientConnection]:
         return iter([each.served for each in self._open.values()])
 
     def page(self, after: int, limit: int) -> tuple[list[ConnectionInfo], bool]:

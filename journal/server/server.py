@@ -23,6 +23,7 @@ from journal.protocol.frames import HELLO_MAX_FRAME_BYTES
 from journal.server.admin import Administration, admin_routes
 from journal.server.admin.endpoints import Administered
 from journal.server.admin.forms import NodeInfo
+from journal.server.client_connection import Accepted, ClientConnection, Peer
 from journal.server.connection import Connection
 from journal.server.console import console_routes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
@@ -34,7 +35,7 @@ from journal.server.json_protocol.connection import JsonCarrier
 from journal.server.login import Login
 from journal.server.metrics import ServerCollector, page_of
 from journal.server.observers import Observers
-from journal.server.open_connections import OpenConnection, OpenConnections, Served, Transport
+from journal.server.open_connections import OpenConnection, OpenConnections, Transport
 from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.queues import QueueOperations
@@ -54,7 +55,7 @@ _GOODBYE_S = 2.0
 _GOODBYE_AFTER_FAILURE_S = 5.0
 _LEAVING_AT_ONCE = 100
 
-_Served = TypeVar("_Served", bound=Served)
+_Served = TypeVar("_Served", bound=ClientConnection)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -287,7 +288,8 @@ class Server:
             await self._serve(
                 "tcp",
                 TcpCarrier(sock),
-                partial(self._connection, peer, "", partial(self._let_in, sock)),
+                Peer(peer, "", partial(self._let_in, sock)),
+                self._connection,
                 lambda connection: receive(connection, sock, self._pool, timeout, is_plain=True),
             )
             await linger(sock)
@@ -300,7 +302,8 @@ class Server:
             await self._serve(
                 "tcp",
                 TcpCarrier(secure),
-                partial(self._connection, peer, secure.peer_name, partial(self._let_in, sock)),
+                Peer(peer, secure.peer_name, partial(self._let_in, sock)),
+                self._connection,
                 lambda connection: receive(connection, secure, self._pool, timeout, holds_some=secure.holds_some),
             )
             await linger(secure.say_end())
@@ -319,27 +322,8 @@ class Server:
     def _http_encryption(self) -> Encryption:
         return Encryption(self.guard.current_tls, self.engine.config.limits.hello_timeout_s, self.statistics)
 
-    def _connection(
-        self,
-        peer: str,
-        certificate_name: str,
-        greeted: Callable[[], None],
-        number: int,
-        output: Output,
-        nursery: trio.Nursery,
-    ) -> Connection:
-        return Connection(
-            number,
-            self.engine,
-            self._operations,
-            output,
-            self.statistics,
-            nursery,
-            self._report,
-            peer=peer,
-            certificate_name=certificate_name,
-            on_greeted=greeted,
-        )
+    def _connection(self, accepted: Accepted) -> Connection:
+        return Connection(accepted, self._operations)
 
     async def _serve_websocket(self, sock: socket.socket, peer: str) -> None:
         limits = self.engine.config.limits
@@ -370,7 +354,8 @@ class Server:
                 await self._serve(
                     "json",
                     JsonCarrier(websocket),
-                    partial(self._json_connection, peer, certificate_name, greeted),
+                    Peer(peer, certificate_name, greeted),
+                    lambda accepted: JsonConnection(accepted, self._json_operations),
                     lambda connection: connection.receive(heartbeat, limits.hello_timeout_s),
                     heartbeat,
                 )
@@ -378,38 +363,18 @@ class Server:
                 await self._serve(
                     "websocket",
                     WebSocketCarrier(websocket),
-                    partial(self._connection, peer, certificate_name, greeted),
+                    Peer(peer, certificate_name, greeted),
+                    self._connection,
                     lambda connection: receive_messages(connection, heartbeat, limits.hello_timeout_s),
                     heartbeat,
                 )
-
-    def _json_connection(
-        self,
-        peer: str,
-        certificate_name: str,
-        greeted: Callable[[], None],
-        number: int,
-        output: Output,
-        nursery: trio.Nursery,
-    ) -> JsonConnection:
-        return JsonConnection(
-            number,
-            self.engine,
-            self._json_operations,
-            output,
-            self.statistics,
-            nursery,
-            self._report,
-            peer=peer,
-            certificate_name=certificate_name,
-            on_greeted=greeted,
-        )
 
     async def _serve(
         self,
         transport: Transport,
         carrier: Carrier,
-        make: Callable[[int, Output, trio.Nursery], _Served],
+        peer: Peer,
+        make: Callable[[Accepted], _Served],
         receive_from: Callable[[_Served], Awaitable[None]],
         heartbeat: Heartbeat | None = None,
     ) -> None:
@@ -418,7 +383,9 @@ class Server:
         bind_contextvars(connection=statistics.connections_total)
         output = Output(carrier, self.engine.config.limits.max_output_bytes_per_connection)
         async with trio.open_nursery() as nursery:
-            connection = make(statistics.connections_total, output, nursery)
+            connection = make(
+                Accepted(statistics.connections_total, peer, self.engine, output, statistics, nursery, self._report)
+            )
             opened = OpenConnection(connection, transport, self.engine.now_us())
             nursery.start_soon(self._write, output, nursery.cancel_scope)
             nursery.start_soon(connection.pushing.run)

@@ -5,16 +5,14 @@ The requests are carried out by `journal.server.json_protocol.operations`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Protocol
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from journal.access.authorization import EVERYBODY, Principal, RevokedPrincipal
-from journal.access.quotas import Meter
-from journal.engine import Engine
 from journal.protocol.errors import RemoteProtocolError
+from journal.server.client_connection import Accepted, ClientConnection
 from journal.server.heartbeat import Heartbeat
 from journal.server.json_protocol.messages import (
     AnyRequest,
@@ -26,9 +24,7 @@ from journal.server.json_protocol.messages import (
     encode_result,
 )
 from journal.server.json_protocol.pushes import JsonPushes, Opener
-from journal.server.output import Output
 from journal.server.pushing import Pushing
-from journal.server.statistics import ServerStatistics
 from shards.errors import StorageError
 from shards.segments.chunks import Readable
 
@@ -81,86 +77,17 @@ class JsonCarrier:
         return len(buffers[0])
 
 
-class JsonConnection:
-    """State of one connection.
+class JsonConnection(ClientConnection):
+    """State of one connection. No request is carried out before hello.
 
     Attributes:
-        peer: Address of the client, ``HOST:PORT``.
-        client: Name that the client chose.
-        certificate_name: Common name of the client's certificate; empty without one.
-        principal: The authenticated principal; no request is carried out before hello.
-        greeted: hello was accepted.
-        refusal: Why hello was refused, or why the client was disconnected later.
-        meter: Its quotas; None if it has none.
-        output: The outgoing messages.
-        pushing: Its tails.
         pushes: Encodes the pushes of its tails.
-        inflight_bytes: Appended bytes that wait for their commit.
-        receiving: Cancelling it ends the receiving.
-        nursery: Runs its tasks.
-        polls: Waits that end when the server stops.
     """
 
-    def __init__(
-        self,
-        number: int,
-        engine: Engine,
-        operations: Operations,
-        output: Output,
-        statistics: ServerStatistics,
-        nursery: trio.Nursery,
-        report: Callable[[Exception, int], None],
-        *,
-        peer: str,
-        certificate_name: str = "",
-        on_greeted: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.number = number
-        self.peer = peer
-        self.certificate_name = certificate_name
-        self.nursery = nursery
-        self.engine = engine
-        self.output = output
-        self.statistics = statistics
-        self.pushes = JsonPushes(output, operations.opener)
-        self.pushing = Pushing(output, self.pushes)
-        self.client = ""
-        self.principal: Principal = EVERYBODY
-        self.meter: Meter | None = None
-        self.refusal: StorageError | None = None
-        self.greeted = False
-        self.inflight_bytes = 0
-        self.polls: set[trio.CancelScope] = set()
-        self.receiving = trio.CancelScope()
+    def __init__(self, accepted: Accepted, operations: Operations) -> None:
+        self.pushes = JsonPushes(accepted.output, operations.opener)
+        super().__init__(accepted, Pushing(accepted.output, self.pushes))
         self._operations = operations
-        self._report = report
-        self._on_greeted = on_greeted
-        self._requests = 0
-        self._progress = trio.lowlevel.ParkingLot()
-        self._was_refused = False
-
-    def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
-        """Note that hello was accepted."""
-        self.greeted = True
-        self.client = client
-        self.principal = principal
-        self.meter = self.pushing.meter = meter
-        self._on_greeted()
-
-    def renew(self, principal: Principal) -> None:
-        """Continue as the same principal with other rights."""
-        self.principal = principal
-
-    def revoke(self, error: StorageError) -> None:
-        """Refuse the client any further use: send it the reason and end the connection."""
-        if self.refusal is not None:
-            return
-        self.refusal = error
-        # The connection ends after the error was sent; until then the client has no rights.
-        self.renew(RevokedPrincipal(self.principal.name))
-        self.pushing.close()
-        self.tell(error)
-        self.receiving.cancel()
 
     def grant_again(self) -> None:
         """Do nothing: rights and quotas are checked for every request, and not kept here."""
@@ -244,7 +171,6 @@ class JsonConnection:
         self.output.send((message,), len(message))
 
     def tell(self, error: StorageError) -> None:
-        """Send the reason for the end of the connection, unless the reply to a refused hello was it."""
         if not self._was_refused:
             self.send(encode_error(None, error))
 
