@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -11,8 +11,9 @@ from command_line.app import JsonOption
 from command_line.boundary import UsageError
 from command_line.output import write_json, write_text
 from command_line.quantities import parse_duration_us
+from spark_export.cli.export_options import WRITE_DEFAULT, FileForm, WriteOptions
 from spark_export.cli.place import Place
-from spark_export.cli.spark_options import DEFAULT, SparkOptions, named_values, running_spark
+from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
 from spark_export.cli.task_progress import run_display
 from spark_export.leased_queue import require_queue
 from spark_export.options import parse_options
@@ -27,14 +28,9 @@ def drain(
     server: Annotated[
         str | None, Parameter(help="Server with the queue, as HOST:PORT; JOURNAL_SERVER by default.")
     ] = None,
-    form: Annotated[
-        Literal["parquet", "csv", "json", "jdbc"] | None, Parameter(name=["--to", "--format"], negative="")
-    ] = None,
+    form: Annotated[FileForm | None, Parameter(name=["--to", "--format"], negative="")] = None,
     name: str | None = None,
-    value_as: Literal["text", "binary", "json"] | None = None,
-    partition_by: str = "date,topic",
-    table: str = "",
-    properties: Annotated[tuple[str, ...], Parameter(name="--property", negative="")] = (),
+    write: WriteOptions = WRITE_DEFAULT,
     wait: str = "60s",
     json: JsonOption = False,
     spark: SparkOptions = DEFAULT,
@@ -51,10 +47,6 @@ def drain(
         queue: Name of the cache queue.
         form: Format of the files; parquet by default, and jdbc for a JDBC URL.
         name: Runs of one name and target are one table; by default the name of the queue.
-        value_as: How keys and values are written; binary for parquet, text for the others by default.
-        partition_by: Directories below that of a run: date, topic, both separated by a comma, or empty.
-        table: Table of the database; created if it does not exist.
-        properties: A property of the database connection, as NAME=VALUE; may be given several times.
         wait: How long the queue's driver may take to give way, like 60s.
         json: Print what was done as a JSON object.
     """
@@ -64,26 +56,15 @@ def drain(
     if not address:
         raise UsageError("name the server with the queue by --server HOST:PORT, or in JOURNAL_SERVER")
     wait_s = parse_duration_us(wait) / 1_000_000
-    connection = named_values("--property", properties, example="user=writer")
+    write.connection()  # wrong properties are reported at once
     source = parse_options(Place.parse(path, address, only=None if path else to, wanted="target").options())
     # Before Spark is started, which takes a while.
     require_queue(source.server, queue)
-    from spark_export.export import ExportOptions, run_drain
+    from spark_export.export import run_drain
 
-    chosen: dict[str, Any] = {"partition_by": [each.strip() for each in partition_by.split(",") if each.strip()]}
-    if value_as is not None:
-        chosen["value_as"] = value_as
-    options = ExportOptions(
-        target=to,
-        format=form or ("jdbc" if to.startswith("jdbc:") else "parquet"),
-        path=source.path,
-        server=source.server,
-        # Names of exports have no hyphen, because it separates the number of a run.
-        name=queue.replace("-", "_") if name is None else name,
-        table=table,
-        properties=connection,
-        **chosen,
-    )
+    # Names of exports have no hyphen, because it separates the number of a run.
+    named = queue.replace("-", "_") if name is None else name
+    options = write.export_options(to, form, source, name=named)
     with running_spark(spark) as session, run_display() as progress:
         result = run_drain(session, queue, options, wait_s=wait_s, progress=progress)
     if json:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from command_line.app import JsonOption
 from command_line.output import write_json, write_text
+from spark_export.cli.export_options import WRITE_DEFAULT, FileForm, WriteOptions
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
-from spark_export.cli.spark_options import DEFAULT, SparkOptions, named_values, running_spark
+from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
 from spark_export.cli.task_progress import run_display
 
 
@@ -20,12 +21,9 @@ def export(
     *,
     server: ServerOption = None,
     topics: TopicsOption = ALL_TOPICS,
-    form: Annotated[Literal["parquet", "csv", "json", "jdbc"] | None, Parameter(name="--format")] = None,
+    form: Annotated[FileForm | None, Parameter(name="--format")] = None,
     name: str = "default",
-    value_as: Literal["text", "binary", "json"] | None = None,
-    partition_by: str = "date,topic",
-    table: str = "",
-    properties: Annotated[tuple[str, ...], Parameter(name="--property", negative="")] = (),
+    write: WriteOptions = WRITE_DEFAULT,
     data_loss: Literal["fail", "skip"] = "fail",
     json: JsonOption = False,
     spark: SparkOptions = DEFAULT,
@@ -39,35 +37,19 @@ def export(
         target: Directory to export to, on any file system that Spark writes, or a JDBC URL.
         form: Format of the files; parquet by default, and jdbc for a JDBC URL.
         name: Runs of one name and target continue after the last one.
-        value_as: How keys and values are written; binary for parquet, text for the others by default.
-        partition_by: Directories below that of a run: date, topic, both separated by a comma, or empty.
-        table: Table of the database; created if it does not exist.
-        properties: A property of the database connection, as NAME=VALUE; may be given several times.
         data_loss: What to do when records were trimmed before they were exported, or their shard was deleted.
         json: Print what was done as a JSON object.
     """
     path, to = (directory_or_target, target) if target is not None else (None, directory_or_target)
     place = Place.parse(path, server, only=None if path else to, wanted="target")
     place.require_server()
-    connection = named_values("--property", properties, example="user=reader")
-    from spark_export.export import ExportOptions, run_export
+    write.connection()  # wrong properties are reported at once
+    from spark_export.export import run_export
     from spark_export.options import parse_options
 
     source = parse_options(place.options(topics))
-    chosen: dict[str, Any] = {"partition_by": [each.strip() for each in partition_by.split(",") if each.strip()]}
-    if value_as is not None:
-        chosen["value_as"] = value_as
-    options = ExportOptions(
-        target=to,
-        format=form or ("jdbc" if to.startswith("jdbc:") else "parquet"),
-        path=source.path,
-        server=source.server,
-        topics=source.topics,
-        name=name,
-        table=table,
-        properties=connection,
-        fail_on_data_loss=data_loss == "fail",
-        **chosen,
+    options = write.export_options(
+        to, form, source, name=name, topics=source.topics, fail_on_data_loss=data_loss == "fail"
     )
     with running_spark(spark) as session, run_display() as progress:
         result = run_export(session, options, progress=progress)

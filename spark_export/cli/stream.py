@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -15,6 +15,7 @@ from command_line.app import JsonOption
 from command_line.boundary import UsageError
 from command_line.output import note, write_json, write_text
 from command_line.quantities import parse_duration_us
+from spark_export.cli.export_options import parts_of
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
 
@@ -91,7 +92,7 @@ def stream(
         target=written_to or "",
         checkpoint=checkpoint,
         value_as=value_as,
-        partition_by=cast("Any", tuple(each.strip() for each in partition_by.split(",") if each.strip())),
+        partition_by=tuple(parts_of(partition_by)),
     )
     with running_spark(spark) as session, _asked_to_stop() as stopping:
         query = start_stream(session, options, sink, available_now=available_now, interval_s=interval_s)
