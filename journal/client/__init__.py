@@ -1,6 +1,7 @@
 """The trio client of the journal service. It needs only the base installation."""
 
 from journal.client.append_future import AppendFuture
+from journal.client.appends import AppendLimits
 from journal.client.client import Client
 from journal.client.feed import Feed
 from journal.client.opening import open_client, unique_name
@@ -10,6 +11,7 @@ from journal.client.subscription import Subscription
 
 __all__ = [
     "AppendFuture",
+    "AppendLimits",
     "Client",
     "Delivery",
     "Feed",

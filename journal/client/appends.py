@@ -45,10 +45,10 @@ class AppendLimits:
             batches are more efficient for both sides than many small ones.
     """
 
-    window_bytes: int
-    max_batch_bytes: int
-    max_batch_records: int
-    max_in_flight: int
+    window_bytes: int = 32 << 20
+    max_batch_bytes: int = 128 << 10
+    max_batch_records: int = 8192
+    max_in_flight: int = 1024
 
 
 class Appends:

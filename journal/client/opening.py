@@ -35,14 +35,10 @@ async def open_client(
     name: str | None = None,
     producer_name: str | None = None,
     credentials: dict[str, str] | None = None,
-    window_bytes: int = 32 << 20,
+    limits: AppendLimits = AppendLimits(),
     join_appends: bool = True,
-    max_batch_bytes: int = 128 << 10,
-    max_batch_records: int = 8192,
-    max_batches_in_flight: int = 1024,
     codec: Codec = Codec.NONE,
-    backoff_min_s: float = 0.05,
-    backoff_max_s: float = 2.0,
+    backoff: BackOff = BackOff(0.05, 2.0),
     connect_timeout_s: float = 10.0,
     give_up_after_s: float | None = None,
     first_within_s: float | None = None,
@@ -61,17 +57,10 @@ async def open_client(
         producer_name: Producer name for exactly-once appends; by default a unique one. A given name fences every client
             that used it before.
         credentials: Credentials to use instead of those of the address and the environment.
-        window_bytes: Bound on unacknowledged payload bytes of appends.
+        limits: Bounds of appends.
         join_appends: Let small appends to one shard share batches.
-        max_batch_bytes: Bound on the payload of a joined batch.
-        max_batch_records: Bound on the records of a joined batch.
-        max_batches_in_flight: Bound on the batches, over all shards, that are sent and not answered, in addition to
-            those whose callers wait. Beyond it appends of each shard are joined: larger batches are more efficient for
-            both sides than many small ones. A lower bound joins more, a higher one hides the latency of a slower
-            server.
         codec: Compression of batches that are encoded here.
-        backoff_min_s: First delay before connecting or sending again; it doubles up to ``backoff_max_s``.
-        backoff_max_s: Longest delay.
+        backoff: Delays before connecting or sending again.
         connect_timeout_s: Bound on one attempt to connect.
         give_up_after_s: Seconds without a connection after which every operation fails; None for no limit.
         first_within_s: The same for the time before the first connection, `math.inf` for no limit; None uses
@@ -95,7 +84,6 @@ async def open_client(
     """
     place = Address.parse(address)
     identity = name or unique_name("client")
-    backoff = BackOff(backoff_min_s, backoff_max_s)
     times = SessionTimes(
         connect_timeout_s=connect_timeout_s,
         give_up_after_s=give_up_after_s,
@@ -114,7 +102,7 @@ async def open_client(
             producer_name or f"{identity}-{uuid.uuid4().hex}",
             after=after,
             encoder=BatchEncoder(_now_us, codec),
-            limits=AppendLimits(window_bytes, max_batch_bytes, max_batch_records, max_batches_in_flight),
+            limits=limits,
             backoff=backoff,
         )
         client = Client(

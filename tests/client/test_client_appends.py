@@ -8,9 +8,11 @@ import pytest
 import trio
 
 from journal.client import AppendFuture, Client, open_client
+from journal.client.appends import AppendLimits
 from journal.protocol import Op
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.frames import HEADER
+from shards.back_off import BackOff
 from shards.errors import (
     BatchError,
     InvalidRequestError,
@@ -26,7 +28,7 @@ from shards.model import AckLevel, Appended
 from tests.client.fake_server import FakeServer, FakeShard
 
 pytestmark = pytest.mark.trio
-FAST: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
+FAST: dict[str, Any] = {"backoff": BackOff(0.001, 0.01)}
 
 
 def stored(shard: FakeShard) -> list[bytes]:
@@ -187,7 +189,10 @@ async def test_cancelled_append_is_carried_out_and_harms_no_other() -> None:
 
 
 async def test_window_is_bounded_and_append_waits_for_room() -> None:
-    async with FakeServer().running() as server, open_client(server.address, window_bytes=10_000, **FAST) as client:
+    async with (
+        FakeServer().running() as server,
+        open_client(server.address, limits=AppendLimits(window_bytes=10_000), **FAST) as client,
+    ):
         server.create("a")
         server.hold_acks = True
         for _ in range(8):

@@ -13,6 +13,7 @@ from journal.client import open_client
 from journal.client.address import Address
 from journal.protocol import Op
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, UnknownOperationError
+from shards.back_off import BackOff
 from shards.errors import (
     InvalidRequestError,
     LimitExceededError,
@@ -27,7 +28,7 @@ from shards.position import Start
 from tests.client.fake_server import FakeServer
 
 pytestmark = pytest.mark.trio
-FAST: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
+FAST: dict[str, Any] = {"backoff": BackOff(0.001, 0.01)}
 
 
 async def test_shards_are_created_opened_and_listed_over_pages() -> None:

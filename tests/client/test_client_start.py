@@ -10,7 +10,9 @@ import trio.testing
 
 from journal.client import AppendFuture, Client, open_client
 from journal.client.address import Address
+from journal.client.appends import AppendLimits
 from journal.client.transport import Transport, open_transport
+from shards.back_off import BackOff
 from shards.errors import LimitExceededError, OverloadedError
 from shards.format.batch import values
 from shards.format.record import Record
@@ -61,7 +63,11 @@ async def test_appends_made_while_there_is_no_connection_are_carried_out_once(se
 
             with trio.fail_after(PATIENCE_S):
                 async with open_client(
-                    server.address, join_appends=join, window_bytes=window_bytes, backoff_min_s=0.001, connect=connect
+                    server.address,
+                    join_appends=join,
+                    limits=AppendLimits(window_bytes=window_bytes),
+                    backoff=BackOff(0.001, 2.0),
+                    connect=connect,
                 ) as client:
                     made = await _append_all(client, names, choose)
                     await server.kill_connections()
@@ -132,7 +138,7 @@ async def test_beyond_some_batches_in_flight_appends_collect_and_join(server: Fa
     names = [f"s{number}" for number in range(300)]
     for name in [*names, "lone"]:
         server.create(name)
-    async with server.running(), open_client(server.address, max_batches_in_flight=128) as client:
+    async with server.running(), open_client(server.address, limits=AppendLimits(max_in_flight=128)) as client:
         await client.append("s0", [b"first"])
         server.hold_acks = True
         pending = [client.append_nowait(name, [b"%d" % turn]) for turn in range(3) for name in names]
@@ -157,7 +163,7 @@ async def test_refusals_make_room_for_the_shards_that_wait(server: FakeServer) -
     for name in names:
         server.create(name)
     server.append_fault = lambda shard, batch: LimitExceededError("refused") if int(shard[1:]) < 200 else None
-    async with server.running(), open_client(server.address, max_batches_in_flight=10) as client:
+    async with server.running(), open_client(server.address, limits=AppendLimits(max_in_flight=10)) as client:
         pending = {name: client.append_nowait(name, [b"v"]) for name in names}
         with trio.fail_after(PATIENCE_S):
             for name, one in pending.items():

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from journal.client import AppendFuture, open_client
+from shards.back_off import BackOff
 from shards.errors import LimitExceededError, OverloadedError, StorageError
 from shards.format.batch import values
 from tests.client.fake_server import FakeServer
@@ -35,7 +36,7 @@ async def test_appends_are_stored_exactly_once_in_a_storm(seed: int, join: bool)
     pending: dict[str, list[tuple[bytes, AppendFuture]]] = {shard: [] for shard in SHARDS}
     async with (
         server.running(),
-        open_client(server.address, join_appends=join, backoff_min_s=0.0005, backoff_max_s=0.005) as client,
+        open_client(server.address, join_appends=join, backoff=BackOff(0.0005, 0.005)) as client,
         trio.open_nursery() as nursery,
     ):
 

@@ -13,6 +13,7 @@ from journal.protocol import Op, encode
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.protocol.frames import build
 from journal.protocol.messages import ShardEvent, SubscribeReply
+from shards.back_off import BackOff
 from shards.errors import InvalidRequestError, ShardDamagedError, ShardNotFoundError
 from shards.format.batch import read_records
 from shards.format.record import StoredRecord
@@ -21,7 +22,7 @@ from shards.position import Start
 from tests.client.fake_server import FakeServer
 
 pytestmark = pytest.mark.trio
-FAST: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
+FAST: dict[str, Any] = {"backoff": BackOff(0.001, 0.01)}
 
 
 def values_of(delivery: Delivery) -> list[bytes]:

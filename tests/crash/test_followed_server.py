@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from journal.client import Client, Delivery, Feed, open_client
+from shards.back_off import BackOff
 from shards.format.batch import read_records
 from shards.format.record import StoredRecord
 from shards.topics.topic_filters import matches
@@ -127,8 +128,8 @@ async def play(directory: Path, *, seed: int, kills: int) -> None:
     count = kills * LIFE_RECORDS // len(NAMES) + 50
     try:
         async with (
-            open_client(f"127.0.0.1:{port}", backoff_max_s=0.1) as writer,
-            open_client(f"127.0.0.1:{port}", backoff_max_s=0.1) as reader,
+            open_client(f"127.0.0.1:{port}", backoff=BackOff(0.05, 0.1)) as writer,
+            open_client(f"127.0.0.1:{port}", backoff=BackOff(0.05, 0.1)) as reader,
         ):
             for name in NAMES:
                 await writer.create_shard(name)

@@ -18,6 +18,7 @@ import trio
 import trio.testing
 
 from journal.client import Client, open_client
+from shards.back_off import BackOff
 from shards.errors import StorageError
 from shards.model import Mode, ShardConfig
 from tests.crash.acknowledged import SHARDS, note
@@ -64,7 +65,7 @@ async def run(address: str, log_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with log_path.open("a") as log:
         async with open_client(
-            address, name="workload", join_appends=False, backoff_max_s=0.2, first_within_s=math.inf
+            address, name="workload", join_appends=False, backoff=BackOff(0.05, 0.2), first_within_s=math.inf
         ) as client:
             for shard in SHARDS:
                 mode = Mode.MEMORY if shard == "killed/memory" else Mode.FILE

@@ -37,6 +37,7 @@ from broker_adapter.mqtt_codec.packets import (
 from broker_adapter.results import PendingAppend
 from broker_adapter.state_forms import decode
 from journal.client import open_client
+from shards.back_off import BackOff
 from shards.errors import ShardNotFoundError
 from shards.format.record import StoredRecord
 from shards.model import Appended
@@ -118,7 +119,7 @@ async def scene(path: Path, *, with_queue: bool = False) -> AsyncIterator[Scene]
         await (await stack.enter_async_context(background_tasks())).start(link.run)
         brokers: list[Serving] = []
         for number, port in enumerate((link.port, served.ports["tcp"])):
-            client = await stack.enter_async_context(open_client(f"127.0.0.1:{port}", backoff_max_s=0.1))
+            client = await stack.enter_async_context(open_client(f"127.0.0.1:{port}", backoff=BackOff(0.05, 0.1)))
             adapter = JournalAdapter(client)
             options: dict[str, Any] = {}
             if with_queue:

@@ -23,6 +23,7 @@ from journal.client import Client, Delivery, ServerRestored, Subscription, open_
 from journal.client.address import Address
 from journal.client.transport import Transport, open_transport
 from journal.protocol.errors import ServerRestoredError
+from shards.back_off import BackOff
 from shards.errors import StorageError
 from shards.format.batch import read_records
 from shards.format.record import StoredRecord
@@ -32,7 +33,7 @@ from tests.restores.restorable_server import RestorableServer, restorable_server
 
 pytestmark = pytest.mark.trio
 
-QUICK: dict[str, Any] = {"backoff_min_s": 0.01, "backoff_max_s": 0.1}
+QUICK: dict[str, Any] = {"backoff": BackOff(0.01, 0.1)}
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from journal.server import login, stored_quotas
 from journal.server.security import read
 from journal.settings.access import QuotaTable
 from journal.settings.server import ServerConfig
+from shards.back_off import BackOff
 from shards.model import Mode
 from tests.patience import PATIENCE_S
 from tests.server.admin.test_api import admin
@@ -302,7 +303,7 @@ async def test_a_client_beyond_the_quota_comes_again_until_there_is_a_place(tmp_
 
         async def come() -> None:
             credentials = {"user": "anna", "password": PASSWORD}
-            async with open_client(served.address, credentials=credentials, backoff_max_s=0.1):
+            async with open_client(served.address, credentials=credentials, backoff=BackOff(0.05, 0.1)):
                 connected.set()
 
         async with served.client(user="anna", password=PASSWORD):

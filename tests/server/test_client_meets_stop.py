@@ -7,6 +7,7 @@ from pathlib import Path
 import trio
 
 from journal.client import open_client
+from shards.back_off import BackOff
 from shards.model import ShardConfig
 from tests.server.serving import Served, serving
 
@@ -42,7 +43,7 @@ async def test_appends_go_on_exactly_once_over_a_stop_and_a_restart(tmp_path: Pa
         count, offsets = 400, dict[int, int]()
 
         async def write() -> None:
-            async with open_client(f"127.0.0.1:{port}", join_appends=False, backoff_min_s=0.01) as client:
+            async with open_client(f"127.0.0.1:{port}", join_appends=False, backoff=BackOff(0.01, 2.0)) as client:
                 await client.open_shard("a", create=ShardConfig())
                 async with trio.open_nursery() as appends:
 

@@ -9,6 +9,7 @@ import trio
 
 from journal.client import Client, Feed, open_client
 from journal.protocol import Op, messages
+from shards.back_off import BackOff
 from shards.errors import SequenceLostError
 from shards.format.batch import read_records
 from shards.format.record import StoredRecord
@@ -226,7 +227,7 @@ async def shown(feed: Feed, *, until_value: bytes) -> list[tuple[int, int, objec
 
 
 async def keep_client(port: int, closed: trio.Event, *, task_status: trio.TaskStatus[object]) -> None:
-    async with open_client(f"127.0.0.1:{port}", join_appends=False, backoff_min_s=0.01) as client:
+    async with open_client(f"127.0.0.1:{port}", join_appends=False, backoff=BackOff(0.01, 2.0)) as client:
 
         async def append(outcomes: dict[int, object], number: int) -> None:
             try:

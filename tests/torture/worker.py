@@ -35,6 +35,7 @@ from journal.protocol.errors import (
     ShuttingDownError,
 )
 from journal.protocol.messages import StatePutRequest
+from shards.back_off import BackOff
 from shards.errors import (
     BatchError,
     CorruptionError,
@@ -530,7 +531,7 @@ class Worker:
             self._address,
             name=name,
             join_appends=rng.random() < 0.5,
-            backoff_max_s=0.2,
+            backoff=BackOff(0.05, 0.2),
             flush_timeout_s=0.2,
             first_within_s=math.inf,
             connect=connect,

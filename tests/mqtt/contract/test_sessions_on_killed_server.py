@@ -24,6 +24,7 @@ from broker_adapter.engines.journal import JournalAdapter
 from broker_adapter.mqtt.connection import connection
 from broker_adapter.mqtt.session import SessionSettings
 from journal.client import open_client
+from shards.back_off import BackOff
 from tests.mqtt.cluster.processes import Process, journal_server
 from tests.mqtt.contract.history import BROKERS, STEPS, History, Step
 from tests.mqtt.contract.severed_brokers import SeveredBrokers
@@ -105,7 +106,7 @@ class ServerHistory(History):
 @asynccontextmanager
 async def open_store(port: int) -> AsyncIterator[StorageAdapter]:
     async with (
-        open_client(f"127.0.0.1:{port}", backoff_max_s=TRIED_AGAIN_S) as client,
+        open_client(f"127.0.0.1:{port}", backoff=BackOff(0.05, TRIED_AGAIN_S)) as client,
         JournalAdapter(client) as adapter,
     ):
         yield adapter

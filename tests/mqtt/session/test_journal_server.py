@@ -18,6 +18,7 @@ from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import Session, SessionSettings, SessionTakenOverError, StoreUnavailableError
 from journal.client import open_client
+from shards.back_off import BackOff
 from shards.format.record import Record, StoredRecord
 from shards.seams.clock import SystemClock
 from tests.mqtt.session.brokers import Broker, Cluster, will
@@ -91,7 +92,7 @@ async def journal_cluster(path: Path, names: str) -> AsyncIterator[tuple[Cluster
         adapters = []
         for link in links:
             await tasks.start(link.run)
-            client = await stack.enter_async_context(open_client(f"127.0.0.1:{link.port}", backoff_max_s=0.1))
+            client = await stack.enter_async_context(open_client(f"127.0.0.1:{link.port}", backoff=BackOff(0.05, 0.1)))
             adapters.append(JournalAdapter(client))
         ways = iter(adapters)
         brokers_tasks = await stack.enter_async_context(background_tasks())
@@ -245,7 +246,10 @@ async def test_brokers_live_through_a_server_that_restarts(tmp_path: Path) -> No
         stop = trio.Event()
         link = Link(await servers.start(serve, tmp_path, stop))
         await tasks.start(link.run)
-        async with open_client(f"127.0.0.1:{link.port}", backoff_max_s=0.1) as client, background_tasks() as running:
+        async with (
+            open_client(f"127.0.0.1:{link.port}", backoff=BackOff(0.05, 0.1)) as client,
+            background_tasks() as running,
+        ):
             adapter = JournalAdapter(client)
             brokers = Cluster(adapter, running, QUICK, lambda way: way, SystemClock())  # type: ignore[arg-type]
             one = await brokers.start("one")
