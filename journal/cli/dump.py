@@ -131,7 +131,7 @@ def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
         raise CommandError(
             f"{path} is a Parquet file, and to read it {error.name} has to be installed: {install_command('parquet')}"
         ) from error
-    from journal.cli.record_lines import json_lines
+    from journal.cli.shown_records import json_lines
     from shards.format.batch import read_records
 
     with SealedReader(OsFileSystem(), path) as sealed:
@@ -257,7 +257,7 @@ def _print_batch(position: int, batch: BatchHeader, wanted: _Wanted) -> None:
 
 
 def _print_records(shard: str, content: memoryview, position: int) -> None:
-    from journal.cli.record_lines import json_lines
+    from journal.cli.shown_records import json_lines
     from shards.format.batch import decode
 
     write_lines(json_lines(shard, decode(content, position)))

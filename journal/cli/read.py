@@ -49,7 +49,7 @@ def read(
     import trio
 
     from command_line.until_stopped import run_until_stopped
-    from journal.cli.selection import parse_start
+    from journal.cli.shown_records import parse_start
 
     place = parse_start(start, now_us=time.time_ns() // 1000)
     trio.run(run_until_stopped, partial(_read, server, shard, place, count, follow, json))
@@ -57,8 +57,7 @@ def read(
 
 async def _read(server: str, shard: str, start: Start, count: int | None, follow: bool, as_json: bool) -> None:
     from journal.cli.damage import read_received
-    from journal.cli.record_lines import payload_lines
-    from journal.cli.selection import Selection
+    from journal.cli.shown_records import Selection, payload_lines
 
     async with connect(server) as client:
         # Without --follow it ends where the shard ended at the beginning, even while others append.
@@ -86,7 +85,7 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
 
 def show(shard: str, records: Sequence[StoredRecord | Gap], text_lines: TextLines, *, as_json: bool) -> None:
     """Print records; in text a lost range is shown on stderr, at its place among the lines."""
-    from journal.cli.record_lines import gap_note, json_lines
+    from journal.cli.shown_records import gap_note, json_lines
     from shards.format.record import Gap
 
     if as_json:

@@ -40,7 +40,7 @@ def tail(
 
     from command_line.boundary import UsageError
     from command_line.until_stopped import run_until_stopped
-    from journal.cli.selection import parse_start
+    from journal.cli.shown_records import parse_start
 
     place = parse_start(start, now_us=time.time_ns() // 1000)
     if place.kind == "offset" and ("+" in filter or "#" in filter):
@@ -75,8 +75,7 @@ async def _exists(client: Client, name: str) -> bool:
 async def _show_all(client: Client, subscription: Subscription, start: Start, left: int | None, as_json: bool) -> None:
     from journal.cli.damage import read_received
     from journal.cli.read import show
-    from journal.cli.record_lines import topic_lines
-    from journal.cli.selection import Selection
+    from journal.cli.shown_records import Selection, topic_lines
 
     selections: dict[str, Selection] = {}
     async for delivery in subscription:

@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.cli.record_lines import gap_note, json_lines, payload_lines, topic_lines
+from journal.cli.shown_records import gap_note, json_lines, payload_lines, topic_lines
 from shards.format.record import Gap, StoredRecord
 
 

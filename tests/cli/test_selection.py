@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.cli.selection import Selection
+from journal.cli.shown_records import Selection
 from shards.format.record import Gap, StoredRecord
 
 

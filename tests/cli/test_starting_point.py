@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line.boundary import UsageError
-from journal.cli.selection import parse_start
+from journal.cli.shown_records import parse_start
 from shards.position import Start
 
 NOW_US = 1_800_000_000_000_000

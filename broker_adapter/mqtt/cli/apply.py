@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from broker_adapter.cache_queue.cli.connection import ask
-from broker_adapter.mqtt.cli.settings_options import STORE_OPTION, load
+from broker_adapter.mqtt.cli.config import STORE_OPTION, load
 from broker_adapter.opening import is_shared
 from command_line.boundary import UsageError
 from command_line.output import note, write_text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from broker_adapter.mqtt.cli.settings_options import STORE_OPTION, ConfigOption, SetOption, load
+from broker_adapter.mqtt.cli.config import STORE_OPTION, ConfigOption, SetOption, load
 from command_line.app import JsonOption
 from command_line.boundary import UsageError
 from command_line.output import write_json, write_table, write_tables, write_text

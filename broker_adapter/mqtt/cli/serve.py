@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from broker_adapter.mqtt.cli.settings_options import ConfigOption, SetOption, load
+from broker_adapter.mqtt.cli.config import ConfigOption, SetOption, load
 from command_line.output import write_text
 
 if TYPE_CHECKING:
