@@ -7,11 +7,10 @@ from broker_adapter.mqtt_codec.acknowledgement_bodies import encode_acknowledgem
 from broker_adapter.mqtt_codec.decoder import Decoder
 from broker_adapter.mqtt_codec.encoder import encode
 from broker_adapter.mqtt_codec.errors import MqttProtocolError
-from broker_adapter.mqtt_codec.packets import Packet
+from broker_adapter.mqtt_codec.packets import Packet, Version
 from broker_adapter.mqtt_codec.properties import EMPTY, Properties
 from broker_adapter.mqtt_codec.publish_template import PublishTemplate, publish_template
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
-from broker_adapter.mqtt_codec.version import Version
 
 __all__ = [
     "EMPTY",

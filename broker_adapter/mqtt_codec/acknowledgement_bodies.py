@@ -11,12 +11,11 @@ import attrs
 from broker_adapter.mqtt_codec.errors import malformed, protocol_error
 from broker_adapter.mqtt_codec.fixed_header import framed
 from broker_adapter.mqtt_codec.packet_types import REASON_CODES, PacketType, first_byte
-from broker_adapter.mqtt_codec.packets import Puback, Pubcomp, Pubrec, Pubrel
+from broker_adapter.mqtt_codec.packets import Puback, Pubcomp, Pubrec, Pubrel, Version
 from broker_adapter.mqtt_codec.primitives import FOUR_BYTES, MAX_TWO_BYTES, TWO_BYTES, truncated
 from broker_adapter.mqtt_codec.properties import EMPTY
 from broker_adapter.mqtt_codec.property_section import is_empty, read_properties, write_properties
 from broker_adapter.mqtt_codec.property_table import Place
-from broker_adapter.mqtt_codec.version import Version
 
 Acknowledgement = Puback | Pubrec | Pubrel | Pubcomp
 A = TypeVar("A", Puback, Pubrec, Pubrel, Pubcomp)

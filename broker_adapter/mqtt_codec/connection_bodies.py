@@ -9,7 +9,7 @@ from typing import Final
 from broker_adapter.mqtt_codec.errors import MqttProtocolError, malformed, protocol_error
 from broker_adapter.mqtt_codec.fixed_header import framed
 from broker_adapter.mqtt_codec.packet_types import REASON_CODES, PacketType, Side, first_byte
-from broker_adapter.mqtt_codec.packets import Auth, Connack, Connect, Disconnect, Will
+from broker_adapter.mqtt_codec.packets import Auth, Connack, Connect, Disconnect, Version, Will
 from broker_adapter.mqtt_codec.primitives import (
     read_binary,
     read_byte,
@@ -24,7 +24,6 @@ from broker_adapter.mqtt_codec.property_section import is_empty, read_properties
 from broker_adapter.mqtt_codec.property_table import Place
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.mqtt_codec.text import client_identifier, topic_name, user_name
-from broker_adapter.mqtt_codec.version import Version
 
 _PROTOCOL_NAME: Final = b"MQTT"
 _OLD_PROTOCOL_NAME: Final = b"MQIsdp"

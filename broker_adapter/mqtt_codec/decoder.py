@@ -32,12 +32,12 @@ from broker_adapter.mqtt_codec.packets import (
     Pubcomp,
     Pubrec,
     Pubrel,
+    Version,
 )
 from broker_adapter.mqtt_codec.primitives import MAX_VARIABLE
 from broker_adapter.mqtt_codec.publish_bodies import FIRST_BYTES as PUBLISH_FIRST_BYTES
 from broker_adapter.mqtt_codec.publish_bodies import read_publish
 from broker_adapter.mqtt_codec.subscription_bodies import read_suback, read_subscribe, read_unsuback, read_unsubscribe
-from broker_adapter.mqtt_codec.version import Version
 
 Reader: TypeAlias = Callable[[int, bytes, int, int], Packet]
 Readers: TypeAlias = tuple[Reader | None, ...]

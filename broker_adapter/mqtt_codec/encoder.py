@@ -26,6 +26,7 @@ from broker_adapter.mqtt_codec.packets import (
     Subscribe,
     Unsuback,
     Unsubscribe,
+    Version,
 )
 from broker_adapter.mqtt_codec.publish_bodies import write_publish
 from broker_adapter.mqtt_codec.subscription_bodies import (
@@ -34,7 +35,6 @@ from broker_adapter.mqtt_codec.subscription_bodies import (
     write_unsuback,
     write_unsubscribe,
 )
-from broker_adapter.mqtt_codec.version import Version
 
 
 def encode(packet: Packet, version: Version) -> bytes:

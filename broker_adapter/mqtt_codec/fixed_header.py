@@ -6,9 +6,9 @@ from typing import Final
 
 from broker_adapter.mqtt_codec.errors import MqttProtocolError, malformed, protocol_error
 from broker_adapter.mqtt_codec.packet_types import FIRST_BYTES, PacketType, Side, why_not
+from broker_adapter.mqtt_codec.packets import Version
 from broker_adapter.mqtt_codec.primitives import MAX_VARIABLE, MAX_VARIABLE_BYTES, read_variable, write_variable
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
-from broker_adapter.mqtt_codec.version import Version
 
 _RESERVED_TYPE: Final = 0
 

@@ -7,8 +7,8 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from broker_adapter.mqtt_codec.packets import Version
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
-from broker_adapter.mqtt_codec.version import Version
 
 Side: TypeAlias = Literal["client", "server"]
 

@@ -6,13 +6,20 @@ are plain values: nothing is checked when one is created.
 
 from __future__ import annotations
 
+import enum
 from typing import TypeAlias
 
 import attrs
 
 from broker_adapter.mqtt_codec.properties import EMPTY, Properties
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
-from broker_adapter.mqtt_codec.version import Version
+
+
+class Version(enum.IntEnum):
+    """Protocol level in CONNECT."""
+
+    V311 = 4
+    V5 = 5
 
 
 @attrs.define(slots=True)

@@ -9,13 +9,12 @@ from typing import Final
 from broker_adapter.mqtt_codec.errors import protocol_error
 from broker_adapter.mqtt_codec.fixed_header import fixed_header
 from broker_adapter.mqtt_codec.packet_types import PacketType, Side, first_byte
-from broker_adapter.mqtt_codec.packets import Publish
+from broker_adapter.mqtt_codec.packets import Publish, Version
 from broker_adapter.mqtt_codec.primitives import MAX_TWO_BYTES, TWO_BYTES, truncated
 from broker_adapter.mqtt_codec.properties import EMPTY
 from broker_adapter.mqtt_codec.property_section import read_properties, write_properties
 from broker_adapter.mqtt_codec.property_table import Place
 from broker_adapter.mqtt_codec.text import topic_name
-from broker_adapter.mqtt_codec.version import Version
 
 RETAIN: Final = 0x01
 QOS: Final = 0x06

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from broker_adapter.mqtt_codec.fixed_header import fixed_header
+from broker_adapter.mqtt_codec.packets import Version
 from broker_adapter.mqtt_codec.primitives import MAX_TWO_BYTES, TWO_BYTES, write_string, write_variable
 from broker_adapter.mqtt_codec.properties import EMPTY, Properties
 from broker_adapter.mqtt_codec.property_section import properties_in, writer_of
 from broker_adapter.mqtt_codec.property_table import MESSAGE_EXPIRY_INTERVAL, TOPIC_ALIAS, Place
 from broker_adapter.mqtt_codec.publish_bodies import DUP, publish_first_byte
-from broker_adapter.mqtt_codec.version import Version
 
 _NO_TOPIC: Final = write_string("")
 _write_expiry: Final = writer_of(MESSAGE_EXPIRY_INTERVAL, Place.PUBLISH)

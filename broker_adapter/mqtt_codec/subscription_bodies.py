@@ -8,7 +8,7 @@ from typing import Final
 from broker_adapter.mqtt_codec.errors import malformed, protocol_error
 from broker_adapter.mqtt_codec.fixed_header import framed
 from broker_adapter.mqtt_codec.packet_types import REASON_CODES, PacketType, first_byte
-from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
+from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe, Version
 from broker_adapter.mqtt_codec.primitives import (
     MAX_TWO_BYTES,
     TWO_BYTES,
@@ -22,7 +22,6 @@ from broker_adapter.mqtt_codec.property_section import read_properties, write_pr
 from broker_adapter.mqtt_codec.property_table import Place
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.mqtt_codec.text import is_shared, shown, topic_filter
-from broker_adapter.mqtt_codec.version import Version
 
 # Options of a subscription: QoS in bits 0 and 1, retain handling in bits 4 and 5.
 _QOS: Final = 0x03

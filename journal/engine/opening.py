@@ -13,8 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 import trio
 
-from journal.engine.directory.data_directory import DataDirectory, open_directory
-from journal.engine.directory.mounts import check_mounts
+from journal.engine.directory.data_directory import DataDirectory, check_mounts, open_directory
 from journal.engine.directory.permissions import open_to_others
 from journal.engine.directory.reader_lock import open_after_readers, reader_lock
 from journal.engine.engine import Engine

@@ -1,4 +1,4 @@
-"""Health, metrics and administration over HTTP. Contents are from `readiness`, `metrics`, `journal.server.admin`."""
+"""Health, metrics and administration over HTTP. Contents are from `observers`, `metrics`, `journal.server.admin`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from starlette.routing import BaseRoute, Route
 from journal.server.admin.problems import problem_response
 from journal.server.http_connections import Encryption, serve_connections
 from journal.server.metrics import CONTENT_TYPE, recovering_page
-from journal.server.observers import Observers
-from journal.server.readiness import RECOVERING, STOPPING
+from journal.server.observers import RECOVERING, STOPPING, Observers
 
 Message: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[

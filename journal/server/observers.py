@@ -1,13 +1,17 @@
-"""Access to metrics, and to the reasons why the server is not ready, over HTTP. Metrics name groups and queues."""
+"""Whether the server accepts appends, as shown by `/readyz`, and which clients may see why not, and the metrics."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from starlette.requests import Request
 
 from journal.access.rights import Operation, require
+from journal.engine import Engine
 from journal.server.http_identity import identity_of
 from journal.server.login import Login
 from journal.server.statistics import ServerStatistics
+from journal.telemetry.loop_monitor import LoopLag
 from shards.errors import StorageError
 
 
@@ -37,3 +41,37 @@ class Observers:
         if self._admission.asks and "authorization" not in request.headers:
             return False
         return await self.refusal(request) is None
+
+
+PATIENCE_S: Final = 5.0
+"""Appends that are held back for a moment are the normal back-pressure; for longer, the disk is too slow."""
+
+RECOVERING: Final = "the server is recovering its journal; acknowledged data is being read back"
+STOPPING: Final = "the server is stopping"
+
+
+def why_not_ready(engine: Engine, loop_lag: LoopLag, *, is_stopping: bool) -> list[str]:
+    """All reasons why it accepts no appends now; an empty list if it does."""
+    reasons = [STOPPING] if is_stopping else []
+    if engine.failure is not None:
+        reasons.append(str(engine.failure))
+    if engine.disk_full is not None:
+        reasons.append(str(engine.disk_full))
+    if loop_lag.held_back_s > PATIENCE_S:
+        reasons.append(f"appends have been held back for {loop_lag.held_back_s:.0f} s: {_what_is_full(engine)}")
+    return reasons
+
+
+def _what_is_full(engine: Engine) -> str:
+    storage = engine.config.storage
+    statistics = engine.statistics()
+    used, tails = statistics.journal_bytes, statistics.tail_bytes
+    if used >= storage.journal_budget_bytes:
+        return (
+            f"the checkpoint is too far behind, journal files hold {used} of {storage.journal_budget_bytes} bytes "
+            f"(storage.journal_budget_bytes); the disk is slower than the incoming data"
+        )
+    return (
+        f"{tails} of {storage.tail_budget_bytes} bytes wait to be written to their segment files "
+        f"(storage.tail_budget_bytes); the disk is slower than the incoming data"
+    )

@@ -34,12 +34,11 @@ from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperat
 from journal.server.json_protocol.connection import JsonCarrier
 from journal.server.login import Login
 from journal.server.metrics import ServerCollector, page_of
-from journal.server.observers import Observers
+from journal.server.observers import Observers, why_not_ready
 from journal.server.open_connections import OpenConnection, OpenConnections, Transport
 from journal.server.operations import ServerOperations, server_name, server_version
 from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.queues import QueueOperations
-from journal.server.readiness import why_not_ready
 from journal.server.receive_buffers import BufferPool
 from journal.server.security import Readable, Security
 from journal.server.shard_operations import ShardOperations

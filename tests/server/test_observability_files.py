@@ -28,7 +28,7 @@ from broker_adapter.mqtt.telemetry.store_watch import PATIENCE_S as STORE_PATIEN
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import ListenerLimits, Listeners, Peer
 from journal.server.inventory import NAMED_GROUPS, NAMED_QUEUES
-from journal.server.readiness import PATIENCE_S
+from journal.server.observers import PATIENCE_S
 from journal.server.statistics import CLOSING_REASONS
 from journal.telemetry.exposition import Family
 from journal.telemetry.log import LINES_PER_PERIOD, PERIOD_S

@@ -18,8 +18,8 @@ from trio.testing import MockClock
 import journal.server.process as process_module
 from journal.engine import Engine, open_engine
 from journal.server.http import Front
+from journal.server.observers import PATIENCE_S, why_not_ready
 from journal.server.process import run_server
-from journal.server.readiness import PATIENCE_S, why_not_ready
 from journal.settings.server import ListenConfig, OnFailure, ServerConfig
 from journal.telemetry.loop_monitor import LoopLag
 from shards.errors import DiskFullError

@@ -25,8 +25,7 @@ from broker_adapter.errors import (
     VersionConflictError,
 )
 from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of, record_of
-from broker_adapter.mqtt.publish.joined_append import JoinedAppend, parts_of
-from broker_adapter.mqtt.publish.store_changes import Publisher, reason_code_of
+from broker_adapter.mqtt.publish.store_changes import JoinedAppend, Publisher, parts_of, reason_code_of
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend
 from shards.format.record import Record

@@ -1,7 +1,7 @@
 """Storing messages: which changes that takes, and creation of the shards that it needs.
 
 The queue of one connection's messages is in `pipeline`; changes that are stored together with a session's state are
-committed by `session`.
+committed by `session`. A message that a bridge takes is two appends, which are acknowledged as one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
+import attrs
 import trio
 
 from broker_adapter.adapter import StorageAdapter
@@ -31,7 +32,7 @@ from broker_adapter.mqtt.model.storage_rules import Placement, Placements
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend
 from shards.format.record import Record
-from shards.model import ShardConfig
+from shards.model import Appended, ShardConfig
 
 _CREATED_AT_ONCE: Final = 64
 _KNOWN_SHARDS: Final = 200_000
@@ -212,3 +213,41 @@ async def until_reached(
         except passing:
             await trio.sleep(STORE_BACK_OFF.delay_s(attempt))
             attempt += 1
+
+
+@attrs.frozen(slots=True, eq=False)
+class JoinedAppend:
+    """A `PendingAppend` that is done when both are; it fails if either fails."""
+
+    first: PendingAppend
+    second: PendingAppend
+
+    @property
+    def parts(self) -> tuple[PendingAppend, ...]:
+        """The two appends."""
+        return tuple(part for each in (self.first, self.second) for part in parts_of(each))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether both outcomes are known."""
+        return self.first.is_done and self.second.is_done
+
+    async def wait(self) -> Appended:
+        """Wait for both; see `PendingAppend.wait`."""
+        for each in (self.first, self.second):
+            try:
+                await each.wait()
+            except StorageError:
+                # The error is reported by `result_nowait`, when both are done.
+                continue
+        return self.result_nowait()
+
+    def result_nowait(self) -> Appended:
+        """The outcome of the first, if both were stored."""
+        self.second.result_nowait()
+        return self.first.result_nowait()
+
+
+def parts_of(pending: PendingAppend) -> tuple[PendingAppend, ...]:
+    """The appends to the store that a pending append consists of."""
+    return pending.parts if isinstance(pending, JoinedAppend) else (pending,)

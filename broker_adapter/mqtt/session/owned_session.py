@@ -35,7 +35,7 @@ from broker_adapter.mqtt.session.session import Membership, Session
 from broker_adapter.mqtt.session.store_retry import StoreRetry, concerns, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord, StoredMembership, StoredSubscription
 from broker_adapter.mqtt.session.transitions import Found, Transition
-from broker_adapter.mqtt_codec.version import Version
+from broker_adapter.mqtt_codec.packets import Version
 from broker_adapter.state_forms import decode, encode
 
 _NOTHING: Final = Changes()

@@ -11,7 +11,7 @@ from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
 from broker_adapter.mqtt.session.retained_scan import RetainedScan
-from broker_adapter.mqtt_codec.version import Version
+from broker_adapter.mqtt_codec.packets import Version
 from broker_adapter.results import PendingAppend
 
 NEVER_EXPIRES_S: Final = 0xFFFF_FFFF

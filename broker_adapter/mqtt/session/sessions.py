@@ -39,8 +39,7 @@ from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.verification import Verification
 from broker_adapter.mqtt.session.write_behind import WriteBehind
-from broker_adapter.mqtt_codec.packets import Will
-from broker_adapter.mqtt_codec.version import Version
+from broker_adapter.mqtt_codec.packets import Version, Will
 from broker_adapter.topic_mapping import TopicMapping
 from shards.model import StateValue
 from shards.seams.clock import Clock

@@ -16,9 +16,8 @@ from broker_adapter.engines.embedded import open_memory
 from broker_adapter.mqtt.model.message import Message, message_of, record_of
 from broker_adapter.mqtt.session import OpenedSession, Retained, Session, Sessions, SessionSettings, keys
 from broker_adapter.mqtt.session.stored import ProgressRecord
-from broker_adapter.mqtt_codec.packets import Will
+from broker_adapter.mqtt_codec.packets import Version, Will
 from broker_adapter.mqtt_codec.properties import Properties
-from broker_adapter.mqtt_codec.version import Version
 from broker_adapter.state_forms import decode
 from shards.errors import ShardNotFoundError
 from shards.format.record import StoredRecord

@@ -12,7 +12,7 @@ from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import Sessions, SessionTakenOverError
 from broker_adapter.mqtt.session.session import NEVER_EXPIRES_S
-from broker_adapter.mqtt_codec.version import Version
+from broker_adapter.mqtt_codec.packets import Version
 from shards.errors import InvalidRequestError, ShardNotFoundError
 from shards.format.record import Record
 from tests.mqtt.session.brokers import TrioClock, cluster, publisher, will
