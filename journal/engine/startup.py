@@ -7,7 +7,7 @@ folds the entries; `journal.engine.parts` creates the parts of the engine on top
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 import trio
@@ -118,32 +118,25 @@ async def recover(
     await time.load(store, record.newest_append_us)
     found = Recovered()
 
-    writer: JournalWriter | None = None
-
-    async def prove(group: RecoveredGroup) -> None:
-        nonlocal writer
-        assert group.unproven is not None, "_replay calls this for unproven groups only"
-        writer = await _begin_journal(
-            storage,
-            directory,
-            files,
-            store,
-            off_loop,
-            found,
-            record,
-            group.first_lsn,
-            entries=group.unproven,
-            next_lsn=group.next_lsn,
-        )
-
+    new_file = _NewJournalFile(
+        lambda spares: JournalWriter(
+            files, directory.journal, storage.journal_file_bytes, _new_salt, found.used, spares
+        ),
+        directory,
+        store,
+        off_loop,
+        found,
+        record,
+    )
     try:
         expected = record.expected(was_complete=directory.was_complete)
         groups = read_journal(files, directory.journal, found, expected)
-        entries = await _replay(groups, table, views, record.checkpoint, prove)
+        entries = await _replay(groups, table, views, record.checkpoint, new_file)
         # The checkpoint may be ahead of the journal: memory-mode batches take lsns without an entry.
         journal_next_lsn = found.next_lsn if found.used else record.checkpoint + 1
+        writer = new_file.writer
         if writer is None:
-            writer = await _begin_journal(storage, directory, files, store, off_loop, found, record, journal_next_lsn)
+            writer = await new_file.begin(journal_next_lsn)
         time.raise_to(views.newest_append_us)
         time.warn_if_behind()
         views.lsns_reserved = max(views.lsns_reserved, record.lsns_reserved)
@@ -154,8 +147,7 @@ async def recover(
             next_lsn = max(next_lsn, views.lsns_reserved)
         table.finish_recovery(next_lsn - 1)
     except BaseException:
-        if writer is not None:
-            writer.close()
+        new_file.close()
         raise
     report = RecoveryReport(entries, found.truncated_bytes, tuple(str(damage) for damage in found.damages))
     return RecoveredState(
@@ -172,42 +164,76 @@ async def recover(
     )
 
 
-async def _begin_journal(
-    storage: StorageConfig,
-    directory: DataDirectory,
-    files: FileSystem,
-    store: DirectoryStore,
-    off_loop: OffLoop,
-    found: Recovered,
-    record: NodeRecord,
-    first_lsn: int,
-    *,
-    entries: Readable = b"",
-    next_lsn: int | None = None,
-) -> JournalWriter:
-    """Continue in a new journal file, which is recorded in the views before anything in it is acknowledged."""
-    stopped_orderly = bool(found.used) and found.used[-1].header.number == record.stopped_in
-    spares = record.spares if stopped_orderly else 0
-    writer = JournalWriter(files, directory.journal, storage.journal_file_bytes, _new_salt, found.used, spares)
+class _NewJournalFile:
+    """The journal file in which a start continues.
 
-    def begin() -> None:
-        writer.begin(first_lsn, entries, next_lsn)
-        mutations = Mutations()
-        put_number(mutations, NodeKey.JOURNAL_FILE, writer.newest_number)
-        put_number(mutations, NodeKey.NODE_ID, number_of_node(directory.node_id))
-        store.write(mutations)
-        store.flush()
-        directory.complete()
-        writer.release_up_to(record.checkpoint, 0)
+    Args:
+        make_writer: Creates the writer, given the number of spare files that are complete.
+        directory: The data directory.
+        store: The store of the views.
+        off_loop: Runs the blocking calls.
+        found: What was found in the journal so far.
+        record: The node's record.
 
-    try:
-        await LimitedOffLoop(off_loop)(begin)
-    except OSError as error:
-        raise StorageFailedError(
-            f"the journal in {directory.journal} cannot continue in a new file ({error}); nothing was lost. "
-            f"Free space or repair the disk, then start again"
-        ) from error
-    return writer
+    Attributes:
+        writer: Writes to the file; None before `begin`.
+    """
+
+    def __init__(
+        self,
+        make_writer: Callable[[int], JournalWriter],
+        directory: DataDirectory,
+        store: DirectoryStore,
+        off_loop: OffLoop,
+        found: Recovered,
+        record: NodeRecord,
+    ) -> None:
+        self._make_writer = make_writer
+        self._directory = directory
+        self._store = store
+        self._off_loop = off_loop
+        self._found = found
+        self._record = record
+        self.writer: JournalWriter | None = None
+
+    async def begin(self, first_lsn: int, entries: Readable = b"", next_lsn: int | None = None) -> JournalWriter:
+        """Begin the file, which is recorded in the views before anything in it is acknowledged.
+
+        Args:
+            first_lsn: First lsn in the file.
+            entries: A group that may not be durable yet: it is written again.
+            next_lsn: The lsn after that group.
+
+        Raises:
+            StorageFailedError: The file could not be written.
+        """
+        used, record = self._found.used, self._record
+        stopped_orderly = bool(used) and used[-1].header.number == record.stopped_in
+        writer = self.writer = self._make_writer(record.spares if stopped_orderly else 0)
+
+        def begin() -> None:
+            writer.begin(first_lsn, entries, next_lsn)
+            mutations = Mutations()
+            put_number(mutations, NodeKey.JOURNAL_FILE, writer.newest_number)
+            put_number(mutations, NodeKey.NODE_ID, number_of_node(self._directory.node_id))
+            self._store.write(mutations)
+            self._store.flush()
+            self._directory.complete()
+            writer.release_up_to(record.checkpoint, 0)
+
+        try:
+            await LimitedOffLoop(self._off_loop)(begin)
+        except OSError as error:
+            raise StorageFailedError(
+                f"the journal in {self._directory.journal} cannot continue in a new file ({error}); nothing was lost. "
+                f"Free space or repair the disk, then start again"
+            ) from error
+        return writer
+
+    def close(self) -> None:
+        """Close the file if it was begun."""
+        if self.writer is not None:
+            self.writer.close()
 
 
 def _new_salt() -> int:
@@ -219,7 +245,7 @@ async def _replay(
     table: ShardTable,
     views: Views,
     checkpoint: int,
-    prove: Callable[[RecoveredGroup], Awaitable[None]],
+    new_file: _NewJournalFile,
 ) -> int:
     """Fold the entries after the checkpoint, and stop the shards that have damaged entries there.
 
@@ -228,8 +254,8 @@ async def _replay(
         table: The shards.
         views: The views.
         checkpoint: The views hold everything up to this lsn.
-        prove: Makes a group durable that may not be durable yet. Called before the group is folded, since the store of
-            the views may write to the disk at any time.
+        new_file: Begins with a group that may not be durable yet, before that group is folded, since the store of the
+            views may write to the disk at any time.
 
     Returns:
         The number of entries read, including those up to the checkpoint.
@@ -240,7 +266,7 @@ async def _replay(
         if step.is_over:
             await step.rest()
         if group.unproven is not None:
-            await prove(group)
+            await new_file.begin(group.first_lsn, group.unproven, group.next_lsn)
         for damage in group.damages:
             shard = table.by_id(damage.shard_id)
             if shard is not None and damage.lsn > checkpoint:
