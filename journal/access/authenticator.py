@@ -13,9 +13,8 @@ from typing import Final
 import attrs
 import trio
 
-from journal.access.authentication import Authentication, network_of
+from journal.access.authentication import Authentication, FailedAttempts, network_of
 from journal.access.authorization import Action, Resource
-from journal.access.failed_attempts import FailedAttempts
 from journal.access.rules import AccessRules, Permissions, User
 from journal.access.tokens import TokenHash, Tokens
 from journal.access.users import PasswordHash, Users, check_name

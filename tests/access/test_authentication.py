@@ -14,8 +14,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.access.authentication import Authentication
-from journal.access.failed_attempts import FailedAttempts
+from journal.access.authentication import Authentication, FailedAttempts
 from journal.access.users import Cost, PasswordHash, Users
 from tests.patience import PATIENCE_S
 

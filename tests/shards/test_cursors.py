@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal.engine.write.decisions import check_version
 from shards.errors import CorruptionError, FormatVersionError, InvalidRequestError, VersionConflictError
 from shards.model import Cursor
 from shards.seams.memory_store import MemoryStore
 from shards.seams.store import Family, Mutations
-from shards.views.compare_and_set import check
 from shards.views.cursors import Cursors
 
 MAX_U64 = 2**64 - 1
@@ -85,14 +85,14 @@ def test_a_damaged_cursor_is_an_error_that_names_it(value: bytes, error: type[Ex
 
 @given(found=st.integers(0, MAX_U64), expected=st.integers(0, MAX_U64))
 def test_compare_and_set_takes_the_very_version_only(found: int, expected: int) -> None:
-    check("it", None, found)
-    check("it", found, found)
+    check_version("it", None, found)
+    check_version("it", found, found)
     if expected != found:
         with pytest.raises(VersionConflictError) as caught:
-            check("it", expected, found)
+            check_version("it", expected, found)
         assert (caught.value.expected_version, caught.value.found_version) == (expected, found)
 
 
 def test_compare_and_set_refuses_a_negative_version() -> None:
     with pytest.raises(InvalidRequestError, match="expected version of it is -1"):
-        check("it", -1, 0)
+        check_version("it", -1, 0)

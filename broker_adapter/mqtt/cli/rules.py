@@ -9,11 +9,13 @@ from cyclopts import Parameter
 from broker_adapter.mqtt.cli.config import STORE_OPTION, ConfigOption, SetOption, load
 from command_line.app import JsonOption
 from command_line.boundary import UsageError
-from command_line.output import write_json, write_table, write_tables, write_text
+from command_line.output import Table, write_json, write_table, write_tables, write_text
 
 if TYPE_CHECKING:
+    from broker_adapter.adapter import StorageAdapter
     from broker_adapter.mqtt.config import BrokerConfig
     from broker_adapter.mqtt.rules.rule_set import RuleSet
+    from broker_adapter.mqtt.rules.stored import StoredFollower, StoredRules
 
 
 def rules(
@@ -41,7 +43,6 @@ def rules(
         json: Print one JSON object per line.
     """
     from broker_adapter.cache_queue.cli.connection import ask
-    from broker_adapter.mqtt.cli import shared_rules
     from broker_adapter.mqtt.rules.rule_set import RuleSet
 
     if not topics:
@@ -52,7 +53,7 @@ def rules(
     if store is None and (config is not None or settings):
         rules = RuleSet.of(wanted)
     else:
-        rules = ask(store or wanted.broker.store, shared_rules.rules_of, STORE_OPTION)
+        rules = ask(store or wanted.broker.store, _rules_of, STORE_OPTION)
     described = [_describe(wanted, rules, topic, user, client) for topic in plain]
     if json:
         for each in described:
@@ -78,16 +79,56 @@ def rules(
 
 def _show_shared(config: BrokerConfig, *, json: bool) -> None:
     from broker_adapter.cache_queue.cli.connection import ask
-    from broker_adapter.mqtt.cli import shared_rules
     from broker_adapter.mqtt.rules.report import look, report
 
     stored, followers = ask(config.broker.store, look, STORE_OPTION)
     if json:
         write_json(report(stored, followers))
         return
-    write_text(shared_rules.heading(stored))
-    if tables := shared_rules.tables(stored, followers):
+    write_text(_heading(stored))
+    if tables := _tables(stored, followers):
         write_tables(tables)
+
+
+async def _rules_of(adapter: StorageAdapter) -> RuleSet:
+    """The rules of a store; the defaults if it has none."""
+    from broker_adapter.mqtt.rules.rule_set import RuleSet
+    from broker_adapter.mqtt.rules.store import read_rules
+
+    stored = await read_rules(adapter)
+    return RuleSet() if stored is None else stored.rules
+
+
+def _heading(stored: StoredRules | None) -> str:
+    from broker_adapter.mqtt.rules.report import time_text
+
+    if stored is None:
+        return "the store has no rules; all brokers use the defaults (`journal-broker apply FILE` stores some)"
+    return f"version {stored.version}, since {time_text(stored.applied_us)}, by {stored.applied_by}"
+
+
+def _tables(stored: StoredRules | None, followers: dict[str, StoredFollower | None]) -> list[Table]:
+    from broker_adapter.mqtt.rules.differences import shown_table
+    from broker_adapter.mqtt.rules.rule_set import RuleSet
+
+    rules = RuleSet() if stored is None else stored.rules
+    shown = [("[broker]", "", "{ offline = false }")] if not rules.broker.offline else []
+    for name in ("storage", "mapping", "bridge"):
+        shown += [(f"[[{name}]]", str(number), shown_table(row)) for number, row in enumerate(getattr(rules, name), 1)]
+    version = 0 if stored is None else stored.version
+    found = [Table(("section", "number", "rule"), shown, numeric=("number",))] if shown else []
+    if followers:
+        rows = [(broker_id, *_state(follower, version)) for broker_id, follower in followers.items()]
+        found.append(Table(("broker", "goes by version", "why not by the newest"), rows, numeric=("goes by version",)))
+    return found
+
+
+def _state(follower: StoredFollower | None, version: int) -> tuple[str, str]:
+    if follower is None:
+        return "", "no report yet, or a program too old for shared rules"
+    if follower.problem:
+        return "an older one", follower.problem
+    return str(follower.version), "" if follower.version >= version else "no report yet"
 
 
 def _parse(text: str) -> str:

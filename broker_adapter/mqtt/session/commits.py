@@ -16,8 +16,7 @@ from broker_adapter.mqtt.access.permissions import user_shown
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
-from broker_adapter.mqtt.session.stored import StoredMembership
-from broker_adapter.mqtt.session.stored_message import will_message
+from broker_adapter.mqtt.session.stored import StoredMembership, will_message
 from broker_adapter.mqtt.session.transitions import Transition, merged
 from broker_adapter.mqtt_codec.text import shown
 from shards.seams.clock import Clock

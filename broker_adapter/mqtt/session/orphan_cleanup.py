@@ -20,7 +20,7 @@ from broker_adapter.mqtt.session.commits import Commits
 from broker_adapter.mqtt.session.keyed_lock import KeyedLock
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
-from broker_adapter.mqtt.session.publishes import PendingPublishes
+from broker_adapter.mqtt.session.session import PendingPublishes
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import ProgressRecord, SessionRecord

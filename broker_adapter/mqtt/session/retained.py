@@ -12,8 +12,7 @@ from broker_adapter.changes import StateDelete, StatePut
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import StateVersion
 from broker_adapter.mqtt.session import keys
-from broker_adapter.mqtt.session.stored import StoredMessage
-from broker_adapter.mqtt.session.stored_message import message_from, stored_message
+from broker_adapter.mqtt.session.stored import StoredMessage, message_from, stored_message
 from broker_adapter.state_forms import decode, encode
 from shards.model import StateValue
 from shards.seams.clock import Clock

@@ -26,14 +26,12 @@ from broker_adapter.mqtt.session.orphan_cleanup import OrphanCleanup
 from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.owned_session import NOTHING_RECEIVED, OwnedSession, session_from
 from broker_adapter.mqtt.session.peer_channel import PeerChannel
-from broker_adapter.mqtt.session.publishes import PendingPublishes
-from broker_adapter.mqtt.session.session import Membership, Session
+from broker_adapter.mqtt.session.session import Membership, PendingPublishes, Session
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
-from broker_adapter.mqtt.session.stored import ProgressRecord
-from broker_adapter.mqtt.session.stored_message import stored_will
+from broker_adapter.mqtt.session.stored import ProgressRecord, stored_will
 from broker_adapter.mqtt.session.takeover import TakenSession, Takeover, require_present, require_user
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition

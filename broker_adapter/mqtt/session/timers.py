@@ -23,8 +23,7 @@ from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import CLEANUP, Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry
-from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, StoredMessage
-from broker_adapter.mqtt.session.stored_message import message_from, stored_message
+from broker_adapter.mqtt.session.stored import CleanupRecord, SessionRecord, StoredMessage, message_from, stored_message
 from broker_adapter.mqtt.session.transitions import Found
 from broker_adapter.mqtt_codec.text import shown
 from broker_adapter.state_forms import decode, encode

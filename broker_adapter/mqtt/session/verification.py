@@ -15,8 +15,7 @@ from contextlib import aclosing
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
-from broker_adapter.mqtt.session.publishes import PendingPublishes
-from broker_adapter.mqtt.session.session import Session
+from broker_adapter.mqtt.session.session import PendingPublishes, Session
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend
 

@@ -18,8 +18,10 @@ from journal.engine.wal.entry_payloads import (
     Trimmed,
 )
 from journal.engine.wal.group_commit import Committer, Group
-from shards.errors import StorageError, afresh
-from shards.views.compare_and_set import check
+from shards.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError, afresh
+
+NOT_THERE = 0
+"""Version of an object that does not exist. Versions of existing ones are lsns, which begin at 1."""
 
 # Changes that free space, or need nearly none, are also made on a full disk.
 _FREEING = (ShardDeleted, ShardConfigured, Trimmed, Converted, CursorDeleted, StateDeleted, ProducerDeleted)
@@ -101,7 +103,7 @@ class Decisions:
         return await self._commit(decision, shard_id, pending=self._version_note(key, decision))
 
     def _check_version(self, key: Hashable, what: str, expected: int | None, found: int) -> None:
-        check(what, expected, self._pending_versions.get(key, found))
+        check_version(what, expected, self._pending_versions.get(key, found))
 
     def _version_note(self, key: Hashable, decision: Decision) -> Callable[[int], Callable[[], None]]:
         """The ``pending`` argument of `_decide` that makes this version visible to later decisions."""
@@ -118,3 +120,41 @@ class Decisions:
         # A later decision about the same key may be pending now.
         if self._pending_versions.get(key) == version:
             del self._pending_versions[key]
+
+
+def check_version(what: str, expected_version: int | None, found_version: int) -> None:
+    """Refuse a change that was based on another version than the present one: compare-and-set, of cursors and state.
+
+    The caller determines the found version, from the views and the pending changes; an expired value does not exist.
+
+    Args:
+        what: The object, for the error message, such as ``cursor 'billing' of shard 'orders'``.
+        expected_version: None accepts any version; 0 (`NOT_THERE`) requires that it does not exist.
+        found_version: Present version; 0 if it does not exist.
+
+    Raises:
+        VersionConflictError: The versions differ.
+        InvalidRequestError: The expected version is negative.
+    """
+    if expected_version is None:
+        return
+    if expected_version < 0:
+        raise InvalidRequestError(
+            f"expected version of {what} is {expected_version}; it must be a version that was read, "
+            f"{NOT_THERE} for 'does not exist', or left out"
+        )
+    if expected_version != found_version:
+        raise VersionConflictError(what, expected_version, found_version)
+
+
+def check_cursor(shard: str, name: str, max_offset: int, found_offset: int | None) -> None:
+    """Refuse a change that requires a cursor to be at an offset or before it, if it is after it.
+
+    Args:
+        found_offset: None if the cursor does not exist, which is accepted.
+
+    Raises:
+        CursorConflictError: The cursor is after ``max_offset``.
+    """
+    if found_offset is not None and found_offset > max_offset:
+        raise CursorConflictError(shard, name, max_offset, found_offset)

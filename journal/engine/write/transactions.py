@@ -19,11 +19,11 @@ from journal.engine.wal.group_commit import MOST_WORDS, Committer
 from journal.engine.wal.pending_ack import PendingAck
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands, check_state_size
+from journal.engine.write.decisions import check_cursor
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError, ShardNotFoundError
 from shards.format.batch import BatchHeader, verify_body
 from shards.model import Appended, StateValue
 from shards.segments.shard import Shard
-from shards.views.compare_and_set import check_cursor
 from shards.views.inverted_index import Words
 
 MOST_CHANGES = 2500

@@ -24,8 +24,11 @@ from broker_adapter.mqtt.session.stored import (
     StoredMessage,
     StoredRetainedScan,
     StoredSubscription,
+    message_from,
+    stored_message,
+    stored_will,
+    will_message,
 )
-from broker_adapter.mqtt.session.stored_message import message_from, stored_message, stored_will, will_message
 from broker_adapter.mqtt_codec.packets import Will
 from broker_adapter.mqtt_codec.properties import Properties
 from broker_adapter.state_forms import decode, encode
