@@ -24,6 +24,9 @@ OUTPUT_CLOSED: Final = 141
 STORAGE_FAILED: Final = 74
 WRONG_SETTINGS: Final = 78
 
+FIRST_WITHIN_S: Final = 0.3
+"""How long a command tries to reach a server that does not answer at once."""
+
 # The extra of the installation that a program needs. Its own modules are never missing.
 _EXTRAS: Final = {"journal": "server", "journal-broker": "broker", "journal-spark": "spark"}
 _OWN_PACKAGES: Final = ("shards", "command_line", "journal", "broker_adapter", "spark_export")
@@ -166,3 +169,27 @@ def exit_status_for_supervisor(wrong_settings: type[Exception]) -> Iterator[None
             if found is not None:
                 raise CommandError(one_line(found), status) from error
         raise
+
+
+def unreached(server: str, error: BaseException, option: str = "--server HOST:PORT") -> CommandError:
+    """The error of a command for the error of a client that was never connected.
+
+    Args:
+        server: The given address.
+        error: Its cause is the error of the last attempt, and the cause of that may be an error of the system.
+        option: The option that names another server.
+    """
+    import ssl  # imported late: it takes a part of the time of a short command
+
+    last = error.__cause__ or error
+    if isinstance(last.__cause__, OSError) and not isinstance(last.__cause__, ssl.SSLError):
+        return CommandError(
+            f"no server answers at {server}; start one with `journal serve --data DIR`, or name it with {option}"
+        )
+    said = one_line(last)
+    if last.__cause__ is not None or server in said:
+        return CommandError(said)
+    return CommandError(
+        f"the server at {server} does not answer: {said}. Its process is suspended or overloaded, or packets to it "
+        f"are dropped on the way: check the server and its log, or name another with {option}"
+    )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 
 from cyclopts import Parameter
 
-from command_line.boundary import CommandError, one_line
-from command_line.unreached import FIRST_WITHIN_S, unreached
+from command_line.boundary import FIRST_WITHIN_S, CommandError, one_line, unreached
 from shards.errors import CorruptionError, ShardNotFoundError
 
 if TYPE_CHECKING:

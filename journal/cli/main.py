@@ -58,11 +58,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cursor get": ("journal.cli.cursor:get_command", "Print the offset of one cursor."),
     "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; create it if it does not exist."),
     "config": (
-        "journal.cli.config:config",
+        "journal.cli.serve:config",
         "Print the commented configuration file, every setting at its default: `journal config --default`.",
     ),
     "paths": (
-        "journal.cli.config:paths",
+        "journal.cli.serve:paths",
         "Print the paths of the shipped files: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
     ),
     "passwd": (

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.opening import ENGINES, is_shared, open_adapter
-from command_line.unreached import FIRST_WITHIN_S, unreached
+from command_line.boundary import FIRST_WITHIN_S, unreached
 
 StoreOption: TypeAlias = Annotated[
     str,

@@ -39,7 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Print the commented configuration file, every setting at its default: `journal-broker config --default`.",
     ),
     "paths": (
-        "journal.cli.config:paths",
+        "journal.cli.serve:paths",
         "Print the paths of the shipped files: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
     ),
 }
