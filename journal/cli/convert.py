@@ -24,7 +24,9 @@ def roll_command(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Close the active segments of shards. The server converts them to Parquet in the background, if they are large.
+    """Close the active segments of shards.
+
+    The server converts them to Parquet in the background, if they are large.
 
     Args:
         names: Names of the shards.
@@ -39,7 +41,9 @@ def convert_command(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Close the active segments of shards, and wait until all closed segments are Parquet files, the small ones too.
+    """Close the active segments of shards, and wait until all closed segments are Parquet files.
+
+    Small segments are converted too.
 
     Args:
         names: Names of the shards.
