@@ -460,7 +460,7 @@ class _Appends:
         return self._window.has_room(size_bytes) and self._engine.has_room
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """Wait until `has_room`, or until the engine has failed and says so to whoever appends."""
+        """Wait until `has_room`, or until the engine has failed and refuses appends."""
         await self._window.wait_for_room(size_bytes)
         await self._engine.wait_for_room()
 

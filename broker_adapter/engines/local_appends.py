@@ -31,7 +31,7 @@ class LocalAppend:
         self._window = window
         self._result: Appended | None = None
         self._error: StorageError | None = None
-        # Made only for whoever waits: most of a deep pipeline is looked at when it is done.
+        # Made only if a task waits: in a deep pipeline most are done when their result is read.
         self._event: trio.Event | None = None
 
     @property

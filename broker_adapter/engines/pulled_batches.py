@@ -111,4 +111,4 @@ class PulledBatches:
             raise cast("StorageError", notice.error)
         self._names.pop(notice.reference, None)
         if notice.event == "error":
-            _log.error("a subscription goes on without shard %r: %s", notice.name, notice.error)
+            _log.error("a subscription continues without shard %r: %s", notice.name, notice.error)

@@ -106,7 +106,7 @@ async def test_readers_that_take_turns_in_a_shard_each_get_every_record(adapter:
     for begin in range(0, len(values), 3):
         await adapter.append("s", values[begin : begin + 3])
         if begin == 30:
-            await adapter.seal("s")
+            await adapter.roll("s")
     found: dict[int, list[bytes]] = {0: [], 7: [], 31: []}
     offsets = {start: start for start in found}
     while min(offsets.values()) < len(values):

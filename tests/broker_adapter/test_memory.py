@@ -20,7 +20,7 @@ async def test_the_memory_of_trimmed_records_is_free() -> None:
             for _ in range(COUNT):
                 await adapter.append("s", [VALUE])
             assert tracemalloc.get_traced_memory()[0] > COUNT * len(VALUE)
-            await adapter.seal("s")
+            await adapter.roll("s")
             await adapter.trim("s", COUNT)
             gc.collect()
             assert tracemalloc.get_traced_memory()[0] < COUNT * len(VALUE) // 10

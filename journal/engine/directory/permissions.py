@@ -15,7 +15,7 @@ _CLASSES: Final = (("all users", 0), ("its group", 3))
 
 
 def open_to_others(path: str) -> str:
-    """Who but the owner can reach what is in a data directory, and the way out; empty if nobody can."""
+    """Which other users can reach a data directory, and the way out; empty if none can."""
     top = _mode(path)
     parts = [_mode(os.path.join(path, name)) for name in _PARTS]
     for who, shift in _CLASSES:
