@@ -31,7 +31,8 @@ class Exposure:
     Attributes:
         text: A paragraph.
         is_remote: Whether other machines can reach a listener.
-        is_questionable: Whether passwords may go in clear text, all may do everything, or no client can do anything.
+        is_questionable: Whether passwords may go in clear text, all may do everything, clients can get the rights of
+            others by their identifiers, or no client can do anything.
     """
 
     text: str
@@ -71,6 +72,12 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
             f"{what} go in clear text at {' and '.join(in_clear)}: listen with mqtts or websockets instead, or on "
             "127.0.0.1."
         )
+    trusts_identifiers = not access.client_ids and any("%c" in each for rule in access.rules for each in rule.topics)
+    if trusts_identifiers:
+        sentences.append(
+            'Rules give rights to client identifiers ("%c"), and a client may send any identifier: bind them to users '
+            "with access.client_ids."
+        )
     if listen.http and not is_loopback(listen.http) and (access.anonymous or not config.tls.certificate_file):
         of_all = "Metrics at http are open to everyone." if access.anonymous else "Passwords go in clear text at http."
         sentences.append(of_all)
@@ -78,7 +85,7 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
     return Exposure(
         " ".join(sentences),
         is_remote=bool(remote),
-        is_questionable=(bool(in_clear) and bool(user_count)) or is_open or can_do_nothing,
+        is_questionable=(bool(in_clear) and bool(user_count)) or is_open or can_do_nothing or trusts_identifiers,
     )
 
 

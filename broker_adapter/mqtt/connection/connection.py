@@ -109,6 +109,7 @@ class Connection:
         self._ending: Ending | None = None
         self._handler: PacketHandler | None = None
         self._unfinished_bytes = 0
+        self._leave_quota: Callable[[], None] | None = None
         self._account: Account | None = None
         self._version = Version.V311
         self._heard_at_s = trio.current_time()
@@ -252,11 +253,11 @@ class Connection:
         for scope in self._tasks:
             scope.cancel()
         # Closing may take long if the peer is slow; releasing its session must not wait for that.
+        if self._leave_quota is not None:
+            self._leave_quota()
         closed = trio.Event()
         self._services.tasks.start_soon(self._close_stream, closed)
         if handler is not None:
-            if self._account is not None:
-                self._services.handshake.quotas.leave(self._account, handler.principal)
             await self._services.sessions.close(
                 handler.session, publish_will=ending.publish_will, expiry_interval_s=ending.expiry_interval_s
             )
@@ -421,7 +422,9 @@ class Connection:
             self._stream.peer_accepted()
         self._is_reading = True
         self._heard_at_s = trio.current_time()
-        self._account = admission.account
+        if admission.account is not None:
+            self._account = admission.account
+            self._leave_quota = partial(services.handshake.quotas.leave, admission.account, admission.principal)
         keep_alive_s = admission.terms.keep_alive_s
         self._silence_s = keep_alive_s * _KEEP_ALIVE_FACTOR if keep_alive_s else math.inf
         handler = self._handler = PacketHandler(

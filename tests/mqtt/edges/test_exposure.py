@@ -93,6 +93,23 @@ USERS = '[access]\nusers_file = "USERS"\n'
             True,
             False,
         ),
+        (
+            USERS + RULE.replace("open", "%c"),
+            1,
+            (
+                f'{HERE} Accepted are 1 user of USERS. {BY_RULE} Rules give rights to client identifiers ("%c"), and a '
+                "client may send any identifier: bind them to users with access.client_ids."
+            ),
+            False,
+            True,
+        ),
+        (
+            USERS + 'client_ids = ["%u"]' + RULE.replace("open", "%c"),
+            1,
+            f"{HERE} Accepted are 1 user of USERS. {BY_RULE}",
+            False,
+            False,
+        ),
         (USERS, 1, f"{HERE} Accepted are 1 user of USERS. {NOTHING}", False, True),
         (
             '[listen]\nhttp = "0.0.0.0:7424"\n' + USERS + 'anonymous = true\ndefault = "allow"' + RULE,
