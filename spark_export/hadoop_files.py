@@ -130,10 +130,6 @@ class HadoopFiles:
         finally:
             stream.close()
 
-    def make_directory(self, path: str) -> None:
-        """Create a directory and its parents."""
-        self._guarded("make", path, lambda: self._system.mkdirs(self._path(path)))
-
     def delete(self, path: str) -> None:
         """Remove a file, or a directory with its content, if it exists."""
         self._guarded("delete", path, lambda: self._system.delete(self._path(path), True))

@@ -40,11 +40,6 @@ class SinkKind(Generic[Settings]):
     check: Callable[[Settings], tuple[str, ...]] = lambda _settings: ()
 
 
-def kind_names() -> tuple[str, ...]:
-    """Names of the kinds that are installed, sorted."""
-    return tuple(sorted(_found()))
-
-
 def find_kind(name: str) -> SinkKind[Any]:
     """A kind by its name.
 

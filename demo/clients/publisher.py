@@ -69,11 +69,6 @@ class Publisher:
         """Whether all samples are published and acknowledged."""
         return not self._held and not self.waiting
 
-    @property
-    def newest_acknowledgement_us(self) -> int:
-        """Time of the last acknowledgement."""
-        return max((each.acknowledged_at_us for topic in self.ledger.topics.values() for each in topic), default=0)
-
     async def run(self) -> None:
         """Sample and publish until cancelled.
 

@@ -195,11 +195,6 @@ class GroupAssignment(Generic[Member]):
         return self._acknowledged_to
 
     @property
-    def is_sticky(self) -> bool:
-        """Whether all offsets go to one member at a time."""
-        return self._sticky_key is not None
-
-    @property
     def members(self) -> tuple[Member, ...]:
         """All members, in the order in which they joined."""
         return tuple(self._held_by_member)

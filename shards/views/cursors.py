@@ -72,14 +72,6 @@ class Cursors:
         """Remove a cursor; a missing one is not an error."""
         mutations.delete(Family.CURSORS, _key(shard_id, name))
 
-    def delete_all(self, mutations: Mutations, shard_id: int) -> None:
-        """Remove every cursor of a shard in the store.
-
-        REQUIRES: `mutations` contains no commit of this shard's cursors yet; those would stay.
-        """
-        for key, _ in self._store.scan(Family.CURSORS, _SHARD_ID.pack(shard_id)):
-            mutations.delete(Family.CURSORS, key)
-
 
 def _key(shard_id: int, name: str) -> bytes:
     return _SHARD_ID.pack(shard_id) + name.encode()

@@ -14,12 +14,12 @@ import pytest
 from journal.backup import BackupResult, back_up, newest_lsn, restore
 from journal.check import check_directory
 from journal.engine import open_engine
-from journal.engine.parquet.converter import InlineConverter
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.model import ShardConfig
 from shards.parquet.conversion import convert_log
 from shards.seams.file_system import OsDirectory, OsFile, OsFileSystem
 from tests.journal.engines import append, config, stop_without_checkpoint, values_of
+from tests.simulation.inline import InlineConverter
 
 FILES = OsFileSystem()
 

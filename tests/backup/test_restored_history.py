@@ -29,7 +29,6 @@ from journal.engine.directory.restores import (
     decode_restores,
     read_restore_marker,
 )
-from journal.engine.wal.disk import InlineDisk
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StaleEpochError
 from shards.format.batch import encode
 from shards.format.batch_header import BatchHeader
@@ -49,6 +48,7 @@ from tests.simulation.file_system import (
     everything_lost,
     everything_survived,
 )
+from tests.simulation.inline import InlineDisk
 from tests.simulation.store import SimulatedStore
 
 BACKUP = "/backup"

@@ -21,13 +21,13 @@ import trio
 import trio.testing
 
 from journal.engine import Engine, open_engine
-from journal.engine.parquet.converter import InlineConverter
 from journal.engine.wal.disk import Done, Work
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
+from tests.simulation.inline import InlineConverter
 from tests.simulation.store import SimulatedStore
 
 DATA = "/data"

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from journal.engine import Engine, open_engine
-from journal.engine.wal.disk import InlineDisk
 from journal.engine.wal.group_commit import AckSink
 from journal.protocol.frames import APPEND_HEAD
 from journal.settings.server import ServerConfig, StorageConfig
@@ -17,6 +16,7 @@ from shards.format.record import Gap
 from shards.seams.file_system import FileSystem
 from shards.segments.shard import Shard
 from tests.shards.batches import NOW_US
+from tests.simulation.inline import InlineDisk
 from tests.simulation.store import SimulatedStore
 
 DATA = "/data"

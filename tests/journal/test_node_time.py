@@ -12,8 +12,6 @@ import trio
 
 from journal.check import check_directory
 from journal.engine import Engine, open_engine
-from journal.engine.parquet.converter import InlineConverter
-from journal.engine.wal.disk import InlineDisk
 from journal.settings.server import ConversionConfig, ServerConfig
 from shards.errors import VersionConflictError
 from shards.format.batch_header import BatchHeader
@@ -24,6 +22,7 @@ from shards.seams.steady_clock import FORWARD_HOLD_US, SECOND_US
 from shards.seams.store import Family, Mutations
 from tests.journal.engines import DATA, append, config, stop_without_checkpoint, values_of
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived
+from tests.simulation.inline import InlineConverter, InlineDisk
 from tests.simulation.store import SimulatedStore
 
 HOUR_S = 3600

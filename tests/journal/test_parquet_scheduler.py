@@ -18,8 +18,7 @@ import trio.testing
 from journal.check import check_directory
 from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
-from journal.engine.parquet.converter import InlineConverter, ParquetConverter
-from journal.engine.wal.disk import InlineDisk
+from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.wal.entry_payloads import Converted
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from journal.settings.values import MIB
@@ -36,6 +35,7 @@ from tests.journal.engines import DATA, append, stop_without_checkpoint, values_
 from tests.patience import PATIENCE_S
 from tests.simulation.faults import OperationKind, Trigger
 from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost, everything_survived
+from tests.simulation.inline import InlineConverter, InlineDisk
 from tests.simulation.store import SimulatedStore
 
 KIB = 1024

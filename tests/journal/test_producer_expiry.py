@@ -11,7 +11,6 @@ import trio
 
 from journal.engine import Engine, open_engine
 from journal.engine.state.producer_use import RETURNS_WITHIN_S
-from journal.engine.wal.disk import InlineDisk
 from journal.engine.wal.pending_ack import PendingAck
 from journal.engine.write.producer_expiry import UNUSED_PRODUCERS_KEPT_US
 from journal.protocol.frames import ACK, ACK_DUPLICATE, build_append
@@ -24,6 +23,7 @@ from shards.views import producer_records
 from tests.journal.engines import DATA, append_frames, config, stop_without_checkpoint
 from tests.shards.batches import NOW_US
 from tests.simulation.file_system import SimulatedFileSystem
+from tests.simulation.inline import InlineDisk
 from tests.simulation.store import SimulatedStore
 
 DAY_US = 86_400 * 1_000_000

@@ -10,13 +10,13 @@ import trio
 
 from journal.engine import Engine, open_engine
 from journal.engine.segments.write_retries import MOST_QUEUED_BYTES
-from journal.engine.wal.disk import InlineDisk
 from shards.errors import DiskFullError, StorageFailedError
 from shards.model import ShardConfig
 from tests.journal.engines import DATA, append, config, open_simulated, values_of
 from tests.patience import PATIENCE_S
 from tests.simulation.faults import Fault, Trigger
 from tests.simulation.file_system import SimulatedFileSystem, everything_lost
+from tests.simulation.inline import InlineDisk
 from tests.simulation.store import SimulatedStore
 
 LARGE = bytes(20_000)

@@ -12,7 +12,7 @@ import trio
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.background_tasks import background_tasks
-from broker_adapter.mqtt.access.permissions import AllowAll
+from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.transport.streams import TcpStream
 from broker_adapter.mqtt_codec import EMPTY, Decoder, Packet, Properties, ReasonCode, Version, encode
@@ -37,6 +37,38 @@ from broker_adapter.mqtt_codec.packets import (
 from tests.patience import PATIENCE_S
 
 Kind = TypeVar("Kind", bound=Packet)
+
+
+class AllowAll:
+    """Allows everything to every client."""
+
+    changes = 0
+
+    async def authenticate(
+        self, client_id: str, username: str | None, password: bytes | None, peer: str
+    ) -> Principal | None:
+        return Principal(client_id, username or "")
+
+    def may_use_client_id(self, principal: Principal) -> bool:
+        return True
+
+    def may_open_session(self, principal: Principal, user: str) -> bool:
+        return True
+
+    def is_admitted(self, principal: Principal) -> bool:
+        return True
+
+    def may_publish_will(self, principal: Principal, topic: str) -> bool:
+        return True
+
+    def may_publish(self, principal: Principal, topic: str) -> bool:
+        return True
+
+    def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
+        return True
+
+    def may_subscribe_except(self, principal: Principal, topic_filter: str) -> bool:
+        return True
 
 
 class Client:

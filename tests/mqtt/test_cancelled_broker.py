@@ -7,12 +7,11 @@ import trio
 from trio.testing import memory_stream_pair
 
 from broker_adapter import StorageAdapter, open_adapter
-from broker_adapter.mqtt.access.permissions import AllowAll
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.connection import connection
 from broker_adapter.mqtt_codec import Version
 from broker_adapter.mqtt_codec.packets import Publish
-from tests.mqtt.serving import Client
+from tests.mqtt.serving import AllowAll, Client
 
 pytestmark = pytest.mark.trio
 PATIENCE_S = 5.0

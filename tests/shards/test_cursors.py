@@ -39,7 +39,7 @@ def test_a_shard_lists_its_own_cursors_sorted_by_name() -> None:
     assert Cursors(store).list(3) == []
 
 
-def test_deleting_one_cursor_or_all_of_a_shard() -> None:
+def test_deleting_a_cursor_leaves_all_others() -> None:
     store = MemoryStore()
     for shard_id, name in [(1, "a"), (1, "b"), (1, "c"), (2, "a")]:
         commit(store, shard_id, name, 5, 6)
@@ -48,10 +48,6 @@ def test_deleting_one_cursor_or_all_of_a_shard() -> None:
     Cursors(store).fold_delete(mutations, 1, "never there")
     store.write(mutations)
     assert [cursor.name for cursor in Cursors(store).list(1)] == ["a", "c"]
-    mutations = Mutations()
-    Cursors(store).delete_all(mutations, 1)
-    store.write(mutations)
-    assert Cursors(store).list(1) == []
     assert [cursor.name for cursor in Cursors(store).list(2)] == ["a"]
 
 

@@ -130,7 +130,6 @@ def test_a_sticky_member_without_room_keeps_its_shard() -> None:
 def test_only_the_name_of_a_group_makes_it_sticky() -> None:
     assert sticky_key("sticky/g", "s") == "s"
     assert sticky_key("g", "s") is None
-    assert not GroupAssignment[str](0).is_sticky
 
 
 def test_a_trim_moves_the_position_over_what_is_gone() -> None:

@@ -23,13 +23,13 @@ import trio
 
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.engine import Engine, open_engine, open_rocks_store
-from journal.engine.parquet.converter import InlineConverter
 from shards.format.record import Record
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
 from shards.seams.file_system import OsFileSystem
 from tests.crash.simulation import QUIET
+from tests.simulation.inline import InlineConverter
 from tests.spark.history_model import Kept, ShardModel
 
 _CONFIG = attrs.evolve(QUIET, shards=attrs.evolve(QUIET.shards, memory_max_bytes=1 << 30))

@@ -263,7 +263,7 @@ def test_a_hundred_files_that_do_not_count_are_left_out(
 def test_publishing_a_directory_never_replaces_one(spark: SparkSession, tmp_path: Path) -> None:
     files = HadoopFiles(spark, str(tmp_path))
     for name in ("first", "second"):
-        files.make_directory(f"{tmp_path}/{name}")
+        (tmp_path / name).mkdir()
         files.write_text(f"{tmp_path}/{name}/state", name)
     assert files.publish(f"{tmp_path}/first", f"{tmp_path}/run")
     assert not files.publish(f"{tmp_path}/second", f"{tmp_path}/run")

@@ -73,35 +73,3 @@ class Access(Protocol):
 
     def may_subscribe_except(self, principal: Principal, topic_filter: str) -> bool:
         """Whether the client may subscribe to a filter if it does not get the topics of it that are denied to it."""
-
-
-class AllowAll:
-    """Allows everything to every client."""
-
-    changes = 0
-
-    async def authenticate(
-        self, client_id: str, username: str | None, password: bytes | None, peer: str
-    ) -> Principal | None:
-        return Principal(client_id, username or "")
-
-    def may_use_client_id(self, principal: Principal) -> bool:
-        return True
-
-    def may_open_session(self, principal: Principal, user: str) -> bool:
-        return True
-
-    def is_admitted(self, principal: Principal) -> bool:
-        return True
-
-    def may_publish_will(self, principal: Principal, topic: str) -> bool:
-        return True
-
-    def may_publish(self, principal: Principal, topic: str) -> bool:
-        return True
-
-    def may_subscribe(self, principal: Principal, topic_filter: str) -> bool:
-        return True
-
-    def may_subscribe_except(self, principal: Principal, topic_filter: str) -> bool:
-        return True

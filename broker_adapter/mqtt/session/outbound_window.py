@@ -122,11 +122,6 @@ class OutboundWindow:
         """Whether a message is under way with this packet identifier."""
         return packet_id in self._publishes or packet_id in self._releases
 
-    @property
-    def lowest_lsn(self) -> int | None:
-        """The lowest lsn under way, None if nothing is."""
-        return min((entry.lsn for entry in self if entry.origin is Origin.SUBSCRIPTION), default=None)
-
     # Sending
 
     @property

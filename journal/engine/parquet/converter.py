@@ -12,7 +12,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -193,23 +192,3 @@ def _ending(returncode: int | None) -> str:
     if returncode is None:
         return "it closed its output"
     return f"killed by signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
-
-
-class InlineConverter:
-    """A `ParquetConverter` inside this process, for any file system: for tests and simulations.
-
-    Args:
-        write: Writes one plan; blocks.
-    """
-
-    def __init__(self, write: Callable[[ConversionPlan], SealedFile]) -> None:
-        self._write = write
-
-    async def convert(self, plan: ConversionPlan) -> SealedFile:
-        try:
-            return await trio.to_thread.run_sync(self._write, plan)
-        except OSError as error:
-            raise ConversionFailedError(f"{error.filename or plan.out_path}: {error.strerror or error}") from error
-
-    async def rest(self) -> None:
-        await trio.lowlevel.checkpoint()

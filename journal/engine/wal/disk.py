@@ -127,17 +127,6 @@ class MemoryDisk:
         """Nothing to end."""
 
 
-class InlineDisk:
-    """A `Disk` that does the work at once in the calling thread: for deterministic simulations."""
-
-    def submit(self, work: Work, done: Done) -> None:
-        """Do the work now and report it in the next iteration of the event loop."""
-        trio.lowlevel.current_trio_token().run_sync_soon(done, outcome.capture(work))
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class OffLoop(Protocol):
     """Runs blocking work for the task that calls it."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 
 import attrs
-import msgspec
 from msgspec import Meta, Struct
 
 from journal.server.open_connections import ConnectionInfo, SubscriptionInfo
@@ -192,8 +191,3 @@ class Problem:
     code: str
     retriable: bool
     details: dict[str, Any]
-
-
-def fields_of(form: type[Form]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """The fields of a form."""
-    return msgspec.structs.fields(form)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.subscription import Origin
-from broker_adapter.mqtt.session.outbound_window import MAX_PACKET_ID, InFlight, OutboundWindow
+from broker_adapter.mqtt.session.outbound_window import MAX_PACKET_ID, OutboundWindow
 from broker_adapter.mqtt.session.progress import progress_of, window_of
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.state_forms import decode, encode
@@ -379,13 +379,3 @@ def test_a_returning_client_is_spared_what_it_got_at_any_qos_above_the_position(
     assert not window.is_known(message(3))
     window.advance(message(2).lsn)
     assert (len(window.done), len(window.seen)) == (0, 0)
-
-
-def test_the_lowest_lsn_is_that_of_the_oldest_message_under_way() -> None:
-    window = OutboundWindow()
-    assert window.lowest_lsn is None
-    entries: list[InFlight] = [window.assign(message(at), 2) for at in range(3)]
-    window.pubrec(entries[0].packet_id)
-    assert window.lowest_lsn == 10
-    window.pubcomp(entries[0].packet_id)
-    assert window.lowest_lsn == 11

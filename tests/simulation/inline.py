@@ -1,0 +1,43 @@
+"""Parts of the engine that work at once, without a thread or process: in a simulation all steps have one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import outcome
+import trio
+
+from journal.engine.wal.disk import Done, Work
+from shards.errors import ConversionFailedError
+from shards.segments.conversion_plan import ConversionPlan, SealedFile
+
+
+class InlineDisk:
+    """A `Disk` that does the work at once in the calling thread: for deterministic simulations."""
+
+    def submit(self, work: Work, done: Done) -> None:
+        """Do the work now and report it in the next iteration of the event loop."""
+        trio.lowlevel.current_trio_token().run_sync_soon(done, outcome.capture(work))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class InlineConverter:
+    """A `ParquetConverter` inside this process, for any file system: for tests and simulations.
+
+    Args:
+        write: Writes one plan; blocks.
+    """
+
+    def __init__(self, write: Callable[[ConversionPlan], SealedFile]) -> None:
+        self._write = write
+
+    async def convert(self, plan: ConversionPlan) -> SealedFile:
+        try:
+            return await trio.to_thread.run_sync(self._write, plan)
+        except OSError as error:
+            raise ConversionFailedError(f"{error.filename or plan.out_path}: {error.strerror or error}") from error
+
+    async def rest(self) -> None:
+        await trio.lowlevel.checkpoint()
