@@ -46,7 +46,7 @@ from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
 from shards.topics.publish_epochs import PublishEpochs
-from shards.views.inverted_index import Words, words_of
+from shards.views.inverted_index import Words, word_count, words_of
 from shards.views.producer_records import load_producers
 from shards.views.shard_records import closed_logs
 
@@ -398,10 +398,10 @@ class EngineParts:
                 f"record batch of {raw_bytes} bytes before compression is over the limit of {limit} for an indexed "
                 f"shard (limits.max_batch_bytes); split it"
             )
-        words = words_of(shard.config, batch)
-        if len(words) > MOST_WORDS:
+        # Millions of tags fit into a batch: they are counted before they are decoded. Each takes four bytes and more.
+        if raw_bytes > 4 * MOST_WORDS and (count := word_count(shard.config, batch)) > MOST_WORDS:
             raise LimitExceededError(
-                f"record batch for the indexed shard {shard.name!r} has {len(words)} keys and tags to index, over the "
+                f"record batch for the indexed shard {shard.name!r} has {count} keys and tags to index, over the "
                 f"limit of {MOST_WORDS} in one batch; send fewer records in a batch"
             )
-        return words
+        return words_of(shard.config, batch)

@@ -34,7 +34,7 @@ from shards.format.batch_header import (
     verify_magic,
 )
 from shards.format.checksum import Buffer, crc32c
-from shards.format.columns import MAX_TIME_US, Column, pad, read_columns, write_binary, write_columns
+from shards.format.columns import MAX_TIME_US, Column, count_words, pad, read_columns, write_binary, write_columns
 from shards.format.compression import Codec, compress, decompress
 from shards.format.record import Gap, Record, StoredRecord
 
@@ -210,6 +210,24 @@ def topics(buffer: Buffer, at: int = 0, *, max_raw_bytes: int = MAX_RAW_BYTES) -
 def tags(buffer: Buffer, at: int = 0, *, max_raw_bytes: int = MAX_RAW_BYTES) -> list[tuple[str, ...]]:
     """Return the tags of a batch, stamped or not, without its other columns; see `decode` for the errors."""
     return _read_column(buffer, at, Column.TAGS, (), max_raw_bytes)
+
+
+def word_count(buffer: Buffer, at: int = 0, *, wanted: int, max_raw_bytes: int = MAX_RAW_BYTES) -> int:
+    """Return the number of keys that are not empty and of tags of the batch at ``at``, before any of them is decoded.
+
+    Args:
+        wanted: The columns to count, of `Column.KEY` and `Column.TAGS`.
+
+    Raises:
+        BatchError: As `decode`, as far as these columns can show it.
+    """
+    header = verify_content(buffer, at)
+    if header.is_gap:
+        return 0
+    start = at + HEADER_SIZE
+    stored = memoryview(buffer)[start : start + header.body_size]
+    raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
+    return count_words(raw, header.record_count, header.columns, wanted)
 
 
 def timestamps(buffer: Buffer, at: int = 0, *, max_raw_bytes: int = MAX_RAW_BYTES) -> list[int]:

@@ -197,6 +197,20 @@ class _Cursor:
         words = tuple(self.text(offsets[-1]))
         return [words[begin:end] for begin, end in pairwise(offsets)]
 
+    def filled(self, count: int) -> int:
+        """How many of the items are not empty, without moving on."""
+        start = self.at
+        offsets = self.offsets(count)
+        self.at = start
+        return len(set(offsets)) - 1
+
+    def list_items(self, count: int) -> int:
+        """The number of items of all lists together, without moving on."""
+        start = self.at
+        items = self.last_offset(count)
+        self.at = start
+        return items
+
     def skip_times(self, count: int) -> None:
         self._take(8 * count)
 
@@ -223,6 +237,26 @@ _READERS: tuple[tuple[int, _Read, _Skip], ...] = (
     (Column.TAGS, _Cursor.tags, _Cursor.skip_tags),
     (Column.EXPIRES_AT, _Cursor.times, _Cursor.skip_times),
 )
+
+
+def count_words(body: bytes, count: int, present: int, wanted: int) -> int:
+    """Return how many keys that are not empty, and how many tags, a body has in the wanted columns.
+
+    It takes a small part of the time of `read_columns`.
+
+    Raises:
+        BatchError: A buffer does not fit the body, or the offsets of keys fall.
+    """
+    cursor = _Cursor(body)
+    words = 0
+    for column, _, skip in _READERS:
+        if present & column:
+            if wanted & column & Column.KEY:
+                words += cursor.filled(count)
+            elif wanted & column & Column.TAGS:
+                words += cursor.list_items(count)
+            skip(cursor, count)
+    return words
 
 
 def read_columns(body: bytes, count: int, present: int, wanted: int = ALL_COLUMNS) -> dict[int, Sequence[Any]]:

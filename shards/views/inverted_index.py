@@ -13,7 +13,9 @@ from typing import Literal, TypeAlias
 
 from shards.errors import CorruptionError
 from shards.format.batch import keys, tags
+from shards.format.batch import word_count as count
 from shards.format.checksum import crc32c
+from shards.format.columns import Column
 from shards.model import ShardConfig
 from shards.seams.store import Family, Mutations, OrderedStore
 
@@ -29,6 +31,16 @@ _WORD = struct.Struct(">H")
 _HASHED = struct.Struct(">HIQ")
 _IS_HASHED = 0xFFFF
 """Used in place of the length of a word that is too long."""
+
+
+def word_count(config: ShardConfig, batch: memoryview) -> int:
+    """The number of words of a batch for the index, before any of them is decoded.
+
+    Raises:
+        BatchError: The key or tag column is malformed.
+    """
+    wanted = (Column.KEY if config.index_keys else 0) | (Column.TAGS if config.index_tags else 0)
+    return count(batch, wanted=wanted) if wanted else 0
 
 
 def words_of(config: ShardConfig, batch: memoryview) -> Words:

@@ -18,7 +18,7 @@ from journal.server.heartbeat import INTERVAL_S
 from journal.server.json_protocol import messages
 from journal.server.json_protocol.connection import JsonConnection, Later
 from journal.server.json_protocol.pushes import Opener, page_fields
-from journal.server.json_protocol.records import encode_batch
+from journal.server.json_protocol.records import encode_batch, item_count
 from journal.server.login import Login
 from journal.server.pushing import PushState
 from journal.server.shard_operations import ShardOperations
@@ -30,7 +30,8 @@ from shards.subscriptions.events import Push
 Handler = Callable[["JsonOperations", JsonConnection, Any], Awaitable[object]]
 
 _VERSION = 1
-_ON_THE_LOOP_RECORDS = 1_000
+_ON_THE_LOOP_ITEMS = 1_000
+_MOST_ITEMS = 100_000
 _LARGEST_READ_BYTES = 64 * 1024
 
 
@@ -107,7 +108,12 @@ class JsonOperations:
         shard = engine.shard(request.shard)
         if connection.meter is not None:
             connection.meter.check_room(shard.name)
-        if len(request.records) > _ON_THE_LOOP_RECORDS:
+        items = item_count(request)
+        if items > _MOST_ITEMS:
+            raise LimitExceededError(
+                f"an append of {items} records, headers and tags is over the limit of {_MOST_ITEMS}; send fewer at once"
+            )
+        if items > _ON_THE_LOOP_ITEMS:
             batch = await trio.to_thread.run_sync(encode_batch, request, engine.now_us(), limiter=self.converting)
         else:
             batch = encode_batch(request, engine.now_us())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -299,3 +300,25 @@ async def test_large_messages_of_many_clients_are_converted_one_at_a_time(
         for number in range(6):
             nursery.start_soon(append, number)
     assert most == 1
+
+
+async def test_headers_and_tags_count_like_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append of one record with 600,000 headers held the loop for a second."""
+    converted: list[int] = []
+    encode_batch = operations.encode_batch
+
+    def noted(*arguments: Any) -> bytes:
+        converted.append(threading.get_ident())
+        return encode_batch(*arguments)
+
+    monkeypatch.setattr(operations, "encode_batch", noted)
+    async with serving(tmp_path) as served, talking(served) as client:
+        record = {"value": "v", "headers": [{"name": "a"}] * 999, "tags": ["t"]}
+        await client.call("append", shard="a", records=[record], create={})
+        assert converted[0] != threading.get_ident()
+        with pytest.raises(
+            RefusedError, match="101001 records, headers and tags is over the limit of 100000"
+        ) as caught:
+            await client.call("append", shard="a", records=[{**record, "tags": ["t"] * 100_001}])
+        assert caught.value.code == "limit_exceeded"
+        assert served.engine.parts.table.by_name("a").next_offset == 1
