@@ -6,6 +6,7 @@ Data is written to stdout and all messages to stderr, so that a pipe contains da
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,17 +20,33 @@ if TYPE_CHECKING:
     import rich.table
 
 _WIDE = 240
+# Those of ASCII and of Latin-1, and those that change the direction of the text around them.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def write_lines(lines: Iterable[bytes]) -> None:
+def write_lines(lines: Iterable[bytes], *, raw: bool = False) -> None:
     """Write lines (without their newlines) to stdout at once and flush.
+
+    Args:
+        lines: Written as they are, except to a terminal, which gets them as `harmless` makes them.
+        raw: Write them as they are to a terminal, too.
 
     Raises:
         OutputClosedError: The reader of stdout has closed it.
     """
+    if not raw and sys.stdout.isatty():
+        lines = (harmless(line.decode("utf-8", "backslashreplace")).encode() for line in lines)
     with _told():
         sys.stdout.buffer.write(b"".join(line + b"\n" for line in lines))
         sys.stdout.buffer.flush()
+
+
+def harmless(text: str) -> str:
+    """Text for a terminal: control characters, except newlines and tabs, as escape sequences of Python.
+
+    They could change what the terminal shows, its title or its clipboard, and they come from whoever may append.
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def write_text(text: str) -> None:
@@ -46,7 +63,7 @@ def write_json(value: object) -> None:
 
 def note(program: str, text: str) -> None:
     """Write a message of the program to stderr."""
-    sys.stderr.write(f"{program}: {text}\n")
+    sys.stderr.write(f"{program}: {harmless(text)}\n")
     sys.stderr.flush()
 
 
@@ -74,7 +91,7 @@ class Table:
             # What does not fit continues below: a name that is cut cannot be used.
             shown.add_column(column, justify="right" if is_numeric else "left", no_wrap=is_numeric, overflow="fold")
         for row in self.rows:
-            shown.add_row(*(Text(cell) for cell in row))
+            shown.add_row(*(Text(harmless(cell)) for cell in row))
         return shown
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     TextLines = Callable[[str, Iterable[StoredRecord]], Iterator[bytes]]
 
+RawOption = Annotated[bool, Parameter(negative="")]
+
 _FETCH_BYTES = 1 << 20
 _LONG_POLL_S = 10.0
 
@@ -32,6 +34,7 @@ def read(
     count: Annotated[int | None, Parameter(name=("--count", "-n"), validator=Number(gte=0))] = None,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False,
     json: JsonOption = False,
+    raw: RawOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
     """Print a shard's records, a payload a line.
@@ -42,6 +45,7 @@ def read(
         count: Stop after this many records.
         follow: Continue with records as they are appended.
         json: Print whole records, a JSON object a line; a lost range is an object with `gap`.
+        raw: Print control characters of payloads to a terminal as they are. Pipes and files always get them.
     """
     import time
     from functools import partial
@@ -52,10 +56,12 @@ def read(
     from journal.cli.shown_records import parse_start
 
     place = parse_start(start, now_us=time.time_ns() // 1000)
-    trio.run(run_until_stopped, partial(_read, server, shard, place, count, follow, json))
+    trio.run(run_until_stopped, partial(_read, server, shard, place, count, follow, json, raw))
 
 
-async def _read(server: str, shard: str, start: Start, count: int | None, follow: bool, as_json: bool) -> None:
+async def _read(
+    server: str, shard: str, start: Start, count: int | None, follow: bool, as_json: bool, raw: bool
+) -> None:
     from journal.cli.damage import read_received
     from journal.cli.shown_records import Selection, payload_lines
 
@@ -72,7 +78,7 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
             records, damage = await read_received(client, shard, fetched.batches, offset)
             taken = selection.take(records)
             is_empty = is_empty and not taken
-            show(shard, taken, payload_lines, as_json=as_json)
+            show(shard, taken, payload_lines, as_json=as_json, raw=raw)
             if damage is not None and not selection.finished:
                 raise damage
             if fetched.next_offset == offset and not follow:
@@ -83,20 +89,20 @@ async def _read(server: str, shard: str, start: Start, count: int | None, follow
             note("journal", f"{shard}: nothing {where}: it ends before offset {end}")
 
 
-def show(shard: str, records: Sequence[StoredRecord | Gap], text_lines: TextLines, *, as_json: bool) -> None:
+def show(shard: str, records: Sequence[StoredRecord | Gap], text_lines: TextLines, *, as_json: bool, raw: bool) -> None:
     """Print records; in text a lost range is shown on stderr, at its place among the lines."""
     from journal.cli.shown_records import gap_note, json_lines
     from shards.format.record import Gap
 
     if as_json:
-        write_lines(json_lines(shard, records))
+        write_lines(json_lines(shard, records), raw=raw)
         return
     run: list[StoredRecord] = []
     for record in records:
         if isinstance(record, Gap):
-            write_lines(text_lines(shard, run))
+            write_lines(text_lines(shard, run), raw=raw)
             run = []
             note("journal", gap_note(shard, record))
         else:
             run.append(record)
-    write_lines(text_lines(shard, run))
+    write_lines(text_lines(shard, run), raw=raw)

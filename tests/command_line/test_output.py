@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
@@ -13,6 +14,7 @@ from command_line.boundary import OUTPUT_CLOSED, UsageError
 from command_line.output import (
     Table,
     confirmed,
+    note,
     progress,
     redrawing,
     waiting,
@@ -25,6 +27,50 @@ from command_line.output import (
 def test_lines_are_written_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     write_lines([b"\xff", b"", b"two"])
     assert capfdbinary.readouterr().out == b"\xff\n\ntwo\n"
+
+
+class Terminal(io.TextIOWrapper):
+    """Stands for stdout on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_for(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    """What is written to stdout from now on, which is a terminal."""
+    written = io.BytesIO()
+    stdout = Terminal(written, encoding="utf-8", write_through=True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    return written
+
+
+ATTACK = b"\x1b]52;c;cm0gLXJm\x07 \x1b[2J\r\x9b3J \xc2\x9b3J \xe2\x80\xae\x7f\x00"
+SHOWN = rb"\x1b]52;c;cm0gLXJm\x07 \x1b[2J\r\x9b3J \x9b3J \u202e\x7f\x00"
+
+
+def test_control_characters_do_not_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_for(monkeypatch)
+    write_lines([ATTACK, "22.5 °C\tok\nnext".encode()])
+    assert terminal.getvalue() == SHOWN + b"\n" + "22.5 °C\tok\nnext\n".encode()
+    write_table(("name",), [(ATTACK.decode("utf-8", "backslashreplace"),)])
+    assert b"\x1b]52" not in terminal.getvalue()
+    assert rb"\x1b]52" in terminal.getvalue()
+
+
+def test_a_terminal_gets_everything_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_for(monkeypatch)
+    write_lines([ATTACK], raw=True)
+    assert terminal.getvalue() == ATTACK + b"\n"
+
+
+def test_a_pipe_gets_everything(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    write_lines([ATTACK])
+    assert capfdbinary.readouterr().out == ATTACK + b"\n"
+
+
+def test_messages_have_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    note("journal", "shard \x1b[2J: gone\nnext line")
+    assert capsys.readouterr().err == "journal: shard \\x1b[2J: gone\nnext line\n"
 
 
 def test_json_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
