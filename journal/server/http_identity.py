@@ -10,8 +10,16 @@ from starlette.requests import Request
 
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
+from journal.net.origins import Origins
 from journal.protocol.errors import AuthenticationError
 from journal.server.login import Login
+from shards.errors import StorageError
+
+
+class OriginRefusedError(StorageError):
+    """A web page sent a request that its origin is not allowed to send."""
+
+    code = "origin_refused"
 
 
 @attrs.frozen
@@ -39,6 +47,25 @@ async def identity_of(request: Request, admission: Login) -> HttpIdentity:
         await asker.meter.wait()
         asker.meter.spend(1, 0)
     return asker
+
+
+def check_page(request: Request, origins: Origins) -> None:
+    """Refuse requests of web pages that may not send them: by their origin, and by a host name that may be theirs.
+
+    Raises:
+        OriginRefusedError: It is such a request.
+    """
+    origin = request.headers.get("origin")
+    if not origins.allows(origin):
+        raise OriginRefusedError(
+            f"pages of {origin} may not send requests; list it in listen.websocket_origins to allow them"
+        )
+    host = request.headers.get("host", "")
+    if not origins.allows_host(host):
+        raise OriginRefusedError(
+            f"the host name {host!a} is not known to be this server's; use its address, or list its origin in "
+            f"listen.websocket_origins"
+        )
 
 
 def peer_of(request: Request) -> str:

@@ -8,7 +8,8 @@ from starlette.requests import Request
 
 from journal.access.rights import Operation, require
 from journal.engine import Engine
-from journal.server.http_identity import identity_of
+from journal.net.origins import Origins
+from journal.server.http_identity import check_page, identity_of
 from journal.server.login import Login
 from journal.server.statistics import ServerStatistics
 from journal.telemetry.loop_monitor import LoopLag
@@ -21,15 +22,20 @@ class Observers:
     Args:
         admission: Authenticates clients.
         statistics: Counts refusals.
+        origins: The web pages that may send requests without credentials.
     """
 
-    def __init__(self, admission: Login, statistics: ServerStatistics) -> None:
+    def __init__(self, admission: Login, statistics: ServerStatistics, origins: Origins) -> None:
         self._admission = admission
         self._statistics = statistics
+        self._origins = origins
 
     async def refusal(self, request: Request) -> StorageError | None:
         """The error for the sender of a request that may not see them; None if it may."""
         try:
+            if "authorization" not in request.headers:
+                # The browser of somebody who can reach this server adds no credentials to a page's requests.
+                check_page(request, self._origins)
             require((await identity_of(request, self._admission)).principal, Operation.SEE_METRICS)
         except StorageError as error:
             self._statistics.count_error(error)

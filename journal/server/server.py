@@ -175,7 +175,7 @@ class Server:
         )
         websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
         pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
-        observers = Observers(self.admission, self.statistics)
+        observers = Observers(self.admission, self.statistics, self._origins)
         return make_app(self.why_not_ready, page_of(collector), pages, observers)
 
     def _pushed_bytes(self) -> int:

@@ -176,6 +176,29 @@ async def test_health_and_metrics(tmp_path: Path) -> None:
         assert all(family.documentation for family in families.values())
 
 
+async def test_a_page_whose_name_was_made_to_point_to_the_server_sees_no_metrics(tmp_path: Path) -> None:
+    rebound = {"host": "attacker.example:7422"}
+    elsewhere = {"origin": "https://attacker.example"}
+    listed = {"host": "journal.example:7422"}
+    async with (
+        serving(
+            tmp_path,
+            storage__on_failure=OnFailure.READ_ONLY,
+            listen__websocket_origins=("https://journal.example:7422",),
+        ) as served,
+        http(served) as browser,
+    ):
+        for headers in (rebound, elsewhere):
+            refused = await browser.get("/metrics", headers=headers)
+            assert (refused.status_code, refused.json()["code"]) == (403, "origin_refused")
+        for path in ("/livez", "/readyz"):
+            assert (await browser.get(path, headers=rebound)).status_code == 200
+        assert (await browser.get("/metrics", headers=listed)).status_code == 200
+        served.engine.parts.committer.fail(OSError(5, "Input/output error"))
+        assert "Input/output error" not in (await browser.get("/readyz", headers=rebound)).text
+        assert "Input/output error" in (await browser.get("/readyz", headers=listed)).text
+
+
 async def test_after_a_storage_failure_the_server_is_alive_but_not_ready(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, storage__on_failure=OnFailure.READ_ONLY) as served,

@@ -30,10 +30,9 @@ from journal.server.admin.problems import (
     MethodNotAllowedError,
     NotFoundError,
     NotJsonError,
-    OriginRefusedError,
     problem_response,
 )
-from journal.server.http_identity import identity_of, peer_of
+from journal.server.http_identity import check_page, identity_of, peer_of
 from journal.server.login import Login
 from journal.server.shard_operations import Requester
 from journal.server.statistics import ServerStatistics
@@ -99,7 +98,7 @@ class _Resource:
     async def _answer(self, request: Request) -> Response:
         headers: dict[str, str] = {}
         try:
-            self._check_page(request)
+            check_page(request, self._administration.origins)
             return await self._carry_out(self._find(request, headers), request)
         except StorageError as error:
             self._administration.statistics.count_error(error)
@@ -147,19 +146,6 @@ class _Resource:
             media_type=None if endpoint.result is None else "application/json",
             headers=ANSWER_HEADERS,
         )
-
-    def _check_page(self, request: Request) -> None:
-        origin = request.headers.get("origin")
-        if not self._administration.origins.allows(origin):
-            raise OriginRefusedError(
-                f"pages of {origin} may not send requests; list it in listen.websocket_origins to allow them"
-            )
-        host = request.headers.get("host", "")
-        if not self._administration.origins.allows_host(host):
-            raise OriginRefusedError(
-                f"the host name {host!a} is not known to be this server's; use its address, or list its origin in "
-                f"listen.websocket_origins"
-            )
 
 
 def _query(form: type[forms.Form], request: Request) -> forms.Form:

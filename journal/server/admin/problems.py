@@ -63,12 +63,6 @@ class NotJsonError(StorageError):
     code = "not_json"
 
 
-class OriginRefusedError(StorageError):
-    """A web page sent a request that its origin is not allowed to send."""
-
-    code = "origin_refused"
-
-
 class NotFoundError(StorageError):
     """There is no such path."""
 
