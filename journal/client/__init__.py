@@ -3,11 +3,10 @@
 from journal.client.append_future import AppendFuture
 from journal.client.appends import AppendLimits
 from journal.client.client import Client
-from journal.client.feed import Feed
 from journal.client.opening import open_client, unique_name
 from journal.client.receiver import Delivery
 from journal.client.reconnection import Reconnection, ServerRestored
-from journal.client.subscription import Subscription
+from journal.client.subscription import Feed, Subscription
 
 __all__ = [
     "AppendFuture",

@@ -18,12 +18,10 @@ from journal.client.append_future import AppendFuture
 from journal.client.appends import Appends
 from journal.client.batching import pending_of, pending_of_batch
 from journal.client.connection import Connection
-from journal.client.failed_shards import FailedShards
-from journal.client.feed import Feed
 from journal.client.operations import Operations
 from journal.client.receiver import Receiver
 from journal.client.reconnection import Reconnection, ServerRestored, lost_history
-from journal.client.subscription import Subscription
+from journal.client.subscription import FailedShards, Feed, Subscription
 from journal.protocol import Op, RemoteProtocolError, decode_reply, encode, frames
 from journal.protocol.errors import (
     ConnectionLostError,

@@ -104,7 +104,7 @@ class Node:
 
 @asynccontextmanager
 async def node(path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError) -> AsyncIterator[Node]:
-    monkeypatch.setattr("journal.engine.read.read_retries.RETRY_AFTER_S", 0.02)
+    monkeypatch.setattr("journal.engine.read.read_failures.RETRY_AFTER_S", 0.02)
     async with open_engine(str(path / "data"), CONFIG) as engine:
         for name in ("t/a", "t/b"):
             await engine.create_shard(name, ShardConfig())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from journal.engine.read.refused_reads import refusals_named
+from journal.engine.read.read_failures import refusals_named
 from shards.errors import CorruptionError, OverloadedError, StorageError
 from tests.journal.test_parquet_reader import logs_to_read, reader_of, sealed, three_groups
 from tests.shards.shard_workload import ShardWorkload

@@ -19,7 +19,7 @@ import outcome
 import trio
 
 from journal.engine.read.arrow_import import sealed_reader_type
-from journal.engine.read.refused_reads import refusals_named
+from journal.engine.read.read_failures import refusals_named
 from journal.engine.read.shared_cache import SharedCache
 from shards.errors import CorruptionError, StorageError
 from shards.format.batch import BatchHeader, Codec, recompress

@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 import trio
 
 from journal.engine.read.parquet_reader import ParquetReader
-from journal.engine.read.refused_reads import refusals_named
+from journal.engine.read.read_failures import refusals_named
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.wal.disk import LimitedOffLoop, OffLoop, in_thread

@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-from journal.engine.read.read_retries import ReadRetries
+from journal.engine.read.read_failures import ReadRetries
 from journal.engine.read.reader import Reader
 from journal.engine.state.shard_discovery import Search, ShardDiscovery
 from journal.engine.subscribe.subscription import Subscription

@@ -17,7 +17,7 @@ from functools import partial
 
 import trio
 
-from journal.engine.read.read_retries import ReadRetries
+from journal.engine.read.read_failures import ReadRetries
 from journal.engine.read.reader import Reader
 from journal.engine.subscribe.group_positions import GroupPositions, Position
 from journal.engine.subscribe.subscription import Subscription

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import trio
 
-from journal.engine.read.read_retries import ReadRetries
+from journal.engine.read.read_failures import ReadRetries
 from journal.engine.read.reader import Reader
 from journal.engine.subscribe.subscription import Subscription
 from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from journal.engine.read.read_retries import ReadRetries
+from journal.engine.read.read_failures import ReadRetries
 from journal.engine.read.reader import Reader
 from journal.engine.state.shard_discovery import NameScan, ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
