@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import trio
 
+from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.connection.connect_budget import FREE_BYTES, ConnectBudget
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version, encode
@@ -31,7 +32,7 @@ async def begin(client: Client, size_bytes: int = 50_000) -> None:
 
 
 async def test_unfinished_connects_of_all_clients_together_are_bounded() -> None:
-    async with serving(limits=Limits(max_unfinished_bytes=100_000)) as served:
+    async with serving(limits=Limits(max_unaccepted_bytes=120_000)) as served:
         services = served.broker._services
         assert services is not None
         budget = services.connect_budget
@@ -41,7 +42,7 @@ async def test_unfinished_connects_of_all_clients_together_are_bounded() -> None
             await until(partial(lambda wanted: budget.used_bytes == wanted, used_bytes))
         await begin(third)
         await third.closed()
-        assert served.broker.statistics.refused["unfinished"] == 1
+        assert served.broker.statistics.refused["memory"] == 1
         # A CONNECT that comes in one piece needs no room.
         other = await served.client("other")
         for client in (first, second):
@@ -52,7 +53,7 @@ async def test_unfinished_connects_of_all_clients_together_are_bounded() -> None
 
 
 async def test_what_a_client_held_is_free_when_it_has_gone() -> None:
-    async with serving(limits=Limits(max_unfinished_bytes=50_000)) as served:
+    async with serving(limits=Limits(max_unaccepted_bytes=50_000)) as served:
         services = served.broker._services
         assert services is not None
         for _ in range(3):
@@ -61,7 +62,36 @@ async def test_what_a_client_held_is_free_when_it_has_gone() -> None:
             await until(lambda: services.connect_budget.used_bytes > 0)
             await client.stream.aclose()
             await until(lambda: services.connect_budget.used_bytes == 0)
-        assert not served.broker.statistics.refused["unfinished"]
+        assert not served.broker.statistics.refused["memory"]
+
+
+async def test_a_complete_connect_counts_until_its_client_is_accepted() -> None:
+    """Passwords are checked two at a time: a thousand CONNECTs of half a megabyte could wait for that."""
+    may_go_on = trio.Event()
+
+    class Slow(Doorkeeper):
+        async def authenticate(
+            self, client_id: str, username: str | None, password: bytes | None, peer: str
+        ) -> Principal | None:
+            if client_id == "long":
+                await may_go_on.wait()
+            return Principal(client_id)
+
+    async with serving(access=Slow(), limits=Limits(max_unaccepted_bytes=100_000)) as served:
+        services = served.broker._services
+        assert services is not None
+        budget = services.connect_budget
+        first, second = served.dial(), served.dial()
+        await first.stream.send_all(LONG)
+        await until(lambda: budget.used_bytes == len(LONG) - FREE_BYTES)
+        await second.stream.send_all(LONG)
+        await second.closed()
+        other = await served.client("other")
+        may_go_on.set()
+        assert (await first.expect(Connack)).reason_code == ReasonCode.SUCCESS
+        await until(lambda: budget.used_bytes == 0)
+        await first.silent()
+        await other.silent()
 
 
 def test_a_short_connect_in_parts_does_not_count() -> None:

@@ -152,7 +152,7 @@ class Broker:
                 clock=self._clock,
                 statistics=self.statistics,
                 pause_detector=pause_detector,
-                connect_budget=ConnectBudget(self._limits.max_unfinished_bytes),
+                connect_budget=ConnectBudget(self._limits.max_unaccepted_bytes),
                 system_messages=self._system_messages,
                 tasks=tasks,
             )

@@ -1,15 +1,15 @@
-"""Memory that clients without authentication can occupy in a broker: the unfinished CONNECT packets of all together."""
+"""Memory that clients can occupy in a broker, all together, before they are accepted."""
 
 from __future__ import annotations
 
 from typing import Final
 
 FREE_BYTES: Final = 4096
-"""So much of a CONNECT does not count: all connections together can have it, and most CONNECTs are shorter."""
+"""So much does not count: all connections together can have it, and most CONNECTs are shorter."""
 
 
 class ConnectBudget:
-    """Bytes of the unfinished CONNECT packets of all connections, beyond `FREE_BYTES` of each.
+    """Bytes that clients sent which are not accepted yet, beyond `FREE_BYTES` of each.
 
     Args:
         limit_bytes: The most that they may be together.

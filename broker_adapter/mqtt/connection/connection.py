@@ -41,7 +41,7 @@ _REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
     ReasonCode.NOT_AUTHORIZED: "not_authorized",
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "client_id",
     ReasonCode.PACKET_TOO_LARGE: "packet_size",
-    ReasonCode.SERVER_BUSY: "unfinished",
+    ReasonCode.SERVER_BUSY: "memory",
     ReasonCode.QUOTA_EXCEEDED: "quota",
     ReasonCode.SERVER_UNAVAILABLE: "store",
 }
@@ -108,7 +108,7 @@ class Connection:
         self._receiving = trio.CancelScope()
         self._ending: Ending | None = None
         self._handler: PacketHandler | None = None
-        self._unfinished_bytes = 0
+        self._unaccepted_bytes = self._counted_bytes = 0
         self._leave_quota: Callable[[], None] | None = None
         self._account: Account | None = None
         self._version = Version.V311
@@ -178,8 +178,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._failed(error)
         finally:
-            self._services.connect_budget.replace(self._unfinished_bytes, 0)
-            self._unfinished_bytes = 0
+            self._release_memory()
 
     def end(self, reason_code: ReasonCode, ending: Ending = _LOST, *, why: EndReason = "stopping") -> None:
         """End the connection; a client of MQTT 5 gets a DISCONNECT with the reason. Only the first call counts."""
@@ -338,10 +337,11 @@ class Connection:
             statistics.packets_received += len(packets)
             handler = self._handler
             if handler is None:
-                self._count_unfinished()
+                self._count_memory(len(data))
             if handler is None and packets:
                 has_published = any(isinstance(packet, Publish) for packet in packets)
                 handler = await self._accept(packets.pop(0), has_published=has_published)
+                self._release_memory()
             publish_count = sum(isinstance(packet, Publish) for packet in packets) if self._account else 0
             if packets and handler is not None and self._ending is None:
                 self._take(handler, packets)
@@ -365,21 +365,25 @@ class Connection:
             self._heard_at_s = trio.current_time()
             self._is_reading = True
 
-    def _count_unfinished(self) -> None:
-        """Count what is buffered of a CONNECT that is not complete.
+    def _count_memory(self, received_bytes: int) -> None:
+        """Count what was received before the client is accepted; checking its password may take a while.
 
         Raises:
-            ConnectRefusedError: The unfinished CONNECTs of all clients occupy too much memory.
+            ConnectRefusedError: Clients that are not accepted yet occupy too much memory.
         """
-        held_bytes = self._decoder.held_bytes if self._decoder.version is None else 0
-        counted = self._services.connect_budget.replace(self._unfinished_bytes, held_bytes)
-        self._unfinished_bytes = max(0, counted)
+        self._unaccepted_bytes += received_bytes
+        counted = self._services.connect_budget.replace(self._counted_bytes, self._unaccepted_bytes)
+        self._counted_bytes = max(0, counted)
         if counted < 0:
             raise ConnectRefusedError(
                 ReasonCode.SERVER_BUSY,
-                f"its CONNECT is not complete after {held_bytes} bytes, and unfinished CONNECTs occupy too much memory",
+                f"it sent {self._unaccepted_bytes} bytes, and clients that are not accepted yet occupy too much memory",
                 is_answerable=False,
             )
+
+    def _release_memory(self) -> None:
+        self._services.connect_budget.replace(self._counted_bytes, 0)
+        self._counted_bytes = 0
 
     def _take(self, handler: PacketHandler, packets: list[Packet]) -> None:
         handler.take(packets)

@@ -19,7 +19,7 @@ class Limits:
     Attributes:
         max_packet_bytes: Largest packet that is received; a message must fit into one batch of the store too.
         max_connect_bytes: Largest CONNECT: the most memory that one client without authentication can occupy.
-        max_unfinished_bytes: Unfinished CONNECTs of all connections together, beyond the first 4 KiB of each.
+        max_unaccepted_bytes: What all clients together sent that are not accepted yet, beyond the first 4 KiB of each.
         receive_maximum: Most unacknowledged QoS 1 and 2 messages from a client.
         send_maximum: Most unacknowledged QoS 1 and 2 messages to a client, even if the client allows more.
         topic_alias_maximum: Topic aliases in either direction; 0 switches them off.
@@ -36,7 +36,7 @@ class Limits:
 
     max_packet_bytes: int = 4 << 20
     max_connect_bytes: int = 512 * 1024
-    max_unfinished_bytes: int = 16 << 20
+    max_unaccepted_bytes: int = 64 << 20
     receive_maximum: int = 1024
     send_maximum: int = 1024
     topic_alias_maximum: int = 64

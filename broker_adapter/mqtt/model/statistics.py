@@ -25,12 +25,12 @@ RefusalReason = Literal[
     "client_id",
     "packet_size",
     "quota",
-    "unfinished",
+    "memory",
     "store",
 ]
 """Why a connection is refused: no CONNECT in time, a malformed one, a wrong password, a will that is not allowed, an
 invalid client identifier, a client that accepts no packet as large as CONNACK, a user with too many connections, too
-much of unfinished CONNECTs,
+much memory in use by clients that are not accepted yet,
 a store that cannot be reached."""
 
 EndReason = Literal[
