@@ -13,13 +13,19 @@ from typing import Final
 import attrs
 import trio
 
+from journal.access.authorization import Action, Principal, Resource
 from journal.access.rules import AccessRule, User
 from journal.protocol.errors import QuotaExceededError
 from journal.settings.values import format_size
+from shards.segments.chunks import MemoryAccount
 from shards.topics.topic_filters import matches
 
 _BURST_S: Final = 1.0
 _DEEPEST_DEBT_S: Final = 60.0
+DEFAULT_PRODUCERS: Final = 10_000
+"""Producers of a principal without a quota for them."""
+DEFAULT_MEMORY_DIVISOR: Final = 4
+"""A principal without a quota for memory may hold this part of the budget."""
 
 
 class Bucket:
@@ -75,6 +81,9 @@ class Quota:
         stored_bytes: Bytes in the shards.
         shards: Number of shards.
         producers: Number of producer names; producers that are not used for long are deleted automatically.
+        memory_bytes: Memory of the memory-mode segments that it began.
+
+    `Allowance` has what `producers` and `memory_bytes` are where they are 0.
     """
 
     principal: str = ""
@@ -85,6 +94,7 @@ class Quota:
     stored_bytes: int = 0
     shards: int = 0
     producers: int = 0
+    memory_bytes: int = 0
 
     def filters_for(self, name: str) -> tuple[str, ...]:
         """The shards that count for a principal."""
@@ -237,15 +247,50 @@ class Meter:
         return not any(account.is_full and account.counts(shard) for account in self.accounts)
 
 
+@attrs.frozen(slots=True)
+class Allowance:
+    """What a principal may use of things that all share, also without a quota.
+
+    Who may administer all shards has none but those of its quota: it could take everything anyhow.
+
+    Attributes:
+        producers: Largest number of its producers; 0 for no limit.
+        memory: The account of its memory; None for no limit.
+    """
+
+    producers: int = 0
+    memory: MemoryAccount | None = None
+
+    def check_new_producer(self, own: int) -> None:
+        """Check that a principal with so many producers may have another.
+
+        Raises:
+            QuotaExceededError: It may not.
+        """
+        if self.producers and own >= self.producers:
+            raise QuotaExceededError(
+                f"this principal has {own} producers, and without quotas.producers it may have {self.producers}; use "
+                "existing names again, wait until unused ones expire, or ask for a quota"
+            )
+
+
 class Quotas:
     """All accounts.
 
     Args:
         quotas: At most one for each principal.
         clock: Seconds, never going backwards.
+        memory_budget_bytes: Memory of all memory-mode shards together.
     """
 
-    def __init__(self, quotas: Iterable[Quota] = (), clock: Callable[[], float] = trio.current_time) -> None:
+    def __init__(
+        self,
+        quotas: Iterable[Quota] = (),
+        clock: Callable[[], float] = trio.current_time,
+        memory_budget_bytes: int = 0,
+    ) -> None:
+        self._default_memory_bytes = memory_budget_bytes // DEFAULT_MEMORY_DIVISOR
+        self._memory: dict[str, MemoryAccount] = {}
         self._by_name = {quota.principal: quota for quota in quotas}
         self._clock = clock
         self._accounts: dict[str, Account] = {}
@@ -275,6 +320,21 @@ class Quotas:
                 account = self._accounts[name] = Account(name, quota, self._clock())
             accounts.insert(0, account)
         return Meter(tuple(accounts), self._clock) if accounts else None
+
+    def allowance_of(self, principal: Principal) -> Allowance:
+        """What a principal may use of things that all share, with its present rights."""
+        quota = self._by_name.get(principal.name) or self._by_name.get("") or Quota()
+        is_bounded = not principal.may(Action.ADMINISTER, Resource.FILTER, "#")
+        producers = DEFAULT_PRODUCERS if is_bounded and not quota.producers else 0
+        limit_bytes = quota.memory_bytes or (self._default_memory_bytes if is_bounded else 0)
+        memory = self._memory.get(principal.name)
+        if memory is None:
+            if not limit_bytes:
+                return Allowance(producers)
+            shown = f"principal {principal.name!a}" if principal.name else "principals without a name"
+            memory = self._memory[principal.name] = MemoryAccount(shown)
+        memory.limit_bytes = limit_bytes
+        return Allowance(producers, memory)
 
     def connect(self, name: str) -> Meter | None:
         """Count a connection of a principal; `disconnect` removes it.

@@ -37,6 +37,7 @@ from shards.model import (
     StateValue,
 )
 from shards.position import Start
+from shards.segments.chunks import MemoryAccount
 from shards.segments.read_slices import Place, ReadSlice
 from shards.segments.shard import Shard
 from shards.views import shard_records
@@ -143,12 +144,15 @@ class Engine:
         """Return when `has_room`, or when the engine has failed; an append after it then reports the failure."""
         await self.parts.checkpointer.wait_for_room()
 
-    def begin_chunk(self) -> Appender:
+    def begin_chunk(self, account: MemoryAccount | None = None) -> Appender:
         """Begin a run of appends that were received together; `Appender.finish` ends it before the next ``await``.
 
         Sets the append time of the run, and which appends are refused.
+
+        Args:
+            account: What the memory counts for that memory-mode appends of the run need; None for nothing.
         """
-        self.parts.begin_chunk()
+        self.parts.begin_chunk(account)
         return self.parts.appender
 
     def hold_until_committed(self, callback: Callable[[], None]) -> None:
@@ -181,6 +185,7 @@ class Engine:
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
         is_sound: bool = False,
+        account: MemoryAccount | None = None,
     ) -> None:
         """Append one encoded batch from inside the process; ``result`` gets its outcome, possibly at once.
 
@@ -188,11 +193,12 @@ class Engine:
 
         Args:
             is_sound: The batch was encoded in this process just now: it is not checked for damage.
+            account: See `begin_chunk`.
 
         Raises:
             StorageError: The batch was refused; no part of it is stored.
         """
-        appender = self.begin_chunk()
+        appender = self.begin_chunk(account)
         try:
             appender.append_batch(shard, batch, result, ack=ack, expected_offset=expected_offset, is_sound=is_sound)
         finally:
@@ -204,9 +210,10 @@ class Engine:
         puts: Sequence[Put],
         deletes: Sequence[Delete],
         cursors: Sequence[CursorCheck] = (),
+        account: MemoryAccount | None = None,
     ) -> tuple[list[Appended], list[StateValue]]:
         """Make several changes atomically; see `Transactions.commit`."""
-        return await self.parts.transactions.commit(appends, puts, deletes, cursors)
+        return await self.parts.transactions.commit(appends, puts, deletes, cursors, account)
 
     # Shards
 

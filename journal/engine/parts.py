@@ -36,12 +36,14 @@ from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
 from journal.engine.write.producer_expiry import ProducerExpiry
 from journal.engine.write.transactions import Transactions
+from journal.protocol.errors import QuotaExceededError
 from journal.settings.server import ServerConfig
 from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
 from shards.format.batch_header import BatchHeader
 from shards.model import Mode, ShardConfig
 from shards.seams.file_system import FileSystem
 from shards.seams.store import DirectoryStore, Mutations
+from shards.segments.chunks import MemoryAccount
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
@@ -336,8 +338,12 @@ class EngineParts:
         self.checkpointer.wake()
         self.conversion.failed(failure)
 
-    def begin_chunk(self) -> None:
-        """Set the append time, and which appends are refused, for the `Appender.append` calls that follow."""
+    def begin_chunk(self, account: MemoryAccount | None = None) -> None:
+        """Set the append time, and which appends are refused, for the `Appender.append` calls that follow.
+
+        Args:
+            account: What the memory of segments counts for that they begin.
+        """
         appender = self.appender
         appender.append_time_us = self.time.append_time_us()
         self.committer.chunk_taken_at_s = perf_counter()
@@ -348,6 +354,12 @@ class EngineParts:
                 f"memory-mode shards hold {self.table.memory_pool.held_bytes} bytes, the limit "
                 f"(storage.memory_budget_bytes); shorten their retention or switch some to file mode"
             )
+        if failure is None and account is not None and account.is_full:
+            failure = QuotaExceededError(
+                f"memory-mode shards hold {account.held_bytes} bytes of {account.owner}, whose share is "
+                f"{account.limit_bytes} (quotas.memory_bytes); shorten their retention, or ask for a higher quota"
+            )
+        self.table.memory_pool.account = account
         appender.refuse_memory = failure
 
     async def close(self) -> None:

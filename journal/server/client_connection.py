@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from journal.access.authorization import EVERYBODY, Principal, RevokedPrincipal
-from journal.access.quotas import Meter
+from journal.access.quotas import Allowance, Meter
 from journal.engine import Engine
 from journal.server.output import Output
 from journal.server.pushing import Pushing
@@ -65,6 +65,7 @@ class ClientConnection(ABC):
         client: Name that the client chose.
         principal: The authenticated principal, after the greeting.
         meter: Its quotas; None if it has none.
+        allowance: What it may use of things that all share.
         greeted: The greeting was accepted.
         refusal: Why the greeting was refused, if that was found after a wait, or why the client was disconnected later.
         output: The outgoing messages.
@@ -87,6 +88,7 @@ class ClientConnection(ABC):
         self.client = ""
         self.principal: Principal = EVERYBODY
         self.meter: Meter | None = None
+        self.allowance = Allowance()
         self.greeted = False
         self.refusal: StorageError | None = None
         self.inflight_bytes = 0

@@ -216,7 +216,7 @@ class Connection(ClientConnection):
         # Plain appends are processed in runs; other frames one at a time.
         may_run = self.greeted
         self.is_paused = False
-        appender = engine.begin_chunk()
+        appender = engine.begin_chunk(self.allowance.memory)
         try:
             while end - start >= HEADER.size:
                 if may_run:

@@ -109,6 +109,7 @@ class Login:
         if renewed is None:
             raise AuthenticationError("the credentials were revoked during the login")
         connection.greet(client, renewed, self._guard.quotas.connect(principal.name))
+        connection.allowance = self._guard.quotas.allowance_of(renewed)
         if principal.expires_at_s is not None:
             connection.nursery.start_soon(_end_at, connection, principal.expires_at_s)
 
@@ -175,6 +176,7 @@ class Login:
             connection.revoke(AuthenticationError("the credentials were revoked; connect again with others"))
         else:
             connection.renew(renewed)
+            connection.allowance = self._guard.quotas.allowance_of(renewed)
             for state in connection.pushing.states():
                 if not state.use.is_allowed(renewed):
                     connection.revoke(

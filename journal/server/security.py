@@ -93,17 +93,21 @@ class Security:
         readable = read(config)
         self.access = Authenticator(readable.known)
         self.quotas = Quotas(
-            Quota(
-                table.principal,
-                table.topics,
-                table.connections,
-                table.requests_per_s,
-                table.bytes_per_s,
-                table.stored_bytes,
-                table.shards,
-                table.producers,
-            )
-            for table in config.quotas
+            (
+                Quota(
+                    table.principal,
+                    table.topics,
+                    table.connections,
+                    table.requests_per_s,
+                    table.bytes_per_s,
+                    table.stored_bytes,
+                    table.shards,
+                    table.producers,
+                    table.memory_bytes,
+                )
+                for table in config.quotas
+            ),
+            memory_budget_bytes=config.storage.memory_budget_bytes,
         )
         self.audit = AuditLog(config.access.audit_file)
         self.refused_logins = RefusedLogins(self.audit)

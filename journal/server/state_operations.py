@@ -105,6 +105,7 @@ class StateOperations:
             [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in request.puts],
             [Delete(one.key, one.expected_version) for one in request.deletes],
             [CursorCheck(one.shard, one.name, one.max_offset) for one in request.cursors],
+            connection.allowance.memory,
         )
         reply = messages.CommitReply(
             [messages.BatchAppended(one.level, one.base_offset) for one in appended],
@@ -142,10 +143,12 @@ class StateOperations:
         request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
         require(connection.principal, Operation.OPEN_PRODUCER)
         name = connection.producers + request.name
-        if connection.meter is not None:
+        if connection.meter is not None or connection.allowance.producers:
             counts = self._engine.new_producers(name, connection.producers)
             if counts is not None:
-                connection.meter.check_new_producer(*counts)
+                connection.allowance.check_new_producer(counts[0])
+                if connection.meter is not None:
+                    connection.meter.check_new_producer(*counts)
         identity = await self._engine.open_producer(name)
         self._engine.producer_opened(identity, connection.number)
         connection.reply(build(Op.PRODUCER_OPEN, correlation, encode(identity)))

@@ -104,6 +104,7 @@ class QuotaTable:
     stored_bytes: Size = field(default=0, metadata=bytes_within(0, 1_024 * TIB))
     shards: int = field(default=0, metadata=within("shards", 0, 100_000_000))
     producers: int = field(default=0, metadata=within("producers", 0, 100_000_000))
+    memory_bytes: Size = field(default=0, metadata=bytes_within(0, 16 * TIB))
 
 
 def access_problems(
@@ -136,6 +137,11 @@ def access_problems(
         if quota.principal in seen:
             yield f"[[quotas]] number {number} is for principal {quota.principal!r} again; leave one of them out"
         seen.add(quota.principal)
+        if quota.memory_bytes and quota.principal == "*":
+            yield (
+                f"[[quotas]] number {number} bounds memory_bytes of all principals together; set "
+                "storage.memory_budget_bytes for that"
+            )
         if (quota.stored_bytes or quota.shards) and not quota.topics:
             yield f"[[quotas]] number {number} bounds shards or stored_bytes; say which shards count with topics"
         if any("%c" in each for each in quota.topics):

@@ -20,18 +20,42 @@ Readable: TypeAlias = bytes | bytearray | memoryview
 _UNSHARED_REFERENCES = 2
 
 
+class MemoryAccount:
+    """The memory of the segments that one principal began.
+
+    Attributes:
+        owner: Whose account it is, for messages.
+        held_bytes: Memory of their chunk lists, filled or not.
+        limit_bytes: Its owner may append to memory while it holds less; 0 means no limit.
+    """
+
+    __slots__ = ("held_bytes", "limit_bytes", "owner")
+
+    def __init__(self, owner: str, limit_bytes: int = 0) -> None:
+        self.owner = owner
+        self.held_bytes = 0
+        self.limit_bytes = limit_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached."""
+        return 0 < self.limit_bytes <= self.held_bytes
+
+
 class ChunkPool:
     """Keeps up to ``capacity_bytes`` of full-size buffers for reuse.
 
     Attributes:
         held_bytes: Memory of all chunk lists of this pool, filled or not.
+        account: The account that segments count for whose first bytes come now; None for none.
     """
 
-    __slots__ = ("_capacity", "_free", "held_bytes")
+    __slots__ = ("_capacity", "_free", "account", "held_bytes")
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes // FULL_CHUNK_BYTES
         self._free: list[bytearray] = []
+        self.account: MemoryAccount | None = None
         self.held_bytes = 0
 
     def take(self) -> bytearray:
@@ -67,10 +91,11 @@ class ChunkList:
     and the chunk is filled up to ``starts[i + 1]`` (or ``end``).
     """
 
-    __slots__ = ("_pool", "capacity", "chunks", "end", "fill", "starts")
+    __slots__ = ("_account", "_pool", "capacity", "chunks", "end", "fill", "starts")
 
     def __init__(self, start: int, pool: ChunkPool) -> None:
         self._pool = pool
+        self._account: MemoryAccount | None = None
         self.chunks = _NO_CHUNKS
         self.starts = _NO_STARTS
         self.end = start
@@ -101,6 +126,9 @@ class ChunkList:
         self._pool.held_bytes += len(chunk)
         if self.chunks is _NO_CHUNKS:
             self.chunks, self.starts = [], []
+            self._account = self._pool.account
+        if self._account is not None:
+            self._account.held_bytes += len(chunk)
         self.chunks.append(chunk)
         self.starts.append(self.end)
         self.fill = 0
@@ -139,10 +167,15 @@ class ChunkList:
             gone = self.chunks[:dropped]
             del self.chunks[:dropped]
             del self.starts[:dropped]
-        self._pool.give_back(gone)
+        self._give_back(gone)
 
     def release(self) -> None:
         """Drop everything: the segment was dropped. Readers keep the views that they have."""
         gone, self.chunks, self.starts = self.chunks, _NO_CHUNKS, _NO_STARTS
         self.fill = self.capacity = 0
+        self._give_back(gone)
+
+    def _give_back(self, gone: list[bytearray]) -> None:
+        if self._account is not None:
+            self._account.held_bytes -= sum(map(len, gone))
         self._pool.give_back(gone)

@@ -52,7 +52,7 @@ def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path
     actions = (RuleAction.READ, RuleAction.SUBSCRIBE)
     topics, groups, cursors = ("users/%u/#", "public/#"), ("billing", "users/%u/#"), ("reports/#",)
     assert config.access.rules == (AccessRuleTable(Permission.ALLOW, topics, actions, groups=groups, cursors=cursors),)
-    assert config.quotas == (QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000, 10000),)
+    assert config.quotas == (QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000, 10000, 512 << 20),)
 
 
 SETTINGS = [
@@ -224,6 +224,10 @@ def test_a_broker_does_not_need_the_settings() -> None:
         ),
         ("[[quotas]]\nshards = 1", "which shards count"),
         ("[[quotas]]\n[[quotas]]", "again"),
+        (
+            '[[quotas]]\nprincipal = "*"\nmemory_bytes = 1',
+            "memory_bytes of all principals.*storage.memory_budget_bytes",
+        ),
     ],
 )
 def test_settings_that_would_allow_everybody_or_make_no_sense_are_refused(tmp_path: Path, text: str, told: str) -> None:

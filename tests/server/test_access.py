@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from trio_websocket import ConnectionClosed, wrap_client_stream
 
+from journal.access import quotas
 from journal.access.tokens import TokenHash
 from journal.access.users import Cost, PasswordHash, Users, write_user
 from journal.client import open_client
@@ -30,7 +31,7 @@ from tests.patience import PATIENCE_S
 from tests.server.admin.test_api import admin
 from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.people import PASSWORD, TOKEN, guarded, rule, write_people
-from tests.server.serving import RawClient, Served, batch_of, serving, small_config
+from tests.server.serving import MEMORY, RawClient, Served, batch_of, serving, small_config
 
 
 def take_over(served: Served, config: ServerConfig) -> None:
@@ -238,6 +239,66 @@ async def test_anybody_could_open_any_number_of_producers(tmp_path: Path) -> Non
             await admin.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("one"))
             with pytest.raises(QuotaExceededError, match=r"all principals together have 3 producers"):
                 await admin.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("two"))
+
+
+async def test_one_tenant_does_not_use_up_the_memory_of_all(tmp_path: Path) -> None:
+    """Who could append created shards in memory mode until every append to memory was refused."""
+    rules = (rule("t/%u/#", actions=("append",)), rule("#", principal="admin"))
+    async with (
+        guarded(tmp_path, *rules, quotas=(QuotaTable("bob", memory_bytes=2 << 20),)) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="bob", password=PASSWORD) as bob,
+        served.client(user="admin", password=PASSWORD) as admin,
+        talking(served, user="anna", password=PASSWORD) as talker,
+    ):
+
+        async def fill(client: RawClient, name: str) -> int:
+            """Append until it is refused; returns what the memory holds of it."""
+            before = held()
+            for number in range(100):
+                handle = await client.open(f"t/{name}/{number}", MEMORY)
+                try:
+                    await client.append(handle, batch_of(b"x" * 500_000))
+                except QuotaExceededError as error:
+                    assert f"bytes of principal '{name}'" in str(error)
+                    return held() - before
+            raise AssertionError("nothing was refused")
+
+        def held() -> int:
+            return served.engine.statistics().memory_bytes
+
+        budget = served.engine.config.storage.memory_budget_bytes
+        assert budget // 4 <= await fill(anna, "anna") < budget // 4 + (1 << 20)
+        assert 2 << 20 <= await fill(bob, "bob") < 3 << 20
+        with pytest.raises(RefusedError, match="quota_exceeded"):
+            await talker.append("t/anna/json", "x", create={"mode": "memory"})
+        batch = messages.ShardBatch("t/anna/0", batch_of(b"x"))
+        with pytest.raises(QuotaExceededError):
+            await anna.call(Op.COMMIT, messages.CommitRequest(appends=[batch]))
+        await anna.append_values(await anna.open("t/anna/file"), b"a shard in file mode is not affected")
+        for number in range(12):
+            await admin.append(await admin.open(f"own/{number}", MEMORY), batch_of(b"x" * 500_000))
+        for number in range(10):
+            await admin.call(Op.DELETE_SHARD, messages.NameRequest(f"t/anna/{number}"))
+        await anna.append(await anna.open("t/anna/again", MEMORY), batch_of(b"x" * 500_000))
+
+
+async def test_a_principal_without_a_quota_has_a_bounded_number_of_producers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "DEFAULT_PRODUCERS", 2)
+    rules = (rule("x", principal="anna", actions=("append",)), rule("#", principal="admin"))
+    async with (
+        guarded(tmp_path, *rules) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="admin", password=PASSWORD) as admin,
+    ):
+        for name in ("one", "two", "two"):
+            await anna.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest(name))
+        with pytest.raises(QuotaExceededError, match="has 2 producers, and without quotas"):
+            await anna.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("three"))
+        for name in ("one", "two", "three"):
+            await admin.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest(name))
 
 
 async def test_connections_beyond_the_quota_are_refused_and_a_place_that_was_left_is_free(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from journal.engine.write.decisions import check_cursor
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError, ShardNotFoundError
 from shards.format.batch import BatchHeader, verify_body
 from shards.model import Appended, StateValue
+from shards.segments.chunks import MemoryAccount
 from shards.segments.shard import Shard
 from shards.views.inverted_index import Words
 
@@ -92,7 +93,7 @@ class Transactions:
         commands: Commands,
         wait_for_room: Callable[[], Awaitable[None]],
         table: ShardTable,
-        begin_chunk: Callable[[], None],
+        begin_chunk: Callable[[MemoryAccount | None], None],
         words: Callable[[Shard, memoryview], Words],
     ) -> None:
         self._committer = committer
@@ -109,6 +110,7 @@ class Transactions:
         puts: Sequence[Put],
         deletes: Sequence[Delete],
         cursors: Sequence[CursorCheck] = (),
+        account: MemoryAccount | None = None,
     ) -> tuple[list[Appended], list[StateValue]]:
         """Make all changes, and return when they are durable and published. Cancelling ends the wait, not the changes.
 
@@ -117,6 +119,7 @@ class Transactions:
             puts: Keys to set.
             deletes: Keys to delete. No key may be changed twice.
             cursors: Conditions that must hold when the changes are decided.
+            account: What the memory counts for that memory-mode appends need.
 
         Raises:
             InvalidRequestError: There is no change, a key is changed twice, or a batch has a producer.
@@ -129,7 +132,7 @@ class Transactions:
         """
         prepared = await self._prepare(appends, puts, deletes, cursors)
         await self._wait_for_room()
-        self._begin_chunk()
+        self._begin_chunk(account)
         self._check(prepared, puts, deletes, cursors)
         waiters = [PendingAck() for _ in prepared.appends]
         for (shard, batch), waiter in zip(prepared.appends, waiters, strict=True):

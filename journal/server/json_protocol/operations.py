@@ -119,7 +119,12 @@ class JsonOperations:
             batch = encode_batch(request, engine.now_us())
         waiter = PendingAck()
         engine.append_nowait(
-            shard, batch, waiter, ack=AckLevel[request.ack.upper()], expected_offset=request.expected_offset
+            shard,
+            batch,
+            waiter,
+            ack=AckLevel[request.ack.upper()],
+            expected_offset=request.expected_offset,
+            account=connection.allowance.memory,
         )
         self._statistics.append_bytes += len(batch)
         connection.inflight_bytes += len(batch)
