@@ -18,7 +18,7 @@ from journal.access.repeated_acts import RepeatedActs
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.tokens import read_tokens
 from journal.access.users import read_users
-from journal.settings.access import AccessRuleTable, RuleAction, access_problems, is_loopback
+from journal.settings.access import AccessRuleTable, AccessSection, RuleAction, access_problems, is_loopback
 from journal.settings.server import ServerConfig
 from journal.settings.values import ConfigurationError, Permission
 
@@ -42,7 +42,7 @@ def read(config: ServerConfig) -> Readable:
     access, tls = config.access, config.tls
     known = Known(
         # Without rules every authenticated client may do everything.
-        AccessRules([_rule(table) for table in access.rules], default=not access.rules),
+        AccessRules(rules_of(access), default=not access.rules),
         users=read_users(access.users_file) if access.users_file else None,
         tokens=read_tokens(access.tokens_file) if access.tokens_file else None,
         certificates=bool(tls.client_ca_file),
@@ -57,7 +57,17 @@ def read(config: ServerConfig) -> Readable:
     return Readable(known, context)
 
 
-def _rule(table: AccessRuleTable) -> AccessRule:
+def rules_of(access: AccessSection) -> list[AccessRule]:
+    """The rules in their order; one for a role is one for each of its principals."""
+    members = {role.name: role.principals for role in access.roles}
+    return [
+        _rule(table, principal)
+        for table in access.rules
+        for principal in (members[table.role] if table.role else (table.principal,))
+    ]
+
+
+def _rule(table: AccessRuleTable, principal: str) -> AccessRule:
     actions = (
         frozenset(Action) if RuleAction.ALL in table.actions else frozenset(Action(each) for each in table.actions)
     )
@@ -65,7 +75,7 @@ def _rule(table: AccessRuleTable) -> AccessRule:
         table.permission is Permission.ALLOW,
         table.topics,
         actions,
-        table.principal,
+        principal,
         groups=table.groups,
         cursors=table.cursors,
     )

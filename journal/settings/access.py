@@ -37,6 +37,13 @@ def _parse_actions(value: object) -> tuple[RuleAction, ...]:
         raise ValueError("names something that is not an action") from error
 
 
+def _parse_names(value: object) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(map(parse_text, values)):
+        raise ValueError("names no principal")
+    return tuple(map(parse_text, values))
+
+
 class RuleAction(enum.StrEnum):
     """An action of a rule."""
 
@@ -58,6 +65,8 @@ Actions = Annotated[
     tuple[RuleAction, ...], Kind(_parse_actions, 'a list of "append", "read", "subscribe", "administer" and "all"')
 ]
 
+Principals = Annotated[tuple[str, ...], Kind(_parse_names, "a list of names of principals")]
+
 
 @attrs.frozen
 class TlsSection:
@@ -66,6 +75,14 @@ class TlsSection:
     certificate_file: File = ""
     key_file: File = ""
     client_ca_file: File = ""
+
+
+@attrs.frozen
+class RoleTable:
+    """A name for a set of rules, and the principals that have this role."""
+
+    name: Text
+    principals: Principals
 
 
 @attrs.frozen
@@ -78,6 +95,7 @@ class AccessRuleTable:
     principal: Text = ""
     groups: Names = ()
     cursors: Names = ()
+    role: Text = ""
 
 
 @attrs.frozen
@@ -89,6 +107,7 @@ class AccessSection:
     anonymous: bool = False
     allow_insecure: bool = False
     audit_file: File = ""
+    roles: tuple[RoleTable, ...] = ()
     rules: tuple[AccessRuleTable, ...] = ()
 
 
@@ -130,6 +149,7 @@ def access_problems(
                     f"configured: set access.users_file, access.tokens_file or tls.client_ca_file, or listen on "
                     f"127.0.0.1; access.allow_insecure = true permits it nevertheless"
                 )
+    yield from _problems_of_roles(access)
     for number, rule in enumerate(access.rules, 1):
         yield from _problems_of(rule, f"[[access.rules]] number {number}")
     seen = set()
@@ -146,6 +166,26 @@ def access_problems(
             yield f"[[quotas]] number {number} bounds shards or stored_bytes; say which shards count with topics"
         if any("%c" in each for each in quota.topics):
             yield f'[[quotas]] number {number} has "%c" in its topics; only "%u" is allowed here'
+
+
+def _problems_of_roles(access: AccessSection) -> Iterable[str]:
+    used = {rule.role for rule in access.rules}
+    names = [role.name for role in access.roles]
+    known = ", ".join(map(repr, names)) or "there is none"
+    for number, name in enumerate(names, 1):
+        place = f"[[access.roles]] number {number}"
+        if not name:
+            yield f"{place} has no name; give one"
+        elif name in names[: number - 1]:
+            yield f"{place} is called {name!r} again; put the principals of both into one"
+        elif name not in used:
+            yield f"{place} gives no rights, since no rule is for role {name!r}; add a rule, or leave the role out"
+    for number, rule in enumerate(access.rules, 1):
+        place = f"[[access.rules]] number {number}"
+        if rule.role and rule.role not in names:
+            yield f"{place} is for role {rule.role!r}, which is not in [[access.roles]] ({known}); add it there"
+        if rule.role and rule.principal:
+            yield f"{place} is for role {rule.role!r} and for principal {rule.principal!r}; make two rules of it"
 
 
 def _problems_of(rule: AccessRuleTable, place: str) -> Iterable[str]:

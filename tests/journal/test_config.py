@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from journal.settings.access import AccessRuleTable, QuotaTable, RuleAction
+from journal.settings.access import AccessRuleTable, QuotaTable, RoleTable, RuleAction
 from journal.settings.server import ListenConfig, ServerConfig, StorageConfig
 from journal.settings.server_file import SECTIONS, TABLES, load_config
 from journal.settings.values import ConfigurationError, LogFormat, Permission, allowed
@@ -44,14 +44,18 @@ def with_tables() -> str:
 
 def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path) -> None:
     shown = tomllib.loads(with_tables())
-    assert [list(shown["access"]["rules"][0]), list(shown["quotas"][0])] == [
+    assert [list(shown["access"]["roles"][0]), list(shown["access"]["rules"][0]), list(shown["quotas"][0])] == [
+        list(TABLES["access.roles"]),
         list(TABLES["access.rules"]),
         list(TABLES["quotas"]),
     ]
     config = load(tmp_path, with_tables())
     actions = (RuleAction.READ, RuleAction.SUBSCRIBE)
     topics, groups, cursors = ("users/%u/#", "public/#"), ("billing", "users/%u/#"), ("reports/#",)
-    assert config.access.rules == (AccessRuleTable(Permission.ALLOW, topics, actions, groups=groups, cursors=cursors),)
+    assert config.access.rules == (
+        AccessRuleTable(Permission.ALLOW, topics, actions, groups=groups, cursors=cursors, role="operators"),
+    )
+    assert config.access.roles == (RoleTable("operators", ("anna", "bob")),)
     assert config.quotas == (QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000, 10000, 512 << 20),)
 
 
@@ -205,6 +209,10 @@ def test_a_broker_does_not_need_the_settings() -> None:
     assert not any("cattrs" in path.read_text() for path in (SHIPPED.parents[1] / "shards").glob("*.py"))
 
 
+ROLE = '[[access.roles]]\nname = "x"\nprincipals = ["a"]\n'
+RULE = '[[access.rules]]\npermission = "allow"\ntopics = "a"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -222,6 +230,11 @@ def test_a_broker_does_not_need_the_settings() -> None:
             '[[access.rules]]\npermission = "allow"\ncursors = "x"\nactions = ["append"]',
             'number 1 names groups or cursors without the action "read"',
         ),
+        ('[[access.roles]]\nname = "x"\nprincipals = ["a"]', "number 1 gives no rights, since no rule is for role 'x'"),
+        (f'{ROLE}{ROLE}{RULE}role = "x"', r"roles\]\] number 2 is called 'x' again"),
+        (f'{ROLE}{RULE}role = "y"', r"number 1 is for role 'y', which is not in \[\[access.roles\]\] \('x'\)"),
+        (f'{ROLE}{RULE}role = "x"\nprincipal = "a"', "make two rules of it"),
+        ('[[access.roles]]\nname = "x"\nprincipals = []', "names no principal"),
         ("[[quotas]]\nshards = 1", "which shards count"),
         ("[[quotas]]\n[[quotas]]", "again"),
         (

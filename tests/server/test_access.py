@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import attrs
 import msgspec
 import pytest
 import trio
@@ -23,7 +24,7 @@ from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError, RemoteProtocolError
 from journal.server import login, stored_quotas
 from journal.server.security import read
-from journal.settings.access import QuotaTable
+from journal.settings.access import QuotaTable, RoleTable
 from journal.settings.server import ServerConfig
 from shards.back_off import BackOff
 from shards.model import Mode
@@ -209,6 +210,35 @@ async def test_a_moved_audit_log_begins_anew_and_loses_nothing(tmp_path: Path) -
         await client.call(Op.CREATE_SHARD, messages.CreateShardRequest("c"))
     assert [json.loads(line)["target"] for line in (tmp_path / "old").read_text().splitlines()] == ["a", "b"]
     assert json.loads(audit.read_text())["target"] == "c"
+
+
+async def test_a_role_gives_its_rules_to_each_of_its_principals(tmp_path: Path) -> None:
+    people = write_people(tmp_path)
+    roles = (RoleTable("readers", ("anna", "bob")), RoleTable("own", ("anna",)))
+    rules = (
+        attrs.evolve(rule("closed", allow=False), role="own"),
+        attrs.evolve(rule("#", actions=("read",)), role="readers"),
+        attrs.evolve(rule("of/%u/#"), role="own"),
+        rule("#", principal="admin"),
+    )
+    async with serving(tmp_path, **people, access__roles=roles, access__rules=rules) as served:
+        async with served.client(user="admin", password=PASSWORD) as client:
+            await client.open("closed")
+        async with served.client(user="anna", password=PASSWORD) as anna:
+            await anna.open("of/anna/x")
+            for name in ("closed", "of/bob/x"):
+                with pytest.raises(NotAuthorizedError):
+                    await anna.open(name)
+        async with served.client(user="bob", password=PASSWORD) as bob:
+            await bob.open("closed", None)
+            with pytest.raises(NotAuthorizedError):
+                await bob.open("of/bob/x")
+        # A role of which somebody is taken out holds for him no more.
+        fewer = (RoleTable("readers", ("anna",)), roles[1])
+        async with served.client(user="bob", password=PASSWORD) as bob:
+            take_over(served, small_config(**people, access__roles=fewer, access__rules=rules))
+            with pytest.raises(NotAuthorizedError):
+                await bob.open("closed", None)
 
 
 # Quotas
