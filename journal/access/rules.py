@@ -197,6 +197,11 @@ class AccessRules:
         self._by_subject: dict[Subject, Permissions] = {}
 
     @property
+    def allow_by_default(self) -> bool:
+        """Whether actions that no rule decides are allowed."""
+        return self._default
+
+    @property
     def allow_everything(self) -> bool:
         """Whether no action is denied to any subject."""
         return self._default and not self._rules

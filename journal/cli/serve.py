@@ -54,13 +54,27 @@ def serve(
         trio.run(serving, read())
 
 
-def config(*, default: Annotated[bool, Parameter(negative="")] = False) -> None:
+def config(*, default: Annotated[bool, Parameter(negative="")] = False, check: str | None = None) -> None:
     """Print the commented configuration file, every setting at its default: `journal config --default`.
 
+    With --check, say instead what is wrong with a file. If nothing is, say who could connect to a server with these
+    settings, what they may do, and what goes in clear text.
+
     Args:
-        default: Print the defaults; required, since there is nothing else to print yet.
+        default: Print the defaults.
+        check: The file to check, with all files that it names.
     """
-    print_default_file("conf/journal.toml", program="journal", default=default)
+    if check is None:
+        print_default_file("conf/journal.toml", program="journal", default=default)
+        return
+    from journal.server.exposure import exposure_of
+    from journal.server.security import read
+    from journal.settings.server_file import load_config
+
+    wanted = load_config(check)
+    known = read(wanted).known
+    write_text(f"{check}: a server can start with it")
+    write_text(exposure_of(wanted, known).text)
 
 
 def paths(what: Literal["conf", "docs"] | None = None, /) -> None:

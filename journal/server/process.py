@@ -14,10 +14,11 @@ import trio
 
 from journal.engine import open_engine
 from journal.net.listening import bind, listens_at, reached_at
+from journal.server.exposure import exposure_of
 from journal.server.http import Front, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.interpreter import collect_rarely, prepare_interpreter
-from journal.server.security import Security, check_reload, missing_protection, read, unread_changes
+from journal.server.security import Security, check_reload, read, unread_changes
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
 from journal.settings.server import OnFailure, ServerConfig
@@ -58,8 +59,7 @@ async def run_server(
     """
     log_limit = configure_log(config.log)
     guard = Security(config)
-    if warning := missing_protection(config):
-        log.warning(warning)
+    tell_exposure(config, guard)
     sockets = bind(config.listen.addresses(), main="tcp")
     addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
     signals = _Signals(config, read_again or (lambda: config), guard)
@@ -113,6 +113,15 @@ async def run_server(
         guard.refused_logins.tell(also_unfinished=True)
         guard.repeated_acts.tell(also_unfinished=True)
         guard.audit.close()
+
+
+def tell_exposure(config: ServerConfig, guard: Security) -> None:
+    """Log what is open to whom, unless it is open to this machine alone and as one expects."""
+    exposure = exposure_of(config, guard.access.known)
+    if exposure.is_questionable:
+        log.warning(exposure.text)
+    elif exposure.is_remote:
+        log.info(exposure.text)
 
 
 class _Signals:

@@ -18,7 +18,7 @@ from journal.access.repeated_acts import RepeatedActs
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.tokens import read_tokens
 from journal.access.users import read_users
-from journal.settings.access import AccessRuleTable, AccessSection, RuleAction, access_problems, is_loopback
+from journal.settings.access import AccessRuleTable, AccessSection, RuleAction, access_problems, allows_by_default
 from journal.settings.server import ServerConfig
 from journal.settings.values import ConfigurationError, Permission
 
@@ -41,8 +41,7 @@ def read(config: ServerConfig) -> Readable:
     """
     access, tls = config.access, config.tls
     known = Known(
-        # Without rules every authenticated client may do everything.
-        AccessRules(rules_of(access), default=not access.rules),
+        AccessRules(rules_of(access), default=allows_by_default(access, tls)),
         users=read_users(access.users_file) if access.users_file else None,
         tokens=read_tokens(access.tokens_file) if access.tokens_file else None,
         certificates=bool(tls.client_ca_file),
@@ -165,20 +164,3 @@ def unread_changes(old: ServerConfig, new: ServerConfig) -> list[str]:
         bool(config.tls.certificate_file),
     )
     return [*changed, *(["access, tls"] if unread(old) != unread(new) else [])]
-
-
-def missing_protection(config: ServerConfig) -> str:
-    """A warning about a server that other machines can reach without protection; empty if there is none."""
-    listen = config.listen
-    wide = [
-        name
-        for name, address in (("tcp", listen.tcp), ("websocket", listen.websocket), ("http", listen.http))
-        if not is_loopback(address)
-    ]
-    if not wide:
-        return ""
-    if not (config.access.users_file or config.access.tokens_file or config.tls.client_ca_file):
-        return f"any client can do everything: authentication is not configured, and listen.{wide[0]} is open to others"
-    if not config.tls.certificate_file:
-        return f"passwords and data are sent without encryption: listen.{wide[0]} has no [tls] certificate_file"
-    return ""

@@ -198,6 +198,11 @@ def _problems_of(rule: AccessRuleTable, place: str) -> Iterable[str]:
         yield f'{place} names groups or cursors without the action "read", the only one that they have; add it'
 
 
+def allows_by_default(access: AccessSection, tls: TlsSection) -> bool:
+    """Whether a request is allowed that no rule decides about: only without credentials and without rules."""
+    return not (access.users_file or access.tokens_file or tls.client_ca_file or access.rules)
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach an address of ``[listen]``; True for an empty one."""
     place = parse_address(address)

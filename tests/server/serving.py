@@ -15,9 +15,9 @@ from journal.engine import Engine, open_engine
 from journal.protocol import Frame, FrameParser, Op, decode_error, decode_reply, encode, frames
 from journal.protocol.messages import HelloRequest, OpenShardRequest
 from journal.server import Server
-from journal.settings.access import AccessSection, TlsSection
+from journal.settings.access import AccessRuleTable, AccessSection, TlsSection
 from journal.settings.server import LimitsConfig, ListenConfig, ServerConfig, ShardsConfig, StorageConfig
-from journal.settings.values import KIB, MIB
+from journal.settings.values import KIB, MIB, Permission
 from shards.format.batch import encode_values, read_records
 from shards.format.record import Gap, StoredRecord
 from shards.model import Mode, ShardConfig
@@ -25,6 +25,9 @@ from tests.patience import PATIENCE_S
 
 MEMORY = ShardConfig(mode=Mode.MEMORY)
 FILE = ShardConfig()
+
+
+EVERYTHING = AccessRuleTable(Permission.ALLOW, ("#", "$mqtt/#", "$queue/#", "$state/#", "$metrics"))
 
 
 @attrs.define
@@ -94,6 +97,10 @@ def small_config(**changes: Any) -> ServerConfig:
             continue
         section, _, key = name.partition("__")
         sections[section] = attrs.evolve(sections[section], **{key: value})
+    access = sections["access"]
+    if not access.rules and (access.users_file or access.tokens_file or sections["tls"].client_ca_file):
+        # Most tests with users have no rules, since they are about something else: the users may do everything.
+        sections["access"] = attrs.evolve(access, rules=(EVERYTHING,))
     return ServerConfig(**sections)
 
 

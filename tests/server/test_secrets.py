@@ -68,6 +68,10 @@ class Process:
         return "\n".join(found)
 
 
+ALLOWED = '[[access.rules]]\npermission = "allow"\ntopics = "#"\n'
+"""All users may do everything with ordinary topics."""
+
+
 @contextmanager
 def served(path: Path, settings: dict[str, object], tcp: str = "127.0.0.1:0") -> Iterator[Process]:
     sections: dict[str, list[str]] = {"listen": [f'tcp = "{tcp}"', 'websocket = ""', 'http = ""']}
@@ -75,7 +79,7 @@ def served(path: Path, settings: dict[str, object], tcp: str = "127.0.0.1:0") ->
         section, _, key = name.partition("__")
         sections.setdefault(section, []).append(f'{key} = "{value}"')
     text = "\n".join(f"[{section}]\n" + "\n".join(lines) for section, lines in sections.items())
-    server = Process(path, text)
+    server = Process(path, f"{text}\n{ALLOWED}")
     try:
         yield server
     finally:
@@ -165,7 +169,7 @@ def test_sighup_changes_who_may_and_what_is_wrong_changes_nothing(tmp_path: Path
         assert not may("anna", PASSWORD)
         assert may("carl", "new")
         config = tmp_path / "journal.toml"
-        config.write_text(config.read_text() + '\n[[access.rules]]\npermission = "deny"\ntopics = "#"\n')
+        config.write_text(config.read_text().replace(ALLOWED, ALLOWED.replace("allow", "deny")))
         server.reload(expect="reloaded")
         assert not may("carl", "new")
         lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]

@@ -1,0 +1,96 @@
+"""Who can reach a server with some settings, what they may do, and what goes in clear text: one paragraph. Pure."""
+
+from __future__ import annotations
+
+import attrs
+
+from journal.access.authenticator import Known
+from journal.settings.access import AccessRuleTable, is_loopback
+from journal.settings.server import ServerConfig
+from journal.settings.values import Permission
+
+
+@attrs.frozen(slots=True)
+class Exposure:
+    """What is open to whom.
+
+    Attributes:
+        text: A paragraph.
+        is_remote: Whether other machines can reach a listener.
+        is_questionable: Whether other machines can do everything without a login or send passwords in clear text, or
+            whether clients can log in and do nothing.
+    """
+
+    text: str
+    is_remote: bool
+    is_questionable: bool
+
+
+def exposure_of(config: ServerConfig, known: Known) -> Exposure:
+    """What is open to whom with these settings.
+
+    Args:
+        config: The settings.
+        known: The users, tokens and rules that they name.
+    """
+    addresses = {name: address for name, address in config.listen.addresses().items() if address}
+    remote = {name: address for name, address in addresses.items() if not is_loopback(address)}
+    in_clear = bool(remote) and not config.tls.certificate_file
+    sentences = [_reachable(addresses, remote), _admitted(config, known), _allowed(config, known)]
+    if known.has_credentials and config.listen.http:
+        sentences.append("/livez, the status of /readyz and the files of the console need no login.")
+    if in_clear:
+        what = "Passwords and data" if known.has_credentials else "Data"
+        sentences.append(f"{what} go in clear text at {' and '.join(remote)}: set [tls], or listen on 127.0.0.1.")
+    can_do_nothing = not known.rules.allow_by_default and not config.access.rules
+    is_open = bool(remote) and not known.has_credentials
+    return Exposure(" ".join(sentences), bool(remote), is_open or in_clear or can_do_nothing)
+
+
+def _reachable(addresses: dict[str, str], remote: dict[str, str]) -> str:
+    if not addresses:
+        return "No client can connect: every address of [listen] is empty."
+    if not remote:
+        return f"Only clients on this machine can connect, to {_listed(addresses)}."
+    return f"Clients on other machines can connect, to {_listed(remote)}."
+
+
+def _listed(addresses: dict[str, str]) -> str:
+    return " and ".join(f"{name} = {address}" for name, address in addresses.items())
+
+
+def _admitted(config: ServerConfig, known: Known) -> str:
+    if not known.has_credentials:
+        return "They need no login."
+    ways = []
+    if known.users is not None:
+        ways.append(f"{_counted(len(known.users), 'user')} of {config.access.users_file}")
+    if known.tokens is not None:
+        ways.append(f"{_counted(len(known.tokens), 'token')} of {config.access.tokens_file}")
+    if known.certificates:
+        ways.append(f"certificates of {config.tls.client_ca_file}")
+    if known.anonymous:
+        ways.append("clients without credentials")
+    return f"Accepted are {', '.join(ways)}."
+
+
+def _allowed(config: ServerConfig, known: Known) -> str:
+    rules = config.access.rules
+    if not rules:
+        if known.rules.allow_by_default:
+            return "They may do everything."
+        return "They may do nothing, because no rule allows anything: add [[access.rules]]."
+    allowing = [rule for rule in rules if rule.permission is Permission.ALLOW]
+    names = ", ".join(dict.fromkeys(map(_subject, allowing))) or "no client"
+    count = _counted(len(rules), "rule")
+    return f"What {count} do not allow is denied; there are rules that allow something to {names}."
+
+
+def _subject(rule: AccessRuleTable) -> str:
+    if rule.role:
+        return f"role {rule.role!r}"
+    return f"{rule.principal!r}" if rule.principal else "every client"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
