@@ -23,7 +23,7 @@ from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.transport.output import Output
-from broker_adapter.mqtt.transport.streams import KnowsPeer, LimitsStrangers
+from broker_adapter.mqtt.transport.streams import KnowsPeer, LimitsUnaccepted
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Publish
 from broker_adapter.mqtt_codec.text import shown
@@ -422,7 +422,7 @@ class Connection:
         self._is_reading = False
         may_have_left = partial(self._may_have_left, self._heard_at_s, has_published=has_published)
         admission = await services.handshake.admit(first, self._peer, lambda is_owned: may_have_left(is_owned=is_owned))
-        if isinstance(self._stream, LimitsStrangers):
+        if isinstance(self._stream, LimitsUnaccepted):
             self._stream.peer_accepted()
         self._is_reading = True
         self._heard_at_s = trio.current_time()

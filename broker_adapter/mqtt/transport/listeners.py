@@ -22,7 +22,7 @@ from journal.net.origins import Origins
 from journal.net.websocket_handshake import open_websocket
 
 SUBPROTOCOL: Final = "mqtt"
-_MAX_STRANGER_BYTES: Final = 256 * 1024
+_MAX_UNACCEPTED_BYTES: Final = 256 * 1024
 """Largest WebSocket message of a client that was not accepted yet. A CONNECT may come in several messages."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker_adapter.mqtt")
@@ -210,7 +210,7 @@ class Listeners:
         try:
             async with open_websocket(
                 stream,
-                max_message_bytes=min(_MAX_STRANGER_BYTES, self._limits.max_message_bytes),
+                max_message_bytes=min(_MAX_UNACCEPTED_BYTES, self._limits.max_message_bytes),
                 handshake_timeout_s=self._limits.handshake_timeout_s,
                 subprotocol=SUBPROTOCOL,
                 allows_origin=self._origins.allows,

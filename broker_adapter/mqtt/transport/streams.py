@@ -38,7 +38,7 @@ class KnowsPeer(Protocol):
 
 
 @runtime_checkable
-class LimitsStrangers(Protocol):
+class LimitsUnaccepted(Protocol):
     """A stream that buffers less for a peer that was not accepted yet."""
 
     def peer_accepted(self) -> None:

@@ -58,6 +58,21 @@ async def test_the_shipped_configuration_starts_a_broker_and_says_that_no_client
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts a broker")
+async def test_a_start_says_that_users_can_do_nothing_without_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = tmp_path / "users"
+    passwd(monkeypatch, users, "anna", "one")
+    async with (
+        broker_process(tmp_path, "--set", f"access.users_file={users}", *ALONE) as broker,
+        broker.client() as anna,
+    ):
+        assert "because users are configured and no rule allows anything: add [[access.rules]]" in broker.log
+        assert (await anna.connect("a", username="anna", password=b"one")).reason_code == ReasonCode.SUCCESS
+        assert await anna.publish("a", qos=1) == ReasonCode.NOT_AUTHORIZED
+
+
 @pytest.mark.parametrize("listener", ["mqtt", "mqtts", "websocket", "websockets"])
 @pytest.mark.parametrize("version", list(Version))
 async def test_a_client_comes_in_by_every_listener(tmp_path: Path, listener: str, version: Version) -> None:

@@ -13,7 +13,7 @@ import trustme
 from trio_websocket import ConnectionClosed
 
 from broker_adapter.mqtt.transport.listeners import ListenerLimits, Peer
-from broker_adapter.mqtt.transport.streams import LimitsStrangers, TcpStream, TlsStream, WebSocketStream
+from broker_adapter.mqtt.transport.streams import LimitsUnaccepted, TcpStream, TlsStream, WebSocketStream
 from journal.access.certificates import server_context
 from journal.net.origins import Origins
 from journal.settings.values import ConfigurationError
@@ -259,7 +259,7 @@ async def test_longer_messages_are_accepted_once_the_client_is() -> None:
 
     async def accept_at_once(stream: trio.abc.Stream, _peer: Peer) -> None:
         first = await stream.receive_some()
-        assert isinstance(stream, LimitsStrangers)
+        assert isinstance(stream, LimitsUnaccepted)
         if first == b"accept":
             stream.peer_accepted()
         await stream.send_all(b"go on")

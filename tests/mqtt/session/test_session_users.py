@@ -57,7 +57,7 @@ async def test_a_session_of_an_older_program_goes_to_the_first_user_who_opens_it
             await one.open(user="anna")
 
 
-async def test_a_session_that_has_expired_keeps_nobody_out(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_session_that_has_expired_belongs_to_no_user(autojump_clock: trio.abc.Clock) -> None:
     async with cluster() as members:
         one = await members.start("one", timer_interval_s=3600.0)
         opened = await one.open(user="anna", expiry_s=5)
