@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker_adapter.mqtt_codec.errors import malformed, protocol_error
+from broker_adapter.mqtt_codec.errors import MqttProtocolError, malformed, protocol_error
 from broker_adapter.mqtt_codec.fixed_header import framed
 from broker_adapter.mqtt_codec.packet_types import REASON_CODES, PacketType, first_byte
 from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe, Version
@@ -22,6 +22,10 @@ from broker_adapter.mqtt_codec.property_section import read_properties, write_pr
 from broker_adapter.mqtt_codec.property_table import Place
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.mqtt_codec.text import is_shared, shown, topic_filter
+
+MAX_FILTERS: Final = 10_000
+"""Most topic filters of a SUBSCRIBE or UNSUBSCRIBE. The standard has no limit but the size of the packet: a million,
+which take so long to read that other clients have to wait."""
 
 # Options of a subscription: QoS in bits 0 and 1, retain handling in bits 4 and 5.
 _QOS: Final = 0x03
@@ -64,16 +68,24 @@ def read_subscribe(version: Version) -> Callable[[int, bytes, int, int], Subscri
 
     def read(_first: int, data: bytes, at: int, stop: int) -> Subscribe:
         packet_id, properties, at = _read_head("SUBSCRIBE", Place.SUBSCRIBE, version, data, at, stop)
-        subscriptions = []
+        subscriptions: list[SubscriptionRequest] = []
         while at < stop:
             raw, at = read_binary(data, at, stop)
             options, at = read_byte(data, at, stop)
+            if len(subscriptions) == MAX_FILTERS:
+                raise _too_many("SUBSCRIBE")
             subscriptions.append(_subscription(topic_filter(raw), options, version))
         if not subscriptions:
             raise protocol_error("SUBSCRIBE has no topic filter, it must have at least one")
         return Subscribe(packet_id, tuple(subscriptions), properties)
 
     return read
+
+
+def _too_many(name: str) -> MqttProtocolError:
+    return MqttProtocolError(
+        ReasonCode.QUOTA_EXCEEDED, f"{name} has more than {MAX_FILTERS} topic filters, which is the most allowed"
+    )
 
 
 def _subscription(filter_text: str, options: int, version: Version) -> SubscriptionRequest:
@@ -138,9 +150,11 @@ def read_unsubscribe(version: Version) -> Callable[[int, bytes, int, int], Unsub
 
     def read(_first: int, data: bytes, at: int, stop: int) -> Unsubscribe:
         packet_id, properties, at = _read_head("UNSUBSCRIBE", Place.UNSUBSCRIBE, version, data, at, stop)
-        filters = []
+        filters: list[str] = []
         while at < stop:
             raw, at = read_binary(data, at, stop)
+            if len(filters) == MAX_FILTERS:
+                raise _too_many("UNSUBSCRIBE")
             filters.append(topic_filter(raw))
         if not filters:
             raise protocol_error("UNSUBSCRIBE has no topic filter, it must have at least one")

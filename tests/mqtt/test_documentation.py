@@ -13,6 +13,7 @@ from broker_adapter.mqtt.model.storage_rules import FOLDED_SHARDS, LIVE_CONFIG
 from broker_adapter.mqtt.model.topics import parse_filter, parse_topic
 from broker_adapter.mqtt_codec import Version
 from broker_adapter.mqtt_codec.property_section import MAX_USER_PROPERTIES
+from broker_adapter.mqtt_codec.subscription_bodies import MAX_FILTERS
 from shards.topics.names import MAX_SHARD_NAME_BYTES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "mqtt.md").read_text()
@@ -52,6 +53,7 @@ def test_limits_are_those_of_the_code() -> None:
         "session expiry": f"{limits.max_session_expiry_s // 86_400} days",
         "subscriptions of a session": f"{limits.max_subscriptions:,}",
         "user properties of a packet": f"{MAX_USER_PROPERTIES:,}",
+        "topic filters of a SUBSCRIBE or UNSUBSCRIBE": f"{MAX_FILTERS:,}",
         "delay of a message": f"{limits.max_delay_s // 86_400} days",
         "client identifier": f"{limits.max_client_id_bytes:,} bytes",
     }

@@ -11,8 +11,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Properties, ReasonCode, Version, encode
-from broker_adapter.mqtt_codec.packets import Auth, Connect, Disconnect, Pingreq, Puback, Publish
+from broker_adapter.mqtt_codec.packets import (
+    Auth,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Puback,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+)
 from broker_adapter.mqtt_codec.property_section import MAX_USER_PROPERTIES
+from broker_adapter.mqtt_codec.subscription_bodies import MAX_FILTERS
 from tests.mqtt.codec.samples import SAMPLES, Sample
 from tests.mqtt.codec.strategies import Sender, connects, packets, senders, versions
 
@@ -220,6 +231,21 @@ def test_a_packet_full_of_properties_is_refused_before_all_of_them_are_read() ->
         Decoder(version=Version.V5).receive(spoilt)
     assert caught.value.reason_code == ReasonCode.QUOTA_EXCEEDED
     assert caught.value.answer == encode(Disconnect(ReasonCode.QUOTA_EXCEEDED), Version.V5)
+
+
+@pytest.mark.parametrize("version", list(Version))
+@pytest.mark.parametrize("count", [MAX_FILTERS, MAX_FILTERS + 1])
+def test_a_packet_full_of_filters_is_refused_before_all_of_them_are_read(count: int, version: Version) -> None:
+    """A million of them stopped the broker for seconds."""
+    full: list[Packet] = [Subscribe(1, (SubscriptionRequest("a", 0),) * count), Unsubscribe(1, ("a",) * count)]
+    for packet in full:
+        decoder, data = Decoder(version=version), encode(packet, version)
+        if count == MAX_FILTERS:
+            assert decoder.receive(data) == [packet]
+            continue
+        with pytest.raises(MqttProtocolError, match="more than 10000 topic filters") as caught:
+            decoder.receive(data)
+        assert caught.value.reason_code == ReasonCode.QUOTA_EXCEEDED
 
 
 def test_small_packets_at_the_edges_of_chunks_are_not_lost() -> None:
