@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 import trio
 
-from journal.engine.directory.data_directory import DataDirectory, check_mounts, open_directory
-from journal.engine.directory.permissions import open_to_others
+from journal.engine.directory.data_directory import DataDirectory, open_directory
+from journal.engine.directory.placement import check_mounts, open_to_others
 from journal.engine.directory.reader_lock import open_after_readers, reader_lock
 from journal.engine.engine import Engine
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from journal.engine import open_engine
-from journal.engine.directory.data_directory import mounts_below
+from journal.engine.directory.placement import mounts_below
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import DataDirectoryError
 from shards.model import ShardConfig

@@ -13,7 +13,7 @@ import pytest
 
 from journal.access.audit import AuditLog
 from journal.engine import open_engine
-from journal.engine.directory.permissions import open_to_others
+from journal.engine.directory.placement import open_to_others
 from shards.seams.file_system import OsFileSystem
 from tests.deployment.test_systemd_units import use
 from tests.faults.processes import running

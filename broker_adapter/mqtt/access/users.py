@@ -1,10 +1,11 @@
-"""Implementation of `permissions.Access`: users of a password file, and rules about publishing and subscribing."""
+"""Implementation of `permissions.Access`: users of a password file, client identifiers, and rules about topics."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
+from typing import Final
 
-from broker_adapter.mqtt.access.client_ids import ClientIds
 from broker_adapter.mqtt.access.permissions import Principal
 from journal.access.authentication import Authentication
 from journal.access.authorization import Action
@@ -108,3 +109,36 @@ class AccessControl:
     def may_administer(self, principal: Principal) -> bool:
         """Whether the client may see and change the rules that all brokers share. An anonymous client may not."""
         return bool(principal.username) and principal.username in self.administrators
+
+
+_USER: Final = "%u"
+_TOKEN: Final = re.compile(r"(%u|\*)")
+
+
+class ClientIds:
+    """Patterns of client identifiers. ``%u`` stands for the user name, ``*`` for any characters, also none.
+
+    An anonymous client has no name, so a pattern with ``%u`` does not allow it anything.
+
+    Args:
+        patterns: Without any, every client may use every identifier.
+    """
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self._patterns = tuple(patterns)
+
+    def allow(self, principal: Principal) -> bool:
+        """Whether a client may connect with its identifier."""
+        return not self._patterns or any(_matches(pattern, principal) for pattern in self._patterns)
+
+    def bind(self, principal: Principal) -> bool:
+        """Whether a pattern gives the identifier to the client's user by name."""
+        return any(_USER in pattern and _matches(pattern, principal) for pattern in self._patterns)
+
+
+def _matches(pattern: str, principal: Principal) -> bool:
+    if _USER in pattern and not principal.username:
+        return False
+    replaced = {_USER: re.escape(principal.username), "*": ".*"}
+    expression = "".join(replaced.get(part) or re.escape(part) for part in _TOKEN.split(pattern))
+    return re.fullmatch(expression, principal.client_id, re.DOTALL) is not None

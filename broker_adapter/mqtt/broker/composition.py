@@ -12,9 +12,8 @@ import structlog
 
 from broker_adapter.bridge.config import BridgeTable, bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
-from broker_adapter.mqtt.access.client_ids import ClientIds
 from broker_adapter.mqtt.access.quotas import Quota, Quotas
-from broker_adapter.mqtt.access.users import AccessControl
+from broker_adapter.mqtt.access.users import AccessControl, ClientIds
 from broker_adapter.mqtt.broker.exposure import allows_by_default
 from broker_adapter.mqtt.config import Action, BrokerConfig, LimitsSection
 from broker_adapter.mqtt.model.limits import Limits

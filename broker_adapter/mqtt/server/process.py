@@ -20,8 +20,7 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.queue_routing import QueueRouting
 from broker_adapter.cache_queue import LeaseSettings
 from broker_adapter.errors import StorageFailedError, afresh
-from broker_adapter.mqtt.access.client_ids import ClientIds
-from broker_adapter.mqtt.access.users import AccessControl
+from broker_adapter.mqtt.access.users import AccessControl, ClientIds
 from broker_adapter.mqtt.admin.rules_pages import RulesAccess, rules_pages
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.broker.composition import (

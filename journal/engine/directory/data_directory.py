@@ -20,11 +20,8 @@ because its file system is not mounted, has no marker, so the start is refused. 
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-from collections.abc import Iterator
-from typing import Final
 
 import attrs
 
@@ -333,51 +330,3 @@ def _remove_server_file(files: FileSystem, path: str) -> None:
     for name in ("SERVER", "SERVER.new"):
         if files.exists(f"{path}/{name}"):
             files.remove(f"{path}/{name}")
-
-
-MOUNTABLE: Final = frozenset({"journal", "state"})
-
-_TABLE: Final = "/proc/self/mountinfo"
-
-
-def check_mounts(path: str) -> None:
-    """Refuse a data directory in which a directory is a separate mount that must be on the file system of the others.
-
-    Files are moved by renames and hard links, which do not cross mounts: Parquet files go from ``sealing`` to
-    ``sealed``, and a snapshot links to the files of ``log`` and ``sealed``. The journal and the store of the views are
-    written in place.
-
-    On a system without a table of mounts (not Linux) nothing is refused.
-
-    Raises:
-        DataDirectoryError: There is such a mount.
-    """
-    try:
-        with open(_TABLE, encoding="utf-8", errors="surrogateescape") as table:
-            text = table.read()
-    except FileNotFoundError:
-        return
-    real = os.path.realpath(path)
-    for mount in mounts_below(real, text):
-        name = mount[len(real) + 1 :].partition("/")[0]
-        if name not in MOUNTABLE:
-            raise DataDirectoryError(
-                f"{mount} is a mount of its own. In a data directory only journal and state may be mounts, as files "
-                f"are renamed and linked between the others. Copy its content into {path}, unmount it, and mount a "
-                f"file system at {path} as a whole"
-            )
-
-
-def mounts_below(path: str, table: str) -> Iterator[str]:
-    """The mount points below an absolute path.
-
-    Args:
-        path: Without symbolic links.
-        table: Text as in /proc/self/mountinfo: the fifth field of a line is the mount point, with octal escapes.
-    """
-    for line in table.splitlines():
-        fields = line.split(" ")
-        if len(fields) > 4:
-            mount = re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), fields[4])
-            if mount.startswith(f"{path}/"):
-                yield mount

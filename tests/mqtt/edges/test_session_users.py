@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt.access.client_ids import ClientIds
 from broker_adapter.mqtt.access.permissions import Principal
-from broker_adapter.mqtt.access.users import AccessControl
+from broker_adapter.mqtt.access.users import AccessControl, ClientIds
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Connack, Will
 from journal.access.authentication import Authentication
