@@ -11,7 +11,7 @@ import trio
 from journal.access.authorization import EVERYBODY, Principal, RevokedPrincipal
 from journal.access.quotas import Allowance, Meter
 from journal.engine import Engine
-from journal.server.output import Output
+from journal.net.output import Output
 from journal.server.pushing import Pushing
 from journal.server.statistics import ServerStatistics
 from shards.errors import StorageError

@@ -15,10 +15,10 @@ import trio
 from journal.access.quotas import Meter
 from journal.access.rights import Use
 from journal.engine import Subscription
+from journal.net.output import Output
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
 from journal.protocol.frames import PUSH, Op, build, build_push_head
 from journal.protocol.messages import ShardEvent, encode
-from journal.server.output import Output
 from shards.errors import InvalidRequestError
 from shards.subscriptions.events import Notice, Push
 

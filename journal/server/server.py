@@ -16,6 +16,7 @@ from structlog.contextvars import bind_contextvars
 from journal.engine import Engine
 from journal.net.listening import accept, linger, listens_at, prepare
 from journal.net.origins import Origins
+from journal.net.output import Carrier, Output, TcpCarrier
 from journal.net.tls_sockets import TlsSocket, common_name
 from journal.net.websocket_handshake import open_websocket
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
@@ -37,7 +38,6 @@ from journal.server.metrics import ServerCollector, page_of
 from journal.server.observers import Observers, why_not_ready
 from journal.server.open_connections import OpenConnection, OpenConnections, Transport
 from journal.server.operations import ServerOperations, server_name, server_version
-from journal.server.output import Carrier, Output, PeerStalledError, TcpCarrier
 from journal.server.queues import QueueOperations
 from journal.server.receive_buffers import BufferPool
 from journal.server.security import Readable, Security
@@ -380,13 +380,17 @@ class Server:
         statistics = self.statistics
         statistics.connections_total += 1
         bind_contextvars(connection=statistics.connections_total)
-        output = Output(carrier, self.engine.config.limits.max_output_bytes_per_connection)
         async with trio.open_nursery() as nursery:
+            output = Output(
+                carrier,
+                nursery.start_soon,
+                limit_bytes=self.engine.config.limits.max_output_bytes_per_connection,
+                on_broken=nursery.cancel_scope.cancel,
+            )
             connection = make(
                 Accepted(statistics.connections_total, peer, self.engine, output, statistics, nursery, self._report)
             )
             opened = OpenConnection(connection, transport, self.engine.now_us())
-            nursery.start_soon(self._write, output, nursery.cancel_scope)
             nursery.start_soon(connection.pushing.run)
             if heartbeat is not None:
                 nursery.start_soon(self._watch, heartbeat, nursery.cancel_scope)
@@ -410,6 +414,13 @@ class Server:
             finally:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + _GOODBYE_S):
                     await output.wait_drained()
+                if output.stalled_bytes:
+                    statistics.count_closed("stalled")
+                    log.warning(
+                        "connection closed",
+                        reason=f"the peer read none of {output.stalled_bytes} waiting bytes for "
+                        f"{output.stalled_after_s:g} s",
+                    )
                 connection.close()
                 self.admission.leave(connection)
                 # Until here its requests may be carried out: `_end_client` of another client has to find the
@@ -417,16 +428,6 @@ class Server:
                 self._connections.discard(opened)
                 statistics.pushed_bytes += connection.pushing.pushed_bytes
             nursery.cancel_scope.cancel()
-
-    async def _write(self, output: Output, connection_scope: trio.CancelScope) -> None:
-        try:
-            await output.run()
-        except PeerStalledError as error:
-            self.statistics.count_closed("stalled")
-            log.warning("connection closed", reason=str(error))
-        except OSError:
-            pass
-        connection_scope.cancel()
 
     async def _watch(self, heartbeat: Heartbeat, connection_scope: trio.CancelScope) -> None:
         await heartbeat.wait_silent()

@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock, memory_stream_one_way_pair, wait_all_tasks_blocked
 
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
-from broker_adapter.mqtt.transport.output import Output, SavedFirst
+from broker_adapter.mqtt.transport.output import SavedFirst, StreamCarrier
+from journal.net.output import Output
 
 
 class Peer(trio.abc.SendStream):
@@ -47,18 +48,17 @@ class Bench:
         self.statistics = BrokerStatistics()
         self.start = nursery.start_soon
         self.output = Output(
-            stream,
+            StreamCarrier(stream, self.statistics),
             nursery.start_soon,
             limit_bytes=10,
             stalled_after_s=60,
-            on_room=lambda: self.events.append("room"),
             on_broken=lambda: self.events.append("broken"),
-            statistics=self.statistics,
+            on_room=lambda: self.events.append("room"),
         )
 
     def send(self, *packets: bytes) -> None:
         for packet in packets:
-            self.output.send(packet)
+            self.output.collect(packet)
         self.output.flush()
 
 
@@ -88,7 +88,7 @@ async def test_what_it_does_not_take_waits_and_goes_in_order(tasks: trio.Nursery
     assert peer.taken == b"onet"
     assert not bench.output.has_room
     peer.may_take.set()
-    await bench.output.drained()
+    await bench.output.wait_drained()
     assert peer.taken == b"onetwothreefour"
     assert bench.output.waiting_bytes == 0
     assert set(bench.events) == {"room"}
@@ -123,10 +123,10 @@ async def test_a_reader_waits_no_longer_when_reserved_bytes_were_sent_at_once(ta
 
 async def test_a_reader_waits_no_longer_when_reserved_bytes_are_given_up(tasks: trio.Nursery) -> None:
     bench = Bench(tasks, Peer())
-    bench.output.reserve(20)
+    bench.output.reserve_nowait(20)
     bench.start(bench.output.wait_for_room)
     await wait_all_tasks_blocked()
-    bench.output.reserve(-20)
+    bench.output.unreserve(20)
     await wait_all_tasks_blocked()
     assert not tasks.child_tasks
     assert bench.events == ["room"]
@@ -148,12 +148,12 @@ async def test_a_peer_that_takes_nothing_is_given_up(tasks: trio.Nursery, autoju
     assert bench.events == ["broken"]
     bench.send(b"two")
     with trio.fail_after(1):
-        await bench.output.drained()
+        await bench.output.wait_drained()
         await bench.output.wait_for_room()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_peer_that_is_gone_is_reported_once(tasks: trio.Nursery, at_once: bool) -> None:
+async def test_a_peer_that_is_gone_is_told_of_once(tasks: trio.Nursery, at_once: bool) -> None:
     peer = Peer()
     bench = Bench(tasks, peer)
     if at_once:
@@ -180,13 +180,13 @@ async def test_packets_wait_together_for_what_must_be_durable_first(tasks: trio.
     saved.send(b"a")
     await wait_all_tasks_blocked()
     saved.send(b"b")
-    saved.send(b"c")
-    assert bench.output.waiting_bytes == 3
+    saved.send(b"c" * 8)
+    assert not bench.output.has_room
     saves[0].set()
     await wait_all_tasks_blocked()
     # What came after the first save began needs another one.
     assert (peer.taken, len(saves)) == (b"a", 2)
     saves[1].set()
     await wait_all_tasks_blocked()
-    assert peer.taken == b"abc"
-    assert bench.output.waiting_bytes == 0
+    assert peer.taken == b"abcccccccc"
+    assert bench.output.has_room

@@ -22,11 +22,12 @@ from broker_adapter.mqtt.connection.services import Services
 from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
-from broker_adapter.mqtt.transport.output import Output
+from broker_adapter.mqtt.transport.output import StreamCarrier
 from broker_adapter.mqtt.transport.streams import KnowsPeer, LimitsUnaccepted
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Publish
 from broker_adapter.mqtt_codec.text import shown
+from journal.net.output import Output
 
 _RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5
@@ -117,13 +118,12 @@ class Connection:
         # While nothing is read from the client, its silence must not end the connection.
         self._is_reading = True
         self._output = Output(
-            stream,
+            StreamCarrier(stream, services.statistics),
             self.start,
             limit_bytes=services.limits.max_output_bytes,
             stalled_after_s=services.limits.stalled_after_s,
-            on_room=self.pump,
             on_broken=self._peer_closed,
-            statistics=services.statistics,
+            on_room=self.pump,
         )
 
     @property
@@ -205,7 +205,7 @@ class Connection:
         self.end(ReasonCode.SERVER_BUSY, _UNSETTLED, why="unanswered")
 
     def _peer_closed(self) -> None:
-        self._end_with(b"", why="stalled" if self._output.has_stalled else None)
+        self._end_with(b"", why="stalled" if self._output.stalled_bytes else None)
 
     def _failed(self, error: Exception) -> None:
         """An error in the broker itself."""
@@ -222,7 +222,7 @@ class Connection:
             self._services.statistics.client_disconnected()
         if final_bytes:
             self._services.statistics.packets_sent += 1
-            self._output.send(final_bytes)
+            self._output.collect(final_bytes)
             self._output.flush()
         self._receiving.cancel()
 
@@ -248,7 +248,7 @@ class Connection:
                     await handler.settle()
             handler.close()
         with trio.move_on_after(_FINAL_FLUSH_S):
-            await self._output.drained()
+            await self._output.wait_drained()
         for scope in self._tasks:
             scope.cancel()
         # Closing may take long if the peer is slow; releasing its session must not wait for that.

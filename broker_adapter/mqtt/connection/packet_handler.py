@@ -25,7 +25,7 @@ from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
 from broker_adapter.mqtt.publish.pipeline import PublishPipeline, Received
 from broker_adapter.mqtt.publish.validation import PublishValidator
-from broker_adapter.mqtt.transport.output import Output, SavedFirst
+from broker_adapter.mqtt.transport.output import SavedFirst
 from broker_adapter.mqtt_codec import Packet, ReasonCode, Version, encode, encode_pubacks
 from broker_adapter.mqtt_codec.packets import (
     Auth,
@@ -40,6 +40,7 @@ from broker_adapter.mqtt_codec.packets import (
     Subscribe,
     Unsubscribe,
 )
+from journal.net.output import Output
 
 _PINGRESP: Final = encode(Pingresp(), Version.V5)
 
@@ -231,7 +232,7 @@ class PacketHandler:
 
     def _answer(self, data: bytes) -> None:
         self._services.statistics.packets_sent += 1
-        self._output.send(data)
+        self._output.collect(data)
 
     def _begin_publishing(self) -> PublishValidator:
         services, session = self._services, self.session
@@ -288,7 +289,7 @@ class PacketHandler:
     def _answer_all(self, pubacks: list[int]) -> None:
         if pubacks:
             self._services.statistics.packets_sent += len(pubacks)
-            self._output.send(encode_pubacks(pubacks))
+            self._output.collect(encode_pubacks(pubacks))
             pubacks.clear()
 
     def _on_puback(self, packet: Puback) -> None:
@@ -315,7 +316,7 @@ class PacketHandler:
             if session.is_durable:
                 self._saved.send(answer)
                 return
-        self._output.send(answer)
+        self._output.collect(answer)
 
     def _on_subscribe(self, packet: Subscribe) -> None:
         self._subscriptions.subscribe(packet)

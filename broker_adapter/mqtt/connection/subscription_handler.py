@@ -28,10 +28,10 @@ from broker_adapter.mqtt.model.topics import FilterRequest, TopicRefusedError, p
 from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.session import Retained, Session, Sessions
 from broker_adapter.mqtt.session.retained_scan import RetainedScan
-from broker_adapter.mqtt.transport.output import Output
 from broker_adapter.mqtt_codec import ReasonCode, encode
 from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from broker_adapter.mqtt_codec.text import shown
+from journal.net.output import Output
 from shards.seams.clock import Clock
 from shards.topics.topic_filters import is_filter, matches
 
@@ -327,7 +327,7 @@ class SubscriptionHandler:
                 ReasonCode.PACKET_TOO_LARGE,
                 f"the answer has {len(data)} bytes, the client accepts {self._max_packet_bytes}",
             )
-        self._output.send(data)
+        self._output.collect(data)
 
     # UNSUBSCRIBE
 

@@ -30,10 +30,11 @@ from broker_adapter.mqtt.session.claims import Claim
 from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.retained import version_of
 from broker_adapter.mqtt.session.retained_scan import RetainedScan
-from broker_adapter.mqtt.transport.output import Output, SavedFirst
+from broker_adapter.mqtt.transport.output import SavedFirst
 from broker_adapter.mqtt_codec import PublishTemplate, ReasonCode, encode
 from broker_adapter.mqtt_codec.packets import Pubrel
 from broker_adapter.topic_mapping import TopicOf
+from journal.net.output import Output
 from shards.seams.clock import Clock
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
@@ -262,7 +263,7 @@ class MessageSender:
             return
         self._count(message, qos)
         if not qos:
-            self._output.send(self._encoder.packet(template, message, 0, now_us))
+            self._output.collect(self._encoder.packet(template, message, 0, now_us))
             if origin is Origin.SUBSCRIPTION:
                 window.sent(message)
             self._acknowledge_to_group(arrival)
@@ -287,7 +288,7 @@ class MessageSender:
             # A packet that waits must not set an alias that packets sent before it would use.
             self._saved.send(self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False))
             return
-        self._output.send(self._encoder.packet(template, message, packet_id, now_us))
+        self._output.collect(self._encoder.packet(template, message, packet_id, now_us))
         if arrival.acknowledge is not None:
             self._acknowledge[packet_id] = arrival.acknowledge
 
@@ -359,7 +360,7 @@ class MessageSender:
         if self._session.is_durable:
             self._saved.send(data)
         else:
-            self._output.send(data)
+            self._output.collect(data)
 
     def _finished(self, packet_id: int) -> None:
         self.took = True
@@ -398,6 +399,6 @@ class MessageSender:
                 self._statistics.dropped["not_allowed"] += 1
         if message is not None and template is not None:
             self._count(message, entry.qos)
-            self._output.send(self._encoder.packet(template, message, entry.packet_id, now_us, dup=True))
+            self._output.collect(self._encoder.packet(template, message, entry.packet_id, now_us, dup=True))
         elif self._window.gone(entry.packet_id) is not None:
             self._release(entry.packet_id)

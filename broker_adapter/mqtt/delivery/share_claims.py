@@ -9,7 +9,7 @@ import attrs
 
 from broker_adapter.mqtt.session.claims import Claim
 from broker_adapter.mqtt.session.outbound_window import InFlight, OutboundWindow
-from broker_adapter.mqtt.transport.output import Output
+from journal.net.output import Output
 
 _CLAIMED_TOGETHER: Final = 256
 
@@ -53,7 +53,7 @@ class ShareClaims:
         """Send a packet once its message is claimed; in either case the message is acknowledged to the group then."""
         claim = Claim(store_group, entry.shard, entry.offset, entry.lsn)
         self._waiting.append(_Waiting(entry, claim, packet, acknowledge))
-        self._output.reserve(len(packet))
+        self._output.reserve_nowait(len(packet))
         if not self._is_claiming:
             self._is_claiming = True
             self._start(self._run)
@@ -68,9 +68,9 @@ class ShareClaims:
             await self._claim(wanted)
             were_given_up = False
             for one in waiting:
-                self._output.reserve(-len(one.packet))
+                self._output.unreserve(len(one.packet))
                 if one.entry.is_claimed:
-                    self._output.send(one.packet)
+                    self._output.collect(one.packet)
                 else:
                     self._window.give_up(one.entry)
                     were_given_up = True

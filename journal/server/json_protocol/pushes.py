@@ -8,9 +8,9 @@ from typing import Final
 import trio
 
 from journal.engine import Engine
+from journal.net.output import Output
 from journal.server.json_protocol.messages import encode_json, error_fields
 from journal.server.json_protocol.records import Page, is_large, pages
-from journal.server.output import Output
 from journal.server.pushing import PushState
 from shards.subscriptions.events import Notice, Push
 
