@@ -11,13 +11,9 @@ import posixpath
 import sys
 import time
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Final
 
 from shards.errors import DataDirectoryError
 from shards.seams.file_system import Buffer
-
-_MOST_PATHS: Final = 256
 
 
 class MemoryFileSystem:
@@ -126,11 +122,8 @@ class MemoryFileSystem:
         return MemoryLock(self._locked, directory)
 
     def _node(self, path: str) -> _Node:
-        return self._follow(_names(path), path)
-
-    def _follow(self, names: Sequence[str], path: str) -> _Node:
         node: _Node = self._root
-        for name in names:
+        for name in _names(path):
             if not isinstance(node, _Directory):
                 raise _error(errno.ENOTDIR, path)
             found = node.get(name)
@@ -140,11 +133,14 @@ class MemoryFileSystem:
         return node
 
     def _directory(self, path: str) -> _Directory:
-        return _require_directory(self._node(path), path)
+        node = self._node(path)
+        if not isinstance(node, _Directory):
+            raise _error(errno.ENOTDIR, path)
+        return node
 
     def _parent(self, path: str) -> tuple[_Directory, str]:
-        names = _names(path)
-        return _require_directory(self._follow(names[:-1], path), path), names[-1] if names else ""
+        head, name = posixpath.split(posixpath.normpath(path))
+        return self._directory(head), name
 
 
 class MemoryFile:
@@ -288,16 +284,8 @@ class _Directory(dict[str, "_Node"]):
 _Node = _Directory | _Content | _Unread
 
 
-@lru_cache(_MOST_PATHS)
-def _names(path: str) -> tuple[str, ...]:
-    """The names that lead to a path. Opening an engine looks up the same few again and again."""
-    return tuple(name for name in posixpath.normpath(path).split("/") if name not in ("", "."))
-
-
-def _require_directory(node: _Node, path: str) -> _Directory:
-    if not isinstance(node, _Directory):
-        raise _error(errno.ENOTDIR, path)
-    return node
+def _names(path: str) -> list[str]:
+    return [name for name in posixpath.normpath(path).split("/") if name not in ("", ".")]
 
 
 def _error(number: int, path: str) -> OSError:
