@@ -473,6 +473,10 @@ class StorageAdapter(abc.ABC):
         """How many shards subscriptions and feeds skip because the store cannot read them; each is logged."""
         return 0
 
+    def append_state(self, shard: str) -> str:
+        """What unacknowledged appends to a shard wait for, for operators; empty if that is not known."""
+        return ""
+
     async def wait_failed(self) -> StorageFailedError:
         """Wait until the store has failed in a way that only reopening it can repair; return the failure.
 

@@ -332,6 +332,9 @@ class JournalAdapter(StorageAdapter):
     def failed_shard_count(self) -> int:
         return self._client.failed_shards.count
 
+    def append_state(self, shard: str) -> str:
+        return self._client.append_state(shard)
+
     async def wait_failed(self) -> StorageFailedError:
         reason = await self._client.wait_ended()
         while not isinstance(reason, StorageFailedError):

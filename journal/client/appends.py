@@ -171,6 +171,13 @@ class Appends:
         shard = self._shards.get(name)
         return shard.refusal if shard is not None and shard.attempts else None
 
+    def state(self, name: str) -> str:
+        """What unacknowledged appends to a shard wait for, as a text for operators, while there is a connection."""
+        shard = self._shards.get(name)
+        if shard is not None and self.identity is None and shard.has_work:
+            return f"the producer is not registered yet: {self._register_refusal or 'the server has not answered'}"
+        return "nothing was appended" if shard is None else shard.state
+
     async def wait_until_idle(self) -> None:
         """Wait until every append is acknowledged or has failed."""
         await trio.lowlevel.checkpoint()
@@ -386,7 +393,15 @@ class Appends:
             return
         self._is_registering = True
 
+        def again() -> None:
+            # On another connection it is registered anew: two registrations under way would fence each other.
+            if self._connection is connection:
+                self._is_registering = False
+                connection.wake()
+
         def done(error: StorageError | None, body: bytes | memoryview) -> None:
+            if self._connection is not connection:
+                return
             self._is_registering = False
             if error is None:
                 try:
@@ -398,17 +413,12 @@ class Appends:
             elif is_retriable(error):
                 self._is_registering = True
                 self._register_refusal = error
-                self._after(self._backoff.delay_s(self._register_attempts), self._try_register_again)
+                self._after(self._backoff.delay_s(self._register_attempts), again)
                 self._register_attempts += 1
             else:
                 self.stop(error)
 
         connection.call_nowait(Op.PRODUCER_OPEN, encode(ProducerOpenRequest(self._producer_name)), done)
-
-    def _try_register_again(self) -> None:
-        self._is_registering = False
-        if self._connection is not None:
-            self._connection.wake()
 
     def _registered(self, identity: ProducerIdentity) -> None:
         self.identity = identity

@@ -168,6 +168,12 @@ class Client(Operations):
         """
         return self._lost if self._connection is None else self._appends.refusal(shard)
 
+    def append_state(self, shard: str) -> str:
+        """What unacknowledged appends to a shard wait for, as a text for operators."""
+        if self._connection is not None:
+            return self._appends.state(shard)
+        return f"there is no connection to the server: {self._lost or 'none was opened yet'}"
+
     async def wait_for_room(self, size_bytes: int = 1) -> None:
         """Wait until the window has room for ``size_bytes`` more."""
         await self._appends.wait_for_room(size_bytes)

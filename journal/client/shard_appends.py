@@ -44,6 +44,24 @@ class ShardAppends:
         """Whether something waits to be sent, now or when the window permits."""
         return bool(self.queue.waiting) or (self.window is not None and bool(self.window.queued))
 
+    @property
+    def state(self) -> str:
+        """What the appends wait for, as a text for operators."""
+        in_flight, queued = (0, 0) if self.window is None else (len(self.window.in_flight), len(self.window.queued))
+        if self.is_waiting:
+            step = f"to be sent again after a pause, since the server refused: {self.refusal}"
+        elif self.is_opening:
+            step = "the shard is being opened"
+        elif self.is_ready:
+            step = "to be sent"
+        elif in_flight:
+            step = "sent, not answered"
+        elif queued or self.queue.waiting:
+            step = "neither sent nor marked as ready"
+        else:
+            return "all are answered"
+        return f"{step} ({in_flight} batches sent, {queued} to be sent, {len(self.queue)} appends behind them)"
+
     def batches(self) -> list[list[AppendFuture]]:
         """The appends of each batch that is encoded and not answered."""
         if self.window is None:

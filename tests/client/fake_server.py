@@ -63,6 +63,7 @@ class Session:
         self.number = number
         self.handles: dict[int, FakeShard] = {}
         self.out: list[bytes] = []
+        self.late: list[bytes] = []
         self.acks: list[tuple[int, int, int, int]] = []
         self.credits: dict[int, int] = {}
         self.subscriptions: dict[int, tuple[messages.SubscribeRequest, dict[str, int]]] = {}
@@ -109,7 +110,9 @@ class Session:
                 if fault is not None:
                     raise fault
                 reply = REQUESTS[Op(op)](self, request)
-                if reply is not None:
+                if op == self.server.answers_late:
+                    self.late.append(build(op, correlation, encode(reply)))
+                elif reply is not None:
                     self.out.append(build(op, correlation, encode(reply)))
         except StorageError as error:
             self.out.append(encode_error(correlation, op, error))
@@ -253,6 +256,7 @@ class FakeServer:
         self.acknowledged: list[frames.Acknowledge] = []
         self.token: str | None = None
         self.hold_acks = False
+        self.answers_late: Op | None = None
         self.keep_batches = True
         self.keep_seen = True
         self.check_batches = True
@@ -299,6 +303,10 @@ class FakeServer:
 
     async def release_acks(self) -> None:
         self.hold_acks = False
+        self.answers_late = None
+        for session in self.sessions:
+            session.out += session.late
+            session.late.clear()
         await self.flush()
 
     async def flush(self) -> None:

@@ -14,7 +14,8 @@ from broker_adapter.changes import Changes, StateDelete, StatePut
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend
 from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placements, StorageRules
-from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, PublishPipeline, Received
+from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, PublishPipeline
+from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.publish.store_changes import Publisher, until_reached
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from journal.protocol.errors import ConnectionLostError, ServerRestoredError
@@ -62,6 +63,9 @@ class Store:
         pending = LocalAppend(0, AppendWindow())
         self.appends.append((shard, [record.value for record in records], pending))
         return pending
+
+    def append_state(self, shard: str) -> str:
+        return f"state of {shard}"
 
     async def wait_for_room(self, size_bytes: int) -> None:
         await self.room.wait()

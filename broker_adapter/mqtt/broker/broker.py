@@ -27,6 +27,7 @@ from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.statistics import BrokerStatistics, SystemTopics
 from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placements, StorageRules
+from broker_adapter.mqtt.publish.publish_watch import PublishWatch
 from broker_adapter.mqtt.publish.store_changes import Publisher
 from broker_adapter.mqtt.session import Retained, Session, Sessions, SessionSettings
 from broker_adapter.mqtt_codec import ReasonCode
@@ -65,6 +66,7 @@ class Broker:
 
     Attributes:
         blocked_count: Clients that did not read what was sent to them, at the last look.
+        publish_watch: Knows how long the oldest publish has had no outcome.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Broker:
         self._services: Services | None = None
         self._is_stopping = False
         self.blocked_count = 0
+        self.publish_watch = PublishWatch()
         self._reported_at_s = -_REPORTED_EVERY_S
 
     # Life
@@ -289,6 +292,7 @@ class Broker:
             for connection in list(self._connections):
                 connection.check_silence(now_s)
                 connection.save_position()
+            self.publish_watch.look(self.sessions.with_publishes(), now_s)
 
     async def _publish_statistics(self) -> None:
         began_s = last_s = trio.current_time()

@@ -23,7 +23,8 @@ from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.sender import MessageSender
 from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
-from broker_adapter.mqtt.publish.pipeline import PublishPipeline, Received
+from broker_adapter.mqtt.publish.pipeline import PublishPipeline
+from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.publish.validation import PublishValidator
 from broker_adapter.mqtt.transport.output import SavedFirst
 from broker_adapter.mqtt_codec import Packet, ReasonCode, Version, encode, encode_pubacks

@@ -24,7 +24,8 @@ from broker_adapter.errors import (
     StorageError,
     VersionConflictError,
 )
-from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of, record_of
+from broker_adapter.mqtt.model.message import digest_of, record_of
+from broker_adapter.mqtt.publish.received import Received, needs_commit
 from broker_adapter.mqtt.publish.store_changes import JoinedAppend, Publisher, parts_of, reason_code_of
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend
@@ -37,35 +38,6 @@ MAX_WAITING_BYTES: Final = 256 * 1024
 _TOGETHER_BYTES: Final = 1 << 20
 _COMMITTED_TOGETHER: Final = 256
 _CREATED_TOGETHER: Final = 1024
-_OVERHEAD_BYTES: Final = 256
-
-
-@attrs.define(slots=True, eq=False)
-class Received:
-    """A received PUBLISH and its outcome.
-
-    Attributes:
-        message: None if it is not to be stored.
-        packet_id: Packet identifier; 0 at QoS 0.
-        due: When it is to be published; None for at once.
-        reason_code: The outcome, once it is known.
-        is_repeated: It is appended for the second time, because its shard had been deleted.
-        unplaced_count: Number of its shards that the store has no room for yet.
-    """
-
-    message: Message | None
-    packet_id: int
-    qos: int
-    due: DelayedPublish | None = None
-    reason_code: ReasonCode | None = None
-    pending: PendingAppend | None = None
-    is_repeated: bool = False
-    unplaced_count: int = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Approximate bytes that it occupies while it waits."""
-        return _OVERHEAD_BYTES + (len(self.message.payload) if self.message is not None else 0)
 
 
 @attrs.frozen(slots=True)
@@ -114,6 +86,8 @@ class PublishPipeline:
         self._is_waited_for = False
         self._last_both: JoinedAppend | None = None
         self._progress = trio.lowlevel.ParkingLot()
+        self._oldest: Received | None = None
+        self._oldest_since_s = 0.0
         self.storing: dict[int, Received] = {}
         self.waiting_bytes = 0
 
@@ -158,6 +132,20 @@ class PublishPipeline:
         """Return when the store has answered all appends."""
         for pending in self.unanswered():
             await _done(pending)
+
+    def oldest_s(self, now_s: float) -> float:
+        """For how many seconds the same publish is the oldest without an outcome, by the calls of this; 0 if none is.
+
+        After `stop` only publishes that the store has not answered count.
+        """
+        oldest = next((one for one in self._outcomes if not self._is_stopped or _is_unanswered(one)), None)
+        if oldest is not self._oldest:
+            self._oldest, self._oldest_since_s = oldest, now_s
+        return 0.0 if oldest is None else now_s - self._oldest_since_s
+
+    def why_it_waits(self) -> str:
+        """What the publish that `oldest_s` found waits for."""
+        return "nothing" if self._oldest is None else self._publisher.why_it_waits(self._oldest)
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -208,7 +196,7 @@ class PublishPipeline:
             while queue and size_bytes < _TOGETHER_BYTES:
                 received = queue[0]
                 message = received.message
-                if message is None or _needs_commit(received):
+                if message is None or needs_commit(received):
                     break
                 placement = publisher.placement_of(message)
                 shard = placement.shard
@@ -278,7 +266,7 @@ class PublishPipeline:
                     for received in group.received:
                         received.unplaced_count -= 1
                     self.waiting_bytes -= size_bytes
-            elif _needs_commit(self._queue[0]):
+            elif needs_commit(self._queue[0]):
                 await self._commit_first()
             else:
                 await self._create_first()
@@ -291,7 +279,7 @@ class PublishPipeline:
         """Create the shards of the first messages of the queue."""
         missing: dict[str, ShardConfig] = {}
         for received in self._queue:
-            if received.message is None or _needs_commit(received) or len(missing) >= _CREATED_TOGETHER:
+            if received.message is None or needs_commit(received) or len(missing) >= _CREATED_TOGETHER:
                 break
             placement = self._publisher.placement_of(received.message)
             missing[placement.shard] = placement.config
@@ -313,7 +301,7 @@ class PublishPipeline:
         """Commit the first messages of the queue that must be stored together with something else."""
         run: list[Received] = []
         size_bytes = 0
-        while self._queue and _needs_commit(self._queue[0]) and len(run) < _COMMITTED_TOGETHER:
+        while self._queue and needs_commit(self._queue[0]) and len(run) < _COMMITTED_TOGETHER:
             size_bytes += self._queue[0].size_bytes
             if run and size_bytes > _TOGETHER_BYTES:
                 break
@@ -467,10 +455,8 @@ class PublishPipeline:
             self._start(self._unblock)
 
 
-def _needs_commit(received: Received) -> bool:
-    """Whether a message is stored together with something else: a packet identifier, a retained value, a timer."""
-    message = received.message
-    return received.qos == 2 or received.due is not None or (message is not None and message.retain)
+def _is_unanswered(received: Received) -> bool:
+    return received.pending is not None and not received.pending.is_done
 
 
 async def _done(pending: PendingAppend) -> None:

@@ -29,6 +29,7 @@ from broker_adapter.errors import (
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.message import DelayedPublish, Message, record_of
 from broker_adapter.mqtt.model.storage_rules import Placement, Placements
+from broker_adapter.mqtt.publish.received import Received, needs_commit
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend
 from shards.format.record import Record
@@ -125,6 +126,23 @@ class Publisher:
     def append_nowait(self, shard: str, records: Sequence[Record]) -> PendingAppend:
         """Append records to a shard that `is_known`; see `StorageAdapter.append_nowait`."""
         return self._adapter.append_nowait(shard, records)
+
+    def why_it_waits(self, received: Received) -> str:
+        """What a publish without an outcome waits for, for operators."""
+        message = received.message
+        if message is None:
+            return "earlier publishes of its client"
+        if needs_commit(received) and received.pending is None:
+            return f"a commit of the message to {message.topic!r}"
+        shards = [self.placement_of(message).shard, *(writer.shard for writer in self.queues_for(message))]
+        if received.unplaced_count:
+            step = "room for its append"
+        elif received.pending is not None:
+            step = "the answer to its append"
+        else:
+            step = "its shard, which is being created, or earlier publishes of its client"
+        states = ((shard, self._adapter.append_state(shard)) for shard in shards)
+        return "; ".join([step, *(f"{shard!r}: {state}" for shard, state in states if state)])
 
     async def wait_for_room(self, size_bytes: int) -> None:
         """See `StorageAdapter.wait_for_room`."""

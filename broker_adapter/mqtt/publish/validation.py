@@ -17,7 +17,7 @@ from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
 from broker_adapter.mqtt.model.topic_aliases import InboundAliases
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
-from broker_adapter.mqtt.publish.pipeline import Received
+from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.session import Session
 from broker_adapter.mqtt_codec import EMPTY, Properties, ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Publish

@@ -42,6 +42,12 @@ class Publishes(Protocol):
     def unanswered(self) -> Collection[PendingAppend]:
         """The appends that the store has not answered."""
 
+    def oldest_s(self, now_s: float) -> float:
+        """For how many seconds the oldest publish has had no outcome, by the calls of this; 0 if all have one."""
+
+    def why_it_waits(self) -> str:
+        """What that publish waits for, for operators."""
+
     def stop(self) -> None:
         """Send nothing more to the store, and no more acknowledgements to the client."""
 

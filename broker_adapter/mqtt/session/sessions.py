@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 import msgspec
@@ -327,6 +327,11 @@ class Sessions:
                 await owned.hand_over()
             await self._pending_publishes.wait_answered(client_id)
             await self._takeover.fence(client_id)
+
+    def with_publishes(self) -> Iterator[Session]:
+        """The sessions that are open here, and closed ones whose publishes the store has not all answered."""
+        yield from (owned.session for owned in self._open.values())
+        yield from self._pending_publishes.sessions()
 
     def _lost(self, owned: OwnedSession) -> None:
         self._remove(owned)

@@ -79,6 +79,11 @@ def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: in
         "From the receipt of publishes to their PUBACK or PUBREC, one value for all that came at once.",
         statistics.acknowledge_s,
     )
+    yield gauge(
+        "journal_broker_oldest_publish_seconds",
+        "How long the oldest publish has had no outcome, 0 if all have one.",
+        broker.publish_watch.oldest_s,
+    )
     yield histogram(
         "journal_broker_delivery_seconds",
         "From the receipt of a message, at any broker, to its subscribers here, one value for all that came at once.",

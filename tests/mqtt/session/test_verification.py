@@ -47,6 +47,12 @@ class Published:
     def stop(self) -> None:
         self.is_stopped = True
 
+    def oldest_s(self, now_s: float) -> float:
+        return 0.0
+
+    def why_it_waits(self) -> str:
+        return ""
+
     async def wait_answered(self) -> None:
         raise NotImplementedError
 
