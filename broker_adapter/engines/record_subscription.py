@@ -89,27 +89,17 @@ async def _acknowledged(acknowledge: Callable[[B], object], batches: B) -> None:
     await trio.lowlevel.checkpoint()
 
 
-class RecordSubscription(Subscription, Generic[B]):
+class RecordSubscription(_Deliveries[B], Subscription):
     """A subscription whose engine delivers batches; see `_Deliveries` for the arguments."""
 
-    def __init__(
-        self,
-        calls: OpenCalls,
-        receive: Callable[[], Coroutine[Any, Any, B | Progress]],
-        now_us: Callable[[], int],
-        start: Start,
-        acknowledge: Callable[[B], object] | None,
-    ) -> None:
-        self._deliveries = _Deliveries(calls, receive, now_us, start, acknowledge)
-
     async def __anext__(self) -> Delivery:
-        while isinstance(item := await self._deliveries.next(), Progress):
+        while isinstance(item := await self.next(), Progress):
             # A subscription by filter reports it; only a feed shows it.
             pass
         return item
 
 
-class RecordFeed(Feed, Generic[B]):
+class RecordFeed(_Deliveries[B], Feed):
     """A feed whose engine delivers batches and progress; see `_Deliveries` for the other arguments.
 
     Args:
@@ -123,8 +113,7 @@ class RecordFeed(Feed, Generic[B]):
         now_us: Callable[[], int],
         start_lsn: int,
     ) -> None:
+        super().__init__(calls, receive, now_us, LATEST, None)
         self.start_lsn = start_lsn
-        self._deliveries = _Deliveries(calls, receive, now_us, LATEST, None)
 
-    async def __anext__(self) -> Delivery | Progress:
-        return await self._deliveries.next()
+    __anext__ = _Deliveries.next

@@ -22,7 +22,7 @@ from shards.position import Start
 from shards.subscriptions.events import Batches, Progress
 
 
-@attrs.frozen(slots=True, eq=False)
+@attrs.define(slots=True, eq=False)
 class Delivery(Batches):
     """Whole record batches of one shard, and the connection that they came over."""
 
