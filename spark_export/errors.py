@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+_PARAMETER: Final = re.compile(r"(?i)((?:password|passwd|passphrase|pwd|secret[\w.]*|token)\s*=\s*)[^&;,\s)]+")
+_USER: Final = re.compile(r"(jdbc:(?:[a-z0-9+]+:)+(?://)?)[^@/:\s;?]+[:/][^@\s;?]+@")
+_ODD_PORT: Final = re.compile(r"(jdbc:(?:[a-z0-9+]+:)+//[^/:,\s\[]*):(?![0-9])[^/\s]*")
+HIDDEN: Final = "***"
+
+
+def without_secrets(text: str) -> str:
+    """A text, such as a JDBC URL or the message of a driver, without the user and passwords of URLs in it."""
+    text = _PARAMETER.sub(rf"\1{HIDDEN}", text)
+    return _ODD_PORT.sub(rf"\1:{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+
 
 class SourceError(Exception):
     """Base class of the errors of this package."""

@@ -56,7 +56,7 @@ def drain(
     if not address:
         raise UsageError("name the server with the queue by --server HOST:PORT, or in JOURNAL_SERVER")
     wait_s = parse_duration_us(wait) / 1_000_000
-    write.connection()  # wrong properties are reported at once
+    write.connection(to)  # wrong properties are reported at once
     source = parse_options(Place.parse(path, address, only=None if path else to, wanted="target").options())
     # Before Spark is started, which takes a while.
     require_queue(source.server, queue)

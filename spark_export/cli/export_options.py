@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import attrs
 from cyclopts import Parameter
 
+from command_line.boundary import CommandError, UsageError
 from spark_export.cli.spark_options import named_values
+from spark_export.errors import without_secrets
 
 if TYPE_CHECKING:
     from spark_export.export import ExportOptions
     from spark_export.options import SourceOptions
+
+PASSWORD_VARIABLE: Final = "JOURNAL_JDBC_PASSWORD"  # noqa: S105 the name of a variable
+_SECRET_WAY_OUT: Final = f"give --property-file password=FILE, or the password in {PASSWORD_VARIABLE}"
 
 FileForm: TypeAlias = Literal["parquet", "csv", "json", "jdbc"]
 
@@ -27,20 +33,18 @@ class WriteOptions:
         partition_by: Directories below that of a run: date, topic, both separated by a comma, or empty.
         table: Table of the database; created if it does not exist.
         properties: A property of the database connection, as NAME=VALUE; may be given several times.
+        property_files: The same as NAME=FILE, with the value in the first line of the file; for passwords.
     """
 
     value_as: Literal["text", "binary", "json"] | None = None
     partition_by: str = "date,topic"
     table: str = ""
     properties: Annotated[tuple[str, ...], Parameter(name="--property", negative="")] = ()
+    property_files: Annotated[tuple[str, ...], Parameter(name="--property-file", negative="")] = ()
 
-    def connection(self) -> dict[str, str]:
-        """The properties of the database connection.
-
-        Raises:
-            UsageError: One of them is not NAME=VALUE.
-        """
-        return named_values("--property", self.properties, example="user=writer")
+    def connection(self, target: str) -> dict[str, str]:
+        """The properties of the database connection; see `connection_properties`."""
+        return connection_properties(self.properties, self.property_files, target)
 
     def export_options(
         self, target: str, form: FileForm | None, source: SourceOptions, *, name: str, **more: Any
@@ -69,7 +73,7 @@ class WriteOptions:
             name=name,
             partition_by=parts_of(self.partition_by),
             table=self.table,
-            properties=self.connection(),
+            properties=self.connection(target),
             **more,
         )
 
@@ -80,3 +84,36 @@ WRITE_DEFAULT: Final = WriteOptions()
 def parts_of(partition_by: str) -> Sequence[Any]:
     """The parts of ``--partition-by``; what they may be is checked with the other options."""
     return [each.strip() for each in partition_by.split(",") if each.strip()]
+
+
+def connection_properties(given: Sequence[str], files: Sequence[str], target: str) -> dict[str, str]:
+    """Properties of the connection to a database, from the command line, files and the environment.
+
+    Args:
+        given: Values of ``--property``.
+        files: Values of ``--property-file``.
+        target: The target of the command.
+
+    Raises:
+        UsageError: One of them is not NAME=VALUE or NAME=FILE, or has a secret that other users could see.
+        CommandError: A file cannot be read.
+    """
+    values = named_values("--property", given, example="user=loader")
+    if shown := next(filter(_is_secret, values), None):
+        raise UsageError(f"--property {shown}=... is visible to all users of this machine; {_SECRET_WAY_OUT}")
+    if target.startswith("jdbc:") and without_secrets(target) != target:
+        raise UsageError(f"the password in {without_secrets(target)} is visible to all users; {_SECRET_WAY_OUT}")
+    for name, path in named_values("--property-file", files, example="password=/etc/loader.password").items():
+        try:
+            with open(path, encoding="utf-8") as file:
+                values[name] = file.readline().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise CommandError(f"--property-file {name}={path} cannot be read: {reason}") from error
+    if target.startswith("jdbc:") and (password := os.environ.get(PASSWORD_VARIABLE)):
+        values.setdefault("password", password)
+    return values
+
+
+def _is_secret(name: str) -> bool:
+    return without_secrets(f"{name}=x") != f"{name}=x"

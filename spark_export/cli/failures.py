@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from spark_export.errors import SourceError
+from spark_export.errors import SourceError, without_secrets
 from spark_export.jvm import JavaNotFoundError
 from spark_export.session import SparkStartError
 
@@ -31,7 +31,15 @@ _COMPLETE_ERRORS: Final = ("OptionError", "DataLossError", "UnreadableError", "C
 
 
 def explain(error: BaseException) -> str | None:
-    """One line about an error of Spark or of something that it uses; None for an error with a clear message."""
+    """One line about an error of Spark or of something that it uses; None for an error with a clear message.
+
+    It has no passwords of URLs, which drivers of databases repeat.
+    """
+    told = _explained(error)
+    return None if told is None else without_secrets(told)
+
+
+def _explained(error: BaseException) -> str | None:
     if isinstance(error, SourceError | JavaNotFoundError | SparkStartError):
         return _flat(str(error))
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from spark_export.errors import without_secrets
 from spark_export.export.outcome import ExportError
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -151,6 +152,6 @@ def guarded(shown: str, call: Callable[[], _Value]) -> _Value:
     try:
         return call()
     except Py4JJavaError as error:
-        reason = error.java_exception.toString()
+        reason = without_secrets(error.java_exception.toString())
         hint = _NO_DRIVER_HINT if any(sign in reason for sign in _NO_DRIVER) else ""
         raise ExportError(f"{shown}: {reason}{hint}") from error

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_export.errors import without_secrets
 from spark_export.export.jdbc_connection import CommitUnansweredError, JdbcConnection, guarded
 from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import ExportConflictError, ExportError
@@ -79,7 +80,7 @@ class JdbcTarget:
     @property
     def shown(self) -> str:
         """The table, for messages; without passwords."""
-        return f"table {self._options.table} of {_WITHOUT_PARAMETERS.sub('', self._options.target)}"
+        return f"table {self._options.table} of {_WITHOUT_PARAMETERS.sub('', without_secrets(self._options.target))}"
 
     def last_state(self) -> ExportState:
         """The state after the last published run; creates the state table if it does not exist."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 import attrs
 
 from shards.topics.topic_filters import validate_filter
-from spark_export.errors import OptionError
+from spark_export.errors import OptionError, without_secrets
 from spark_export.history import Origin
 
 Format = Literal["parquet", "csv", "json", "jdbc"]
@@ -64,7 +64,7 @@ class ExportOptions:
             deleted, or that the store was restored to an older state; otherwise that is only logged.
     """
 
-    target: str
+    target: str = attrs.field(repr=without_secrets)
     format: Format = attrs.field(default="parquet", validator=_one_of(*get_args(Format)))
     path: str = ""
     server: str = ""
@@ -101,8 +101,8 @@ class ExportOptions:
         is_database = self.target.startswith("jdbc:")
         if is_database is not (self.format == "jdbc"):
             raise OptionError(
-                f"format {self.format!r} does not go with target {self.target!r}: the format 'jdbc' needs a JDBC URL "
-                "as jdbc:postgresql://host/database, every other one a directory"
+                f"format {self.format!r} does not go with target {without_secrets(self.target)!r}: the format "
+                "'jdbc' needs a JDBC URL as jdbc:postgresql://host/database, every other one a directory"
             )
         if is_database and not _TABLE.fullmatch(self.table):
             raise OptionError(
