@@ -17,6 +17,11 @@ def without_secrets(text: str) -> str:
     return _ODD_PORT.sub(rf"\1:{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
 
 
+def is_secret(name: str) -> bool:
+    """Whether the value of a property or setting of this name is a secret."""
+    return without_secrets(f"{name}=x") != f"{name}=x"
+
+
 class SourceError(Exception):
     """Base class of the errors of this package."""
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from command_line.boundary import CommandError, UsageError
 from spark_export.cli.spark_options import named_values
-from spark_export.errors import without_secrets
+from spark_export.errors import is_secret, without_secrets
 
 if TYPE_CHECKING:
     from spark_export.export import ExportOptions
@@ -99,7 +99,7 @@ def connection_properties(given: Sequence[str], files: Sequence[str], target: st
         CommandError: A file cannot be read.
     """
     values = named_values("--property", given, example="user=loader")
-    if shown := next(filter(_is_secret, values), None):
+    if shown := next(filter(is_secret, values), None):
         raise UsageError(f"--property {shown}=... is visible to all users of this machine; {_SECRET_WAY_OUT}")
     if target.startswith("jdbc:") and without_secrets(target) != target:
         raise UsageError(f"the password in {without_secrets(target)} is visible to all users; {_SECRET_WAY_OUT}")
@@ -113,7 +113,3 @@ def connection_properties(given: Sequence[str], files: Sequence[str], target: st
     if target.startswith("jdbc:") and (password := os.environ.get(PASSWORD_VARIABLE)):
         values.setdefault("password", password)
     return values
-
-
-def _is_secret(name: str) -> bool:
-    return without_secrets(f"{name}=x") != f"{name}=x"

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from command_line.boundary import CommandError, UsageError
 from command_line.output import waiting
 from spark_export.cli.failures import explain
+from spark_export.errors import is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +65,11 @@ def running_spark(options: SparkOptions, *, makes_archive: bool = False) -> Iter
             the context should have printed its results by then.
     """
     settings = named_values("--conf", options.conf, example="spark.sql.shuffle.partitions=64")
+    if shown := next(filter(is_secret, settings), None):
+        raise UsageError(
+            f"--conf {shown}=... is visible to all users of this machine; put it into spark-defaults.conf in a "
+            f"directory of your own, and name that in SPARK_CONF_DIR"
+        )
     from pyspark.sql import SparkSession
 
     from spark_export.class_archive import find_archive

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from broker_adapter.cache_queue.cli.commands import COMMANDS as QUEUE_COMMANDS
 from journal.access.users import Cost, PasswordHash, write_user
+from tests.command_line.test_programs import BROKER, JOURNAL, PROGRAMS, Program
 from tests.patience import PATIENCE_S
 from tests.server.people import AUTHORITY, EXPIRED_TOKEN, PASSWORD, TOKEN, write_people, write_server_certificate
 
+CONF: Final = Path(__file__).parents[2] / "conf"
 _COMMAND = [sys.executable, "-m", "journal.cli.main"]
 
 
@@ -145,6 +151,44 @@ def test_commands_reach_a_server_with_tls_and_users_and_no_secret_shows(tmp_path
             assert word not in everything
         digests = [line.partition(":")[2] for name in ("users", "tokens") for line in lines_of(tmp_path / name)]
         assert not any(digest.strip() in everything for digest in digests)
+
+
+QUEUE: Final = Program(
+    "journal", {f"queue {name}": told for name, told in QUEUE_COMMANDS.commands.items()}, JOURNAL.run
+)
+EVERY_COMMAND: Final = [(each, command) for each in (*PROGRAMS, QUEUE) for command in each.commands]
+SECRET: Final = re.compile(r"pass(word|wd|phrase)|secret|token|credential")
+
+
+@pytest.mark.parametrize(("program", "command"), EVERY_COMMAND, ids=lambda each: getattr(each, "name", each))
+def test_no_option_takes_a_secret(program: Program, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Arguments are visible to all users of the machine; a file, stdin or the environment is not."""
+    assert program.run([*command.split(), "--help"]) == 0
+    told = capsys.readouterr().out
+    assert f"{program.name} {command}" in told
+    options = re.findall(r"--([a-z][a-z-]+)", told)
+    assert [option for option in options if SECRET.search(option) and not option.endswith("-file")] == []
+
+
+@pytest.mark.parametrize("name", ["journal.toml", "broker.toml"])
+def test_no_setting_that_the_command_line_can_override_is_a_secret(name: str) -> None:
+    sections = tomllib.loads((CONF / name).read_text())
+    settings = [f"{section}.{key}" for section, keys in sections.items() if isinstance(keys, dict) for key in keys]
+    assert len(settings) > 20
+    assert [each for each in settings if SECRET.search(each) and not each.endswith("_file")] == []
+
+
+@pytest.mark.parametrize("word", ["--server", "--set"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    address = "journals://anna:hush@127.0.0.1:1"
+    if word == "--server":
+        status = JOURNAL.run(["shard", "list", "--server", address])
+    else:
+        status = BROKER.run(["serve", "--anonymous", "--set", f"broker.store={address}"])
+    told = "".join(capsys.readouterr())
+    assert status != 0
+    assert "password" in told
+    assert "hush" not in told
 
 
 @pytest.mark.slow("starts servers and commands")

@@ -9,6 +9,7 @@ import pytest
 from command_line.boundary import CommandError, UsageError
 from spark_export.cli.export_options import PASSWORD_VARIABLE, connection_properties
 from spark_export.cli.failures import explain
+from spark_export.cli.spark_options import SparkOptions, running_spark
 from spark_export.errors import OptionError, without_secrets
 from spark_export.export.options import ExportOptions
 
@@ -93,3 +94,13 @@ def test_options_and_their_errors_have_no_password() -> None:
 def test_an_explained_error_has_no_password() -> None:
     told = explain(OptionError("the driver says: jdbc:mysql://anna:hush@db/plant?password=hush"))
     assert told == "the driver says: jdbc:mysql://***@db/plant?password=***"
+
+
+@pytest.mark.parametrize("name", ["spark.hadoop.fs.s3a.secret.key", "spark.ssl.keyPassword", "fs.s3a.session.token"])
+def test_a_secret_among_the_settings_of_spark_is_refused(name: str) -> None:
+    options = SparkOptions(conf=("spark.ui.enabled=false", f"{name}=hush"))
+    with pytest.raises(UsageError, match="is visible to all users of this machine; put it into spark-defaults") as told:
+        with running_spark(options):
+            pass
+    assert name in str(told.value)
+    assert "hush" not in str(told.value)
