@@ -17,7 +17,7 @@ import trio
 from broker_adapter.bridge.batch_writer import BatchWriter
 from broker_adapter.bridge.batcher import NOTHING, Batcher, Letter, Prepared
 from broker_adapter.bridge.poison_detector import PoisonDetector
-from broker_adapter.bridge.rate_limit import RateLimit, SlowStart
+from broker_adapter.bridge.rate_limit import Pace
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import QueueDrain
 from broker_adapter.cache_queue.progress import added
@@ -49,8 +49,7 @@ class DrainRun:
     Args:
         sink: A sink that was just checked.
         drain: The queue; its offset is where to begin.
-        limit: The rate limit.
-        slow_start: Limits the size of batches at first.
+        pace: How fast records are sent; the same in all runs.
         poison_detector: Finds the record that causes outages.
         on_accepted: Called after each batch that the sink accepted.
         alone_to_offset: That of the run before.
@@ -66,8 +65,7 @@ class DrainRun:
         sink: Sink,
         drain: QueueDrain,
         *,
-        limit: RateLimit,
-        slow_start: SlowStart,
+        pace: Pace,
         poison_detector: PoisonDetector,
         on_accepted: Callable[[], None],
         alone_to_offset: int = 0,
@@ -76,8 +74,8 @@ class DrainRun:
         self._spec = spec
         self._sink = sink
         self._drain = drain
-        self._limit = limit
-        self._slow_start = slow_start
+        self._limit = pace.limit
+        self._slow_start = pace.slow_start
         self._poison_detector = poison_detector
         self._on_accepted = on_accepted
         self._batch_writer = BatchWriter(sink, spec.max_refusals, spec.breaker.min_backoff_s, self._give_up)

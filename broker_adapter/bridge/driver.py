@@ -19,7 +19,7 @@ from broker_adapter.background_tasks import background_tasks, single_error
 from broker_adapter.bridge.breaker import Breaker, BreakerState
 from broker_adapter.bridge.drain_run import DrainRun
 from broker_adapter.bridge.poison_detector import PoisonDetector
-from broker_adapter.bridge.rate_limit import RateLimit, SlowStart
+from broker_adapter.bridge.rate_limit import Pace, RateLimit, SlowStart
 from broker_adapter.bridge.reporting import Reporter
 from broker_adapter.bridge.spec import BridgeSpec
 from broker_adapter.cache_queue import LeaseSettings, QueueDrain, QueueLease, ensure_queue, names
@@ -147,9 +147,8 @@ class _Driving:
         self._reporter = reporter
         self._clock = clock
         self._breaker = Breaker(spec.breaker)
-        self._slow_start = SlowStart(spec.batch_records)
         self._poison_detector = PoisonDetector(spec.max_outages)
-        self._limit = RateLimit(spec.max_rate, trio.current_time())
+        self._pace = Pace(RateLimit(spec.max_rate, trio.current_time()), SlowStart(spec.batch_records))
         self._alone_to_offset = 0
         self._failure: Exception | None = None
 
@@ -233,8 +232,7 @@ class _Driving:
             self._spec,
             sink,
             self._drain,
-            limit=self._limit,
-            slow_start=self._slow_start,
+            pace=self._pace,
             poison_detector=self._poison_detector,
             on_accepted=self._batch_accepted,
             alone_to_offset=self._alone_to_offset,
@@ -265,7 +263,7 @@ class _Driving:
         """Wait before the sink is tried again, until the back-off is over or the operator requests a retry."""
         reporter = self._reporter
         wait_s = self._breaker.failed(str(error), error.retry_after_s)
-        self._slow_start.restart()
+        self._pace.slow_start.restart()
         _log.warning("bridge %s: %s; trying again in %.1f s", self._spec.name, error, wait_s)
         reporter.set_state(self._breaker.state, str(error), self._clock.now_us() + round(wait_s * _MICROSECONDS))
         wake_count = reporter.wake_count

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 _BURST_S = 0.25
 _FIRST_PART = 16
 
@@ -55,3 +57,16 @@ class SlowStart:
     def succeeded(self) -> None:
         """Note that a batch was accepted."""
         self.records = min(self._max_records, self.records * 2)
+
+
+@attrs.frozen(slots=True)
+class Pace:
+    """How fast records are sent to one sink, over all runs of its driver.
+
+    Attributes:
+        limit: The rate limit.
+        slow_start: Limits the size of batches at first.
+    """
+
+    limit: RateLimit
+    slow_start: SlowStart
