@@ -473,6 +473,11 @@ class StorageAdapter(abc.ABC):
         """How many shards subscriptions and feeds skip because the store cannot read them; each is logged."""
         return 0
 
+    @property
+    def unreadable_range_count(self) -> int:
+        """How many ranges of records subscriptions and feeds have passed over because the store cannot read them."""
+        return 0
+
     def append_state(self, shard: str) -> str:
         """What unacknowledged appends to a shard wait for, for operators; empty if that is not known."""
         return ""

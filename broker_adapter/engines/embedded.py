@@ -48,6 +48,7 @@ from shards.position import Start
 from shards.seams.clock import Clock
 from shards.segments.read_slices import Place, ReadSlice
 from shards.segments.shard import Shard
+from shards.subscriptions.unreadable_ranges import UnreadableRanges
 from shards.topics.topic_filters import is_filter, validate_filter
 
 _SCAN_PAGE_VALUES: Final = 200
@@ -130,6 +131,7 @@ class EmbeddedAdapter(StorageAdapter):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._calls = OpenCalls()
+        self._unreadable = UnreadableRanges()
         self._appends = _Appends(engine)
         # Where the last read of each shard ended, by shard id: the next one needs no search if it continues there.
         self._places: dict[int, Place] = {}
@@ -137,6 +139,10 @@ class EmbeddedAdapter(StorageAdapter):
     @property
     def restores(self) -> tuple[HistoryGap, ...]:
         return tuple(self._engine.restores())
+
+    @property
+    def unreadable_range_count(self) -> int:
+        return self._unreadable.count
 
     async def wait_failed(self) -> StorageFailedError:
         return await self._engine.wait_failed()
@@ -326,7 +332,9 @@ class EmbeddedAdapter(StorageAdapter):
     ) -> AsyncIterator[Subscription]:
         self._calls.require_open()
         filtered = is_filter(target)
-        pulled = PulledBatches(shard=None if filtered else target, credit_bytes=credit_bytes)
+        pulled = PulledBatches(
+            shard=None if filtered else target, credit_bytes=credit_bytes, unreadable=self._unreadable
+        )
         subscription = await self._calls.run(
             self._engine.subscribe(
                 shard=None if filtered else target,
@@ -357,7 +365,7 @@ class EmbeddedAdapter(StorageAdapter):
         check_follow(topic_filter, after_lsn, until_lsn)
         await trio.lowlevel.checkpoint()
         start_lsn = self._engine.committed_lsn if after_lsn is None else after_lsn
-        pulled = PulledBatches(shard=None, credit_bytes=credit_bytes, start_lsn=start_lsn)
+        pulled = PulledBatches(shard=None, credit_bytes=credit_bytes, unreadable=self._unreadable, start_lsn=start_lsn)
         subscription = await self._engine.subscribe(
             shard=None,
             topic_filter=topic_filter,

@@ -332,6 +332,10 @@ class JournalAdapter(StorageAdapter):
     def failed_shard_count(self) -> int:
         return self._client.failed_shards.count
 
+    @property
+    def unreadable_range_count(self) -> int:
+        return self._client.failed_shards.ranges.count
+
     def append_state(self, shard: str) -> str:
         return self._client.append_state(shard)
 

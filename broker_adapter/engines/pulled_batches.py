@@ -13,6 +13,7 @@ import trio
 from journal.engine import Subscription
 from shards.errors import StorageError
 from shards.subscriptions.events import Batches, Notice, Progress, Push
+from shards.subscriptions.unreadable_ranges import UnreadableRanges
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +26,15 @@ class PulledBatches:
     Args:
         shard: The subscription's one shard; None for a filter.
         credit_bytes: Bytes of batches that may be handed out and not taken yet.
+        unreadable: Where ranges that cannot be read are noted.
         start_lsn: The lsn after which it begins, if it reports progress.
     """
 
-    def __init__(self, *, shard: str | None, credit_bytes: int, start_lsn: int = 0) -> None:
+    def __init__(
+        self, *, shard: str | None, credit_bytes: int, unreadable: UnreadableRanges, start_lsn: int = 0
+    ) -> None:
         self._shard = shard
+        self._unreadable = unreadable
         self._start_lsn = start_lsn
         self._credit_bytes = max(1, credit_bytes)
         self._push_bytes = min(self._credit_bytes, _LARGEST_PUSH_BYTES)
@@ -110,5 +115,5 @@ class PulledBatches:
         if self._shard is not None:
             raise cast("StorageError", notice.error)
         self._names.pop(notice.reference, None)
-        if notice.event == "error":
+        if notice.event == "error" and self._unreadable.note(notice.name, notice.error):
             _log.error("a subscription continues without shard %r: %s", notice.name, notice.error)

@@ -11,6 +11,7 @@ from journal.protocol.messages import SubscribeReply
 from shards.errors import StorageError
 from shards.position import Start
 from shards.subscriptions.events import Progress
+from shards.subscriptions.unreadable_ranges import UnreadableRanges
 
 _log = logging.getLogger(__name__)
 
@@ -130,20 +131,22 @@ class FailedShards:
 
     Attributes:
         count: Number of shards that are not delivered to at least one subscription now.
+        ranges: The ranges of records that were not delivered.
     """
 
     def __init__(self) -> None:
         self._lacking: dict[str, set[int]] = {}
         self._told: set[str] = set()
+        self.ranges = UnreadableRanges()
 
     @property
     def count(self) -> int:
         return len(self._lacking)
 
     def failed(self, name: str, error: StorageError, subscription: int) -> None:
-        """Note that a subscription gets nothing more of a shard; only the first time is logged."""
+        """Note that a subscription gets nothing more of a shard; logged once for a connection, and for each range."""
         self._lacking.setdefault(name, set()).add(subscription)
-        if name not in self._told:
+        if self.ranges.note(name, error) or name not in self._told:
             self._told.add(name)
             _log.error("shard %r is not delivered any more, other shards are: %s", name, error)
 

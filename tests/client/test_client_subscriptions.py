@@ -185,6 +185,7 @@ async def test_damaged_shard_does_not_end_a_filter(caplog: pytest.LogCaptureFixt
             errors = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
             assert errors == ["shard 'x/a' is not delivered any more, other shards are: log/1 at 4096"]
             assert client.failed_shards.count == 1
+            assert client.failed_shards.ranges.count == 1
         assert client.failed_shards.count == 0
 
 

@@ -145,7 +145,7 @@ class Distributor:
             catching_up=parts.catching_up.reading_count,
             members=len(self._members),
             replays=len(self._replays),
-            gaps=self._delivery.gap_count,
+            gaps=self._delivery.gap_count + self._adapter.unreadable_range_count,
         )
 
     # Inboxes

@@ -50,7 +50,7 @@ class DeliveryStatistics:
         catching_up: Inboxes that catch up now.
         members: Memberships of groups.
         replays: Replays under way.
-        gaps: Ranges of records that were lost or trimmed before they could be delivered.
+        gaps: Ranges of records that were lost or trimmed before they could be delivered, or that cannot be read.
     """
 
     inboxes: int
