@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from journal.access.authenticator import Known
-from journal.settings.access import AccessRuleTable, is_loopback
+from journal.settings.access import AccessRuleTable, RuleAction, is_loopback
 from journal.settings.server import ServerConfig
 from journal.settings.values import Permission
+
+_SHOWN_RULES: Final = 10
+_SHOWN_NAMES: Final = 6
 
 
 @attrs.frozen(slots=True)
@@ -81,15 +86,24 @@ def _allowed(config: ServerConfig, known: Known) -> str:
             return "They may do everything."
         return "They may do nothing, because no rule allows anything: add [[access.rules]]."
     allowing = [rule for rule in rules if rule.permission is Permission.ALLOW]
-    names = ", ".join(dict.fromkeys(map(_subject, allowing))) or "no client"
-    count = _counted(len(rules), "rule")
-    return f"What {count} do not allow is denied; there are rules that allow something to {names}."
+    grants = [_grant(rule) for rule in allowing[:_SHOWN_RULES]]
+    if len(allowing) > _SHOWN_RULES:
+        grants.append(_counted(len(allowing) - _SHOWN_RULES, "other rule"))
+    if denying_count := len(rules) - len(allowing):
+        grants.append(f"{_counted(denying_count, 'rule')} to deny")
+    return f"What no rule allows is denied. The rules are: {'; '.join(grants)}."
 
 
-def _subject(rule: AccessRuleTable) -> str:
-    if rule.role:
-        return f"role {rule.role!r}"
-    return f"{rule.principal!r}" if rule.principal else "every client"
+def _grant(rule: AccessRuleTable) -> str:
+    subject = f"role {rule.role!r}" if rule.role else repr(rule.principal) if rule.principal else "every client"
+    actions = "everything" if RuleAction.ALL in rule.actions else ", ".join(rule.actions)
+    names = [
+        *rule.topics,
+        *(f"group {name}" for name in rule.groups),
+        *(f"cursor {name}" for name in rule.cursors),
+    ]
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"{subject} {actions} on {', '.join(names[:_SHOWN_NAMES])}{more}"
 
 
 def _counted(count: int, what: str) -> str:

@@ -30,6 +30,8 @@ topics = ["#"]
 permission = "allow"
 principal = "anna"
 topics = ["a/#"]
+groups = ["billing"]
+actions = ["read", "subscribe"]
 [[access.rules]]
 permission = "deny"
 principal = "bob"
@@ -52,7 +54,7 @@ CASES = {
     ),
     "rules": (
         "USERS" + RULES,
-        "What 3 rules do not allow is denied; .* allow something to role 'operators', 'anna'.*no login",
+        r"The rules are: role 'operators' everything on #; 'anna' read, subscribe on a/#, group billing; 1 rule",
         False,
         False,
     ),
@@ -86,7 +88,7 @@ def test_a_configuration_is_checked_without_a_start(tmp_path: Path, capsys: pyte
     assert run(["config", "--check", str(written(tmp_path, "USERS" + RULES))]) == 0
     told = capsys.readouterr().out
     assert "a server can start with it\n" in told
-    assert "What 3 rules do not allow is denied" in told
+    assert "The rules are: role 'operators' everything on #" in told
     assert run(["config", "--check", str(written(tmp_path, "USERSaccess.tokens = 1"))]) != 0
     assert "[access] tokens = 1" in capsys.readouterr().err
 
