@@ -214,10 +214,12 @@ class Login:
 
 def _target_of(op: int, body: bytes) -> _Target:
     try:
-        return _AUDITED[op](decode_request(Op(op), body))
+        target = _AUDITED[op](decode_request(Op(op), body))
     except RemoteProtocolError:
         # The operation was refused because of that.
         return _Target()
+    # Names that are too long are refused, and must not fill the log, or the memory of repeated acts, even so.
+    return _Target(target.shard[:_MAX_TARGET_CHARACTERS], target.cursor[:_MAX_TARGET_CHARACTERS])
 
 
 async def _end_at(connection: ClientConnection, time_s: float) -> None:

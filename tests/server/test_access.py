@@ -27,6 +27,7 @@ from journal.server.security import read
 from journal.settings.access import QuotaTable, RoleTable
 from journal.settings.server import ServerConfig
 from shards.back_off import BackOff
+from shards.errors import StorageError
 from shards.model import Mode
 from tests.patience import PATIENCE_S
 from tests.server.admin.test_api import admin
@@ -179,6 +180,21 @@ async def test_a_request_cannot_name_another_shard_in_the_audit_log(tmp_path: Pa
         await client.reply_to(Op.DELETE_SHARD, correlation)
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [(line["act"], line["target"]) for line in lines] == [("create_shard", "real"), ("delete_shard", "real")]
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (Op.CURSOR_COMMIT, messages.CursorCommitRequest("x" * 100_000, "c" * 100_000, 0)),
+        (Op.DELETE_SHARD, messages.NameRequest("x" * 100_000)),
+    ],
+)
+async def test_a_name_that_is_too_long_is_cut_in_the_audit_log(tmp_path: Path, op: Op, message: object) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with serving(tmp_path, access__audit_file=str(audit)) as served, served.client() as client:
+        with pytest.raises(StorageError):
+            await client.call(op, message)
+        assert sum(map(len, audit.read_text().splitlines())) < 3_000
 
 
 async def test_commits_of_a_cursor_and_logins_are_recorded_once_and_then_counted(tmp_path: Path) -> None:
