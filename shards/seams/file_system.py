@@ -354,15 +354,7 @@ class OsFileSystem:
         return sorted(os.listdir(path))
 
     def mkdir(self, path: str) -> None:
-        parent = os.path.dirname(os.path.normpath(path))
-        if parent and not os.path.isdir(parent):
-            # `os.makedirs` would leave the modes of parents to the umask.
-            self.mkdir(parent)
-        try:
-            os.mkdir(path, _OWNER_ALONE | stat.S_IXUSR)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
+        _make_directory(path)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -479,3 +471,15 @@ def _syncfs(descriptor: int, path: str) -> None:
     elif _libc_syncfs(descriptor) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"syncfs: {os.strerror(number)}", path)
+
+
+def _make_directory(path: str) -> None:
+    parent = os.path.dirname(os.path.normpath(path))
+    if parent and not os.path.isdir(parent):
+        # `os.makedirs` would leave the modes of parents to the umask.
+        _make_directory(parent)
+    try:
+        os.mkdir(path, _OWNER_ALONE | stat.S_IXUSR)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
