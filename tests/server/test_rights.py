@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -122,21 +123,37 @@ def rule_about(right: Right, operation: Operation, *, allow: bool = True) -> Acc
     return rule("gone" if operation is Operation.DELETE_SHARD else topic, **about)
 
 
-async def answer(served: Served, path: Path, operation: Operation, *rules: AccessRuleTable) -> StorageError | None:
-    """What anna gets with these rules."""
-    people = write_people(path)
-    served.server.take_over(read(small_config(**people, access__rules=(ADMINISTRATOR, *rules))))
+@attrs.frozen
+class Trial:
+    """A server, and anna over HTTP; her rights change from one question to the next."""
+
+    served: Served
+    http: httpx.AsyncClient
+    people: dict[str, Any]
+
+    async def answer(self, operation: Operation, *rules: AccessRuleTable) -> StorageError | None:
+        """What anna gets with these rules."""
+        self.served.server.take_over(read(small_config(**self.people, access__rules=(ADMINISTRATOR, *rules))))
+        await self.served.engine.create_shard("gone", FILE, exist_ok=True)
+        async with (
+            self.served.client(user="admin", password=PASSWORD),
+            self.served.client(user="anna", password=PASSWORD) as client,
+        ):
+            try:
+                await DEEDS[operation](Asking(client, self.http))
+            except NotAuthorizedError as error:
+                return error
+        return None
+
+
+@asynccontextmanager
+async def trial(path: Path) -> AsyncIterator[Trial]:
     async with (
-        served.client(user="admin", password=PASSWORD) as other,
-        served.client(user="anna", password=PASSWORD) as client,
+        guarded(path, ADMINISTRATOR) as served,
         admin(served, authorization=basic("anna", PASSWORD)) as http,
     ):
-        await other.open("gone")
-        try:
-            await DEEDS[operation](Asking(client, http))
-        except NotAuthorizedError as error:
-            return error
-        return None
+        await prepare(served)
+        yield Trial(served, http, write_people(path))
 
 
 async def prepare(served: Served) -> None:
@@ -150,26 +167,24 @@ def test_every_row_with_rights_is_tried() -> None:
 
 
 async def test_what_a_row_names_is_enough_and_nothing_less(tmp_path: Path) -> None:
-    async with guarded(tmp_path, ADMINISTRATOR) as served:
-        await prepare(served)
+    async with trial(tmp_path) as tried:
         for operation in DEEDS:
             for way in TABLE[operation].ways:
                 rules = [rule_about(right, operation) for right in way]
-                assert await answer(served, tmp_path, operation, *rules) is None, (operation, way)
+                assert await tried.answer(operation, *rules) is None, (operation, way)
                 for at in range(len(rules)):
                     fewer = [*rules[:at], *rules[at + 1 :]]
-                    assert await answer(served, tmp_path, operation, *fewer) is not None, (operation, way[at])
+                    assert await tried.answer(operation, *fewer) is not None, (operation, way[at])
 
 
 async def test_no_other_right_stands_in_for_those_of_a_row(tmp_path: Path) -> None:
     everything = rule("#", "$state/#", "$queue/#", "$metrics", principal="anna", groups=("#",), cursors=("#",))
-    async with guarded(tmp_path, ADMINISTRATOR) as served:
-        await prepare(served)
+    async with trial(tmp_path) as tried:
         for operation in DEEDS:
             rights = {right for way in TABLE[operation].ways for right in way}
             denied = [rule_about(right, operation, allow=False) for right in rights]
-            assert await answer(served, tmp_path, operation, everything) is None, operation
-            assert await answer(served, tmp_path, operation, *denied, everything) is not None, operation
+            assert await tried.answer(operation, everything) is None, operation
+            assert await tried.answer(operation, *denied, everything) is not None, operation
 
 
 async def test_to_read_a_shard_is_not_enough_to_move_a_cursor_or_to_join_a_group(tmp_path: Path) -> None:
