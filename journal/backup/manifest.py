@@ -15,7 +15,7 @@ import msgspec
 
 from shards.errors import CorruptionError, FormatVersionError
 
-VERSION: Final = 1
+VERSION: Final = 2
 _LONGEST_LINE_BYTES: Final = 64 * 1024
 
 
@@ -71,6 +71,15 @@ class LastLine:
     lines_sha256: str
 
 
+@attrs.frozen(slots=True)
+class _LastLineOfVersion1:
+    """The last line in version 1, which has another name for `lines_sha256`."""
+
+    files: int
+    size_bytes: int
+    sealed_sha256: str
+
+
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions of the library for a line that is not JSON, not UTF-8, or nested too deeply."""
 
@@ -79,6 +88,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 _headers = msgspec.json.Decoder(Header)
 _entries = msgspec.json.Decoder(FileEntry)
 _last_lines = msgspec.json.Decoder(LastLine)
+_last_lines_of_version_1 = msgspec.json.Decoder(_LastLineOfVersion1)
 
 
 class ManifestEncoder:
@@ -175,13 +185,21 @@ class ManifestDecoder:
 
     def _compare(self, line: bytes, files: int, size_bytes: int) -> None:
         try:
-            stored = _last_lines.decode(line)
+            stored = _decode_last_line(line, self.header.version)
         except _UNREADABLE as error:
             raise CorruptionError(self._path, self._position, f"not the last line of a manifest: {error}") from error
         found = LastLine(files, size_bytes, self._digest.hexdigest())
         if stored != found:
             raise CorruptionError(self._path, self._position, f"expected {stored}, found {found}")
         self.last_line = stored
+
+
+def _decode_last_line(line: bytes, version: int) -> LastLine:
+    """The last line of a manifest of any version that can be read."""
+    if version > 1:
+        return _last_lines.decode(line)
+    old = _last_lines_of_version_1.decode(line)
+    return LastLine(old.files, old.size_bytes, old.sealed_sha256)
 
 
 def _is_plain(entry: FileEntry) -> bool:

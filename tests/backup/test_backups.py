@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -485,9 +486,26 @@ async def test_backups_of_a_newer_program_are_refused(data: Path, tmp_path: Path
         restore(FILES, str(backup), str(tmp_path / "restored"))
     (backup / "BACKUP").write_text(marker)
     manifest = backup / "manifests/00000001"
-    manifest.write_bytes(manifest.read_bytes().replace(b'"version":1', b'"version":2', 1))
-    with pytest.raises(FormatVersionError, match="manifest format 2"):
+    manifest.write_bytes(manifest.read_bytes().replace(b'"version":2', b'"version":3', 1))
+    with pytest.raises(FormatVersionError, match="manifest format 3"):
         restore(FILES, str(backup), str(tmp_path / "restored"))
+
+
+async def test_a_backup_with_a_manifest_of_version_1_is_checked_restored_and_built_upon(
+    data: Path, tmp_path: Path
+) -> None:
+    made = make(data, tmp_path / "backup")
+    manifest = tmp_path / "backup/manifests/00000001"
+    lines = manifest.read_bytes().replace(b'"version":2', b'"version":1', 1).splitlines(keepends=True)[:-1]
+    digest = hashlib.sha256(b"".join(lines)).hexdigest()
+    last = f'{{"files":{made.files},"sealed_sha256":"{digest}","size_bytes":{made.size_bytes}}}\n'
+    manifest.write_bytes(b"".join(lines) + last.encode())
+
+    assert check_directory(str(tmp_path / "backup")).damages == []
+    again = make(data, tmp_path / "backup")
+    assert (again.number, again.copied_files) == (2, 0)
+    restore(FILES, str(tmp_path / "backup"), str(tmp_path / "restored"), number=1)
+    assert await read(tmp_path / "restored") == VALUES
 
 
 async def test_a_directory_as_a_crash_left_it_is_backed_up_as_it_is(tmp_path: Path) -> None:

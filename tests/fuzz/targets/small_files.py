@@ -6,14 +6,16 @@ import contextlib
 import hashlib
 import re
 
-from journal.backup.manifest import FileEntry, Header, ManifestDecoder, ManifestEncoder, lines_of, order_of
+import attrs
+
+from journal.backup.manifest import VERSION, FileEntry, Header, ManifestDecoder, ManifestEncoder, lines_of, order_of
 from journal.engine.directory.json_files import read_json, read_marker
 from shards.errors import CorruptionError, FormatVersionError
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 
 _LAST_LINE = b'{"files":'
-_DIGEST = re.compile(rb'("lines_sha256":")[0-9a-f]*(")')
+_DIGEST = re.compile(rb'("(?:lines|sealed)_sha256":")[0-9a-f]*(")')
 _COUNT = re.compile(rb'("files":)[0-9]+')
 _SIZE = re.compile(rb'("size_bytes":)([0-9]{1,20})')
 _CHUNK = 100
@@ -28,13 +30,13 @@ def run_manifests(data: bytes) -> None:
     assert _read([data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK)]) == whole
     if whole is None:
         return
-    header, entries = whole
+    header, entries = attrs.evolve(whole[0], version=VERSION), whole[1]
     for entry in entries:
         assert not entry.path.startswith("/")
         assert ".." not in order_of(entry.path)
     encoder = ManifestEncoder()
     lines = [encoder.header(header), *map(encoder.entry, entries)]
-    assert _read([b"".join(lines), encoder.last_line()]) == whole
+    assert _read([b"".join(lines), encoder.last_line()]) == (header, entries)
 
 
 def _read(chunks: list[bytes]) -> tuple[Header, list[FileEntry]] | None:
@@ -63,7 +65,7 @@ def _manifest_seeds() -> list[bytes]:
     made = []
     for count in (0, 1, 4):
         encoder = ManifestEncoder()
-        lines = [encoder.header(Header(1, 3, "a" * 16, 77, 5))]
+        lines = [encoder.header(Header(VERSION, 3, "a" * 16, 77, 5))]
         lines += [
             encoder.entry(FileEntry(f"log/0{number}/x-{number}.log", 10 * number, 5, "0" * 64))
             for number in range(count)
