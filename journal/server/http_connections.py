@@ -7,12 +7,12 @@ disconnected. The application is `journal.server.http`.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -48,6 +48,9 @@ PATIENCE_S: Final = 30.0
 
 _COSTS: Final = {b"/metrics": 20}
 """How many other requests cost as much processor time as one with this path."""
+
+_HEALTH: Final = frozenset({b"/livez", b"/readyz"})
+_LOOKED_AT_EVERY_S: Final = 0.25
 
 _SENT_AT_ONCE_BYTES: Final = 64 * 1024
 
@@ -120,6 +123,12 @@ class _PatientStream(trio.abc.HalfCloseableStream):
             self.is_broken = True
             raise
 
+    def has_left(self) -> bool:
+        """Whether the peer has closed its side, which also one does that still reads."""
+        polled = select.poll()
+        polled.register(self.raw, select.POLLRDHUP)
+        return bool(polled.poll(0))
+
     def mark(self, *, is_idle: bool) -> None:
         """Note that a request began or ended."""
         self.is_idle = is_idle
@@ -139,10 +148,10 @@ class _Http1(H11Protocol):
         turn: Waits for it.
     """
 
-    turn: Callable[[int], Awaitable[None]]
+    turn: Callable[[bytes], Awaitable[None]]
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        await self.turn(_COSTS.get(unquote_to_bytes(event.target.partition(b"?")[0]), 1))
+        await self.turn(unquote_to_bytes(event.target.partition(b"?")[0]))
 
 
 class _Connection(TCPServer):
@@ -155,11 +164,11 @@ class _Connection(TCPServer):
         context: WorkerContext,
         stream: trio.abc.Stream,
         raw: _PatientStream,
-        turn: Callable[[int], Awaitable[None]],
+        networks: Networks,
     ) -> None:
         super().__init__(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
         self._raw = raw
-        self._turn = turn
+        self._networks = networks
         self._life = trio.CancelScope()
 
     async def protocol_send(self, event: Event) -> None:
@@ -167,6 +176,17 @@ class _Connection(TCPServer):
             self._raw.mark(is_idle=event.idle)
         await super().protocol_send(event)
         self._end_if_broken()
+
+    async def _take_turn(self, path: bytes) -> None:
+        raw = self._raw
+        # A request that waits has cost nothing yet, so its connection may make room for another one.
+        raw.is_idle = True
+        # Health has a line of its own: whoever else uses up the rate of an address, probes from there are answered.
+        line = f"{raw.network} health" if path in _HEALTH else raw.network
+        if not await self._networks.turn(line, _COSTS.get(path, 1), raw.has_left):
+            self._life.cancel()
+            await trio.lowlevel.checkpoint()
+        raw.is_idle = False
 
     async def run(self) -> None:
         # Hypercorn's own nursery cannot be cancelled: it does not catch its cancellation.
@@ -191,7 +211,7 @@ class _Connection(TCPServer):
             made.server,
             made.send,
         )
-        self.protocol.turn = self._turn  # type: ignore[attr-defined]
+        self.protocol.turn = self._take_turn  # type: ignore[attr-defined]
         await super()._read_data()
         self._end_if_broken()
 
@@ -247,18 +267,32 @@ class Networks:
         longest.socket.close()
         return ""
 
-    async def turn(self, network: str, cost: int = 1) -> None:
-        """Wait until a network may send one more request, which costs as much as this number of cheap ones."""
+    async def turn(self, network: str, cost: int = 1, has_left: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until a network may send one more request.
+
+        Args:
+            network: The network.
+            cost: The request costs as much as this number of cheap ones.
+            has_left: Whether its sender has disconnected; then it need not be carried out.
+
+        Returns:
+            Whether to carry it out.
+        """
         bucket = self._buckets.get(network)
         if bucket is None:
             bucket = self._buckets[network] = Bucket(REQUESTS_PER_S, trio.current_time())
         bucket.spend(cost, trio.current_time())
+        turn_s = trio.current_time() + bucket.wait_s(trio.current_time())
+        is_due = False
         try:
-            await trio.sleep(bucket.wait_s(trio.current_time()))
-        except trio.Cancelled:
-            # The connection has ended: what comes after it does not wait for it.
-            bucket.spend(-cost, trio.current_time())
-            raise
+            while (left_s := turn_s - trio.current_time()) > 0 and not has_left():  # noqa: ASYNC110 no event tells it
+                await trio.sleep(min(left_s, _LOOKED_AT_EVERY_S))
+            is_due = left_s <= 0
+        finally:
+            if not is_due:
+                # The connection has ended: what comes after it does not wait for it.
+                bucket.spend(-cost, trio.current_time())
+        return is_due
 
 
 async def serve_connections(
@@ -282,7 +316,7 @@ async def serve_connections(
         try:
             carried = await _encrypted(stream, encryption)
             if carried is not None:
-                await _Connection(wrapped, config, context, carried, stream, partial(networks.turn, stream.network))
+                await _Connection(wrapped, config, context, carried, stream, networks)
         except (OSError, trio.ClosedResourceError):
             # The connection broke, or made room for another one, before the first request.
             pass

@@ -172,10 +172,43 @@ async def test_a_page_of_metrics_costs_as_much_as_twenty_other_requests(
     async with answering(trio.Event(), page.route("/metrics")) as port:
         begun_s = trio.current_time()
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(get(path) * 3)
-            await stream.send_eof()
+            await stream.send_all(get(path) * 2 + get(path, "Connection: close"))
             assert (await received(stream)).count(b"HTTP/1.1 200") == page.requests == 3
         assert trio.current_time() - begun_s > 0.4
+
+
+async def test_probes_do_not_wait_for_other_requests_of_the_same_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connections, "REQUESTS_PER_S", 20)
+    monkeypatch.setattr(http_connections, "MOST_OF_A_NETWORK", 5)
+    page = Counting()
+    health = Route("/livez", small)
+    async with answering(trio.Event(), page.route("/metrics"), health) as port, AsyncExitStack() as held:
+        for _ in range(8):
+            stream = await held.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+            await stream.send_all(get("/metrics") * 10)
+        with trio.fail_after(PATIENCE_S):
+            while not page.requests:
+                await trio.sleep(0.01)
+        for _ in range(3):
+            with trio.fail_after(1.0):
+                async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                    await stream.send_all(get("/livez", "Connection: close"))
+                    assert (await received(stream)).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_request_whose_sender_left_while_it_waited_is_not_carried_out_and_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connections, "REQUESTS_PER_S", 20)
+    page = Counting()
+    async with answering(trio.Event(), page.route("/metrics")) as port:
+        for _ in range(50):
+            stream = await trio.open_tcp_stream("127.0.0.1", port)
+            await stream.send_all(get("/metrics"))
+            await stream.aclose()
+        with trio.fail_after(5.0):
+            assert (await answer_from(port)).startswith(b"HTTP/1.1 200")
+    assert page.requests <= 3
 
 
 async def test_connections_that_end_while_they_wait_do_not_delay_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
