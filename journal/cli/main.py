@@ -59,7 +59,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; create it if it does not exist."),
     "config": (
         "journal.cli.serve:config",
-        "Print every setting at its default, with comments (`--default`), or check a configuration file (`--check FILE`).",
+        "Print every setting at its default (`--default`), or check a configuration file (`--check FILE`).",
     ),
     "paths": (
         "journal.cli.serve:paths",

@@ -55,7 +55,7 @@ def serve(
 
 
 def config(*, default: Annotated[bool, Parameter(negative="")] = False, check: str | None = None) -> None:
-    """Print every setting at its default, with comments (`--default`), or check a configuration file (`--check FILE`).
+    """Print every setting at its default (`--default`), or check a configuration file (`--check FILE`).
 
     With --check, say instead what is wrong with a file. If nothing is, say who could connect to a server with these
     settings, what they may do, and what goes in clear text.

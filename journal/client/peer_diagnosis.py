@@ -41,7 +41,7 @@ def closed_without_answer(address: Address) -> ConnectionLostError:
     speaks = "no TLS" if address.is_encrypted else "TLS"
     return ConnectionLostError(
         f"{address} closed the connection without an answer: the server is stopping or has too many connections, or "
-        f"uses {speaks}: then write {_TWIN[address.kind]}"
+        f"uses {speaks}: then write {_TWIN[address.kind]}; or another program has this port, such as an MQTT broker"
     )
 
 

@@ -38,6 +38,11 @@ def spoken_in(first: bytes) -> SniffedProtocol:
     return SniffedProtocol.OTHER
 
 
+def is_mqtt(first: bytes) -> bool:
+    """Whether these bytes begin a CONNECT of MQTT, with a name of the protocol that begins with ``MQ``."""
+    return first[:1] == b"\x10" and b"MQ" in first[4:ENOUGH_BYTES]
+
+
 def is_binary(first: bytes) -> bool:
     """Whether these bytes in the clear are no text, so no HTTP: the length of a greeting's frame has zeros in it."""
     return b"\0" in first[:ENOUGH_BYTES]

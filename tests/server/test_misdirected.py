@@ -84,6 +84,25 @@ async def test_a_server_logs_and_counts_it(tmp_path: Path, listener: str, encryp
         assert ("accepts only TLS" if encrypted else "does not use TLS") in entry["reason"]
 
 
+@pytest.mark.parametrize(
+    "connect",
+    [
+        b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00",
+        b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00",
+        b"\x10\x8c\x01\x00\x04MQTT\x04\x02\x00\x3c\x00\x80" + b"x" * 128,
+        b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x3c\x00\x00",
+    ],
+)
+async def test_a_server_names_an_mqtt_client_that_connects_to_it(tmp_path: Path, connect: bytes) -> None:
+    async with server(tmp_path, encrypted=False) as served:
+        with capture_logs() as logs, trio.fail_after(AT_ONCE_S):
+            async with await trio.open_tcp_stream("127.0.0.1", served.ports["tcp"]) as stream:
+                await stream.send_all(connect)
+                while await stream.receive_some(4096):
+                    pass
+        assert ["an MQTT client" in entry["reason"] for entry in logs if entry["log_level"] == "warning"] == [True]
+
+
 async def test_a_client_without_tls_gets_the_error_in_a_frame(tmp_path: Path) -> None:
     async with server(tmp_path, encrypted=True) as served, served.stream() as stream:
         await stream.send_all(HELLO)
