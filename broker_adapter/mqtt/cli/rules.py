@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from broker_adapter.mqtt.config import BrokerConfig
     from broker_adapter.mqtt.rules.rule_set import RuleSet
     from broker_adapter.mqtt.rules.stored import StoredFollower, StoredRules
+
+_NOT_KNOWN: Final = "not known"
 
 
 def rules(
@@ -33,7 +35,7 @@ def rules(
 
     With topics it prints where their messages are stored, who may publish and subscribe, and which bridges take them:
     by the rules of the store; with --config or --set and without --store, by those of the configuration, which needs no
-    store. Permissions are always those of the configuration.
+    store. Permissions are always those of the configuration. Without one they are not known, as each broker has its own.
 
     Args:
         topics: Topics, as clients publish to them; none for the rules of the store.
@@ -55,6 +57,9 @@ def rules(
     else:
         rules = ask(store or wanted.broker.store, _rules_of, STORE_OPTION)
     described = [_describe(wanted, rules, topic, user, client) for topic in plain]
+    if config is None and not settings:
+        # The defaults allow everything, which may be wrong for every broker of the store.
+        described = [{**each, "publish": _NOT_KNOWN, "subscribe": _NOT_KNOWN} for each in described]
     if json:
         for each in described:
             write_json(each)

@@ -175,7 +175,9 @@ def test_without_a_configuration_the_rules_of_the_store_tell_what_becomes_of_a_t
 
     monkeypatch.setattr("broker_adapter.cache_queue.cli.connection.ask", ask)
     assert run(["rules", "meters/1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["bridges"] == ["warehouse"]
+    told = json.loads(capsys.readouterr().out)
+    assert told["bridges"] == ["warehouse"]
+    assert (told["publish"], told["subscribe"]) == ("not known", "not known")
     assert asked == ["journal://127.0.0.1:7420"]
     assert run(["rules", "meters/1", "--set", "access.anonymous=true", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bridges"] == []
