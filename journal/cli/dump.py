@@ -70,8 +70,11 @@ def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], No
     if magic not in kinds and file.endswith(".index"):
         return _dump_index
     if magic not in kinds:
-        known = ", ".join(f"{each!r}" for each in kinds)
-        raise CommandError(f"{file} begins with {magic!r}, which is none of {known}")
+        known = ", ".join(each.decode() for each in kinds)
+        raise CommandError(
+            f"{file} begins with {magic!r}: log, journal and Parquet files begin with {known}, and names of index files end "
+            "in .index"
+        )
     return kinds[magic]
 
 

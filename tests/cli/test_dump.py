@@ -28,7 +28,7 @@ def test_a_directory_is_answered_with_what_to_name(tmp_path: Path, capsys: pytes
         (b"", "is empty"),
         (b"PAR1....", "a sealed segment has at least"),
         (b"PAR1".ljust(100, b"."), "expected magic b'PAR1'"),
-        (b"x", "begins with b'x'"),
+        (b"x", "begins with b'x': log, journal and Parquet files begin with JLOG, JRNL, PAR1"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(

@@ -35,7 +35,7 @@ def rules(
 
     With topics it prints where their messages are stored, who may publish and subscribe, and which bridges take them:
     by the rules of the store; with --config or --set and without --store, by those of the configuration, which needs no
-    store. Permissions are always those of the configuration. Without one they are not known, as each broker has its own.
+    store. Permissions are always those of the configuration. Without one, they are not known.
 
     Args:
         topics: Topics, as clients publish to them; none for the rules of the store.
