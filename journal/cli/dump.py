@@ -72,8 +72,8 @@ def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], No
     if magic not in kinds:
         known = ", ".join(each.decode() for each in kinds)
         raise CommandError(
-            f"{file} begins with {magic!r}: log, journal and Parquet files begin with {known}, and names of index files end "
-            "in .index"
+            f"{file} begins with {magic!r}: log, journal and Parquet files begin with {known}, and names of "
+            "index files end in .index"
         )
     return kinds[magic]
 
