@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests import tiers
@@ -27,6 +28,14 @@ _MOST_WORKERS: Final = 8
 settings.register_profile("full", tiers.FULL)
 settings.register_profile("quick", tiers.QUICK)
 settings.load_profile("full")
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A program that a test runs in this process sets up the log for a stream that is closed after the test."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 class _StandstillWatch(threading.Thread):
