@@ -492,4 +492,7 @@ def _decode(decoders: dict[Op, msgspec.msgpack.Decoder[Any]], direction: str, op
     try:
         return decoder.decode(body if len(body) else _EMPTY_MAP)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise RemoteProtocolError(f"{op.name} {direction}: {fault}") from fault
+        # It is MessagePack with other fields, as a server of another version sends it.
+        is_other_version = direction == "reply" and isinstance(fault, msgspec.ValidationError)
+        cause = "; the server may be of another version" if is_other_version else ""
+        raise RemoteProtocolError(f"{op.name} {direction}: {fault}{cause}") from fault

@@ -63,6 +63,14 @@ def test_garbage_decodes_or_is_a_protocol_error(op: Op, body: bytes) -> None:
             decode(op, body)
 
 
+def test_a_reply_with_other_fields_may_come_from_a_server_of_another_version() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"missing required field.*; the server may be of another version"):
+        decode_reply(Op.DESCRIBE_SHARD, msgspec.msgpack.encode({"other": 1}))
+    with pytest.raises(RemoteProtocolError) as garbage:
+        decode_reply(Op.DESCRIBE_SHARD, b"\xc1")
+    assert "version" not in str(garbage.value)
+
+
 def test_what_messagepack_cannot_carry_is_our_fault() -> None:
     with pytest.raises(LocalProtocolError):
         encode(HelloRequest(1, "\ud800"))
