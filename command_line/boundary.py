@@ -67,6 +67,10 @@ class OutputClosedError(Exception):
     """The reader of our standard output has closed it, as in `journal read ... | head`."""
 
 
+class OutputFailedError(CommandError):
+    """Standard output takes nothing more, because its disk is full for example."""
+
+
 def run_guarded(
     command: Callable[[], int], *, program: str, explain: Explain = lambda _: None, debug: bool = False
 ) -> int:
@@ -117,10 +121,11 @@ def _report(error: BaseException, program: str, explain: Explain) -> int:
     for leaf in leaves:
         if isinstance(leaf, StoppedError):
             return leaf.status
-    if any(isinstance(leaf, OutputClosedError) for leaf in leaves):
-        # Python would try to flush the rest at exit and report an error: discard it.
+    if any(isinstance(leaf, OutputClosedError | OutputFailedError) for leaf in leaves):
+        # Python would try to flush the rest at exit, and report an error with an exit status of its own: discard it.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 1)
+    if any(isinstance(leaf, OutputClosedError) for leaf in leaves):
         return OUTPUT_CLOSED
     # Of errors that happened together, the one that was raised on purpose explains most.
     leaf = min(

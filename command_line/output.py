@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from command_line.boundary import CommandError, OutputClosedError, UsageError
+from command_line.boundary import CommandError, OutputClosedError, OutputFailedError, UsageError
 
 if TYPE_CHECKING:
     import rich.table
@@ -138,7 +138,7 @@ def _told() -> Iterator[None]:
     except BrokenPipeError:
         raise OutputClosedError from None
     except OSError as error:
-        raise CommandError(f"the output cannot be written: {error.strerror or error}") from error
+        raise OutputFailedError(f"the output cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager

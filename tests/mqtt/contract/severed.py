@@ -50,6 +50,11 @@ class SeveredStore:
         return self._store.restores
 
     @property
+    def unreadable_range_count(self) -> int:
+        """The store's own."""
+        return self._store.unreadable_range_count
+
+    @property
     def before_resending(self) -> Any:
         """The store's own: nothing is asked for there before the connection is lost."""
         return self._store.before_resending
