@@ -6,7 +6,7 @@ import base64
 import gzip
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
@@ -138,10 +138,15 @@ class HttpSink(Sink):
         """Send one request and read its response, within the time limit for both."""
         import httpx
 
+        from broker_adapter.sinks.http.request_body import RequestBody
+
         timeout_s = self._settings.timeout_s
         try:
             with trio.fail_after(timeout_s):
-                async with self._client.stream(method, url, headers=headers, content=body or None) as response:
+                request = self._client.build_request(method, url, headers=headers, content=body or None)
+                request.stream = RequestBody(body)
+                response = await self._client.send(request, stream=True)
+                async with aclosing(response):
                     reply = Reply(
                         response.status_code,
                         response.headers.get("Retry-After", ""),

@@ -7,6 +7,7 @@ import gzip
 import json
 import ssl
 import tracemalloc
+import warnings
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -136,6 +137,28 @@ async def test_nothing_stays_of_what_was_sent(service: Service) -> None:
             tracemalloc.stop()
             gc.enable()
     assert held_bytes < 2 * body_bytes
+
+
+async def test_a_service_that_closes_in_the_middle_of_a_request_leaves_nothing_to_the_garbage_collector() -> None:
+    """The body was an async generator, which was abandoned: trio warned of it some time later."""
+
+    async def close_at_once(stream: trio.SocketStream) -> None:
+        await stream.receive_some(1)
+        # What was not read resets the connection, so that the rest of the request cannot be sent.
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, close_at_once, listeners)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            async with sink_of(url=f"http://127.0.0.1:{port}/in") as sink:
+                with pytest.raises(SinkUnavailableError, match="cannot be reached"):
+                    await sink.write(batch_of([{"n": "x" * (8 << 20)}]))
+            gc.collect()
+        nursery.cancel_scope.cancel()
+    assert [str(each.message) for each in warned] == []
 
 
 async def test_rows_that_are_tried_again_are_distinguished(service: Service) -> None:
