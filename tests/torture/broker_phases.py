@@ -26,8 +26,8 @@ A subscriber that takes few messages at a time is behind by itself: see `Subscri
 
 def brokers(directory: Path, rng: random.Random, seconds: float) -> Result:
     """Brokers and the server are killed, connections and whole groups are cut."""
-    kinds = ("brokers killed", "brokers killed", "servers killed", "connections cut", "connections cut", "groups cut")
-    return _round(directory, rng, seconds, kinds)
+    cuts = ("connections cut", "connections cut", "groups cut", "subscribers cut")
+    return _round(directory, rng, seconds, ("brokers killed", "brokers killed", "servers killed", *cuts))
 
 
 def frozen_brokers(directory: Path, rng: random.Random, seconds: float) -> Result:

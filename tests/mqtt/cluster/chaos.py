@@ -33,6 +33,7 @@ EXPIRY_S = 2
 GROUP, GROUP_ONCE = "group", "group-once"
 LATE_INTERVAL_S = (0.1, 0.6)
 MOST_LATE = 30
+QUIET_TOPICS = 10
 HARMFUL = frozenset({"brokers killed", "servers killed", "brokers frozen", "servers frozen", "answers lost"})
 
 MEMORY_RULE = """\
@@ -71,6 +72,7 @@ class Crowd:
         subscription: tuple[str, int] = ("", 0),
         receive_maximum: int = 0,
         sets_dup: bool = True,
+        breaks_after: int | None = None,
     ) -> Client:
         """A client of this run."""
         return Client(
@@ -83,6 +85,7 @@ class Crowd:
             subscription=subscription,
             receive_maximum=receive_maximum,
             sets_dup=sets_dup,
+            breaks_after=breaks_after,
         )
 
     def late_subscriber(self) -> Client:
@@ -93,6 +96,19 @@ class Crowd:
         name, prefix = f"late-{number}", f"{self.run}/{part}"
         self.ledger.subscribe(name, qos, prefix=prefix, takes_few=bool(receive_maximum))
         client = self.client(name, version, name, (f"{prefix}/#", qos), receive_maximum)
+        self.late.append(client)
+        return client
+
+    def quiet_topic(self, number: int) -> str:
+        """One of the topics that are retained once, before everything else: no newer value hides a loss."""
+        return f"{self.run}/retained/quiet/{number}"
+
+    def breaking_subscriber(self) -> Client:
+        """One more client, which loses its connection between SUBACK and the last PUBACK of what is retained."""
+        name, prefix = f"breaking-{len(self.late)}", self.quiet_topic(0).removesuffix("0")
+        self.ledger.subscribe(name, 1, prefix=prefix, takes_few=True)
+        after = self.rng.randrange(QUIET_TOPICS)
+        client = self.client(name, V5, name, (f"{prefix}#", 1), receive_maximum=2, breaks_after=after)
         self.late.append(client)
         return client
 
@@ -156,6 +172,8 @@ class Chaos:
                 nursery.start_soon(client.run)
             for subscriber in crowd.subscribers:
                 await subscriber.is_subscribed.wait()
+            if "subscribers cut" in self.kinds:
+                await self._retain_quietly(crowd.publishers[0])
             async with trio.open_nursery() as publishing:
                 stop = trio.Event()
                 for publisher in crowd.publishers:
@@ -201,6 +219,13 @@ class Chaos:
                 await publisher.publish(Stream(name, topic, rng.choice((1, 2))))
             await trio.sleep(rng.uniform(0, 2 * MESSAGE_INTERVAL_S))
 
+    async def _retain_quietly(self, publisher: Client) -> None:
+        """Publish what no newer value replaces."""
+        for number in range(QUIET_TOPICS):
+            stream = Stream(publisher.client_id, self.crowd.quiet_topic(number), 1)
+            await publisher.publish(stream, is_retained=True)
+        await _wait_until(lambda: publisher.is_idle)
+
     async def _join_late(self, clients: trio.Nursery) -> None:
         while len(self.crowd.late) < MOST_LATE:
             await trio.sleep(self.rng.uniform(*LATE_INTERVAL_S))
@@ -245,6 +270,11 @@ class Chaos:
             if client.client_id.startswith(f"{self.crowd.run}-{group}-") and self.rng.random() < 0.7:
                 await client.cut()
                 await trio.sleep(self.rng.uniform(0, 0.05))
+
+    async def cut_subscriber(self) -> None:
+        """A new subscriber loses its connection while what is retained is on its way to it, and continues."""
+        assert self._clients is not None
+        self._clients.start_soon(self.crowd.breaking_subscriber().run)
 
     async def freeze_broker(self) -> None:
         await self._freeze(self.rng.choice(self.cluster.brokers))
@@ -364,6 +394,7 @@ EVENTS: Mapping[str, Callable[[Chaos], Awaitable[None]]] = {
     "servers killed": Chaos.kill_server,
     "connections cut": Chaos.cut,
     "groups cut": Chaos.cut_members,
+    "subscribers cut": Chaos.cut_subscriber,
     "brokers frozen": Chaos.freeze_broker,
     "servers frozen": Chaos.freeze_server,
     "answers lost": Chaos.lose_answers,

@@ -73,6 +73,7 @@ class Client:
         subscription: Its topic filter and QoS.
         receive_maximum: How much may be under way to it, for MQTT 5; 0 for the standard's 65,535.
         sets_dup: Whether it sets DUP when it sends a publish again, which some clients forget.
+        breaks_after: How many messages it acknowledges on its first connection before it loses that; None for any.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Client:
         subscription: tuple[str, int] = ("", 0),
         receive_maximum: int = 0,
         sets_dup: bool = True,
+        breaks_after: int | None = None,
     ) -> None:
         self.client_id = client_id
         self.connections = 0
@@ -99,6 +101,7 @@ class Client:
         self._subscription = subscription
         self._receive_maximum = receive_maximum
         self._sets_dup = sets_dup
+        self._left_to_take = breaks_after
         self._outgoing: dict[int, Outgoing] = {}
         self._incoming: set[int] = set()
         self._next_id = 1
@@ -242,7 +245,13 @@ class Client:
                 raise BrokenConnectionError(f"not subscribed: {suback}")
             self._ledger.subscribed(self._subscriber)
             self.is_subscribed.set()
+            if self._left_to_take == 0:
+                self._break()
         return rest
+
+    def _break(self) -> None:
+        self._left_to_take = None
+        raise BrokenConnectionError("as it was asked to")
 
     async def _answer(self, stream: trio.SocketStream, reader: Reader, request: bytes) -> list[Packet]:
         found: list[Packet] = []
@@ -265,6 +274,10 @@ class Client:
         answers = b"".join(self._handlers[packet.kind](packet) for packet in received if packet.kind in self._handlers)
         if answers:
             await self._send(answers)
+        if self._left_to_take is not None and self.is_subscribed.is_set():
+            self._left_to_take -= sum(packet.kind == packets.PUBLISH for packet in received)
+            if self._left_to_take <= 0:
+                self._break()
 
     async def _send(self, data: bytes) -> None:
         async with self._sending:

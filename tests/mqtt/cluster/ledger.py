@@ -73,6 +73,11 @@ class Sent:
     withdrawn: set[int] = attrs.Factory(set)
 
     @property
+    def kind(self) -> str:
+        """What its messages are, for reports."""
+        return "delayed message" if self.is_delayed else "retained message" if self.is_retained else "message"
+
+    @property
     def owed(self) -> set[int]:
         """Acknowledged numbers that any reader gets."""
         return set() if self.may_be_lost or self.expiry_s else self.acknowledged.keys() - self.excused
@@ -146,6 +151,10 @@ class Subscriber:
             # What it was given as retained came from one moment; all that was stored later is owed.
             first = min(first, *numbers)
         return sorted(number for number in sent.owed - set(numbers) if number >= first)
+
+    def waits_for_retained(self, stream: Stream) -> bool:
+        """Whether its SUBSCRIBE was acknowledged and nothing came yet of a topic that retained a message then."""
+        return self.is_subscribed and stream in self.retained_at_least and stream not in self.received
 
 
 @attrs.define
@@ -301,9 +310,9 @@ class Ledger:
         return sum(sent.count - len(sent.acknowledged) for sent in self.streams.values() if not sent.is_will)
 
     def missing(self) -> int:
-        """Acknowledged messages that have not come, over all subscribers."""
+        """Acknowledged messages that have not come, over all subscribers; with those that are retained for them."""
         return sum(
-            len(subscriber.missing(stream, sent))
+            len(subscriber.missing(stream, sent)) or subscriber.waits_for_retained(stream)
             for subscriber in self.subscribers.values()
             for stream, sent in self.streams.items()
         )
@@ -333,7 +342,8 @@ class Ledger:
         Only where no broker died: what one has delivered since its last stored position comes again from another.
         """
         return [
-            f"{name}, {stream}: {number} came {count} times, it was sent {self.streams[stream].writes[number]} times"
+            f"{name}, {stream}: {self.streams[stream].kind} {number} came {count} times, "
+            f"it was sent {self.streams[stream].writes[number]} times"
             for name, subscriber in self.subscribers.items()
             for (_, stream, number), count in sorted(subscriber.firsts.items())
             if not subscriber.is_group and stream in self.streams and count > self.streams[stream].writes[number]

@@ -12,7 +12,7 @@ from tests.mqtt.cluster.chaos import Chaos, make_crowd, read_retained
 from tests.mqtt.cluster.processes import STAND_IN, running_cluster
 
 PUBLISHERS = 6
-KINDS = ("brokers killed", "brokers killed", "servers killed", "connections cut", "groups cut")
+KINDS = ("brokers killed", "brokers killed", "servers killed", "connections cut", "groups cut", "subscribers cut")
 LEAST = {"brokers killed": 2, "servers killed": 1}
 
 

@@ -413,6 +413,18 @@ def test_retained_messages_that_die_with_the_connection_of_a_subscriber_are_name
     assert any("2 was retained when it subscribed" in problem for problem in late.ledger.problems())
 
 
+def test_what_is_retained_for_an_acknowledged_subscription_is_missing_until_something_of_the_topic_comes() -> None:
+    ledger = Ledger()
+    number = ledger.send(AT_LEAST_ONCE, is_retained=True)
+    ledger.acknowledge(AT_LEAST_ONCE, number)
+    ledger.subscribe("s", 1)
+    ledger.subscribed("s")
+    assert ledger.missing() == 1
+    assert "0 was retained when it subscribed" in ledger.problems()[0]
+    ledger.receive("s", AT_LEAST_ONCE, number)
+    assert (ledger.missing(), ledger.problems()) == (0, [])
+
+
 def test_a_delayed_message_that_is_published_twice_is_named() -> None:
     ledger = Ledger()
     ledger.subscribe("s", 1)
@@ -420,7 +432,7 @@ def test_a_delayed_message_that_is_published_twice_is_named() -> None:
     ledger.write(AT_LEAST_ONCE, number)
     for _ in range(2):
         ledger.receive("s", AT_LEAST_ONCE, number, connection="c/1", dup=False)
-    assert "came 2 times" in ledger.repetitions()[0]
+    assert "delayed message 0 came 2 times" in ledger.repetitions()[0]
 
 
 def test_a_share_of_a_group_that_is_frozen_with_its_broker_is_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import attrs
@@ -11,9 +12,12 @@ import pytest
 import trio
 
 from tests.mqtt.cluster.chaos import Chaos, make_crowd
-from tests.mqtt.cluster.processes import NEEDS_CLUSTER, running_cluster
+from tests.mqtt.cluster.processes import BROKER, NEEDS_CLUSTER, running_cluster
+from tests.mqtt.cluster.relay import Relay
 from tests.mqtt.cluster.sabotaged_broker import SABOTAGES
+from tests.ports import free_port
 
+BROKERS = 3
 PUBLISHERS = 6
 SECONDS = 10.0
 MOST_ROUNDS = 5
@@ -28,6 +32,7 @@ class Defect:
 
 
 CUTS = ("connections cut", "connections cut", "groups cut")
+LOST = ("answers lost",)
 
 DEFECTS = {
     "miss-retained": Defect(CUTS, "was retained when it subscribed"),
@@ -35,17 +40,29 @@ DEFECTS = {
     "claim-nothing": Defect(("groups cut",), "came more than once"),
     "stop-at-foreign": Defect(("foreign records",), "acknowledged messages did not come"),
     "believe-dup": Defect(("connections cut",), "came more than once"),
+    "forget-retained": Defect(("subscribers cut",), "was retained when it subscribed"),
+    "delay-twice": Defect(LOST, "delayed message"),
 }
 
 
-def problems_of(directory: Path, defect: str, seed: int) -> list[str]:
-    """What the ledger says after one round with brokers that have the defect."""
+def problems_of(directory: Path, kinds: Sequence[str], seed: int, program: Sequence[str] = BROKER) -> list[str]:
+    """What the ledger says after one round in which no process dies."""
     rng = random.Random(seed)
-    kinds = DEFECTS[defect].kinds
-    with running_cluster(directory, program=("tests.mqtt.cluster.sabotaged_broker", defect)) as cluster:
+    store_port = free_port()
+    with ExitStack() as stack:
+        relays = [stack.enter_context(Relay(store_port).running()) for _ in range(BROKERS if kinds == LOST else 0)]
+        cluster = stack.enter_context(
+            running_cluster(
+                directory,
+                brokers=BROKERS,
+                store_port=store_port,
+                by_way_of=[relay.port for relay in relays],
+                program=program,
+            )
+        )
         crowd = make_crowd(cluster.mqtt_ports, rng, f"sabotage-{seed}", publishers=PUBLISHERS)
-        trio.run(Chaos(cluster, crowd, rng, kinds).run, SECONDS)
-    return crowd.ledger.problems()
+        trio.run(Chaos(cluster, crowd, rng, kinds, relays).run, SECONDS)
+    return crowd.ledger.problems() + crowd.ledger.repetitions()
 
 
 def test_each_defect_has_its_sign() -> None:
@@ -60,7 +77,18 @@ def test_a_defect_that_is_put_back_is_named(defect: str, tmp_path: Path) -> None
     found: list[str] = []
     for seed in range(MOST_ROUNDS):
         (directory := tmp_path / str(seed)).mkdir()
-        found = problems_of(directory, defect, seed)
+        program = ("tests.mqtt.cluster.sabotaged_broker", defect)
+        found = problems_of(directory, DEFECTS[defect].kinds, seed, program)
         if any(DEFECTS[defect].sign in problem for problem in found):
             return
     pytest.fail(f"after {MOST_ROUNDS} rounds the ledger says {found}")
+
+
+@NEEDS_CLUSTER
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("kinds", dict.fromkeys(tuple(each.kinds) for each in DEFECTS.values()), ids="-".join)
+def test_nothing_is_named_without_a_defect(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    for seed in range(MOST_ROUNDS):
+        (directory := tmp_path / str(seed)).mkdir()
+        assert problems_of(directory, kinds, seed) == []
