@@ -70,6 +70,9 @@ class MemoryStore:
     def catch_up(self) -> None:
         self._require_open()
 
+    def check_directory(self) -> None:
+        """Do nothing: it has none."""
+
     def flush(self) -> None:
         self._require_open()
 

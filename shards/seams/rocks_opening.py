@@ -32,20 +32,31 @@ def refuse_lost_directory(path: str) -> None:
         )
 
 
-def raise_opening_error(path: str, error: Exception) -> NoReturn:
+def raise_in_use(path: str, error: Exception) -> NoReturn:
+    """Refuse a store that is open already.
+
+    Raises:
+        DataDirectoryError: It names the process.
+    """
+    raise DataDirectoryError(
+        f"the store in {path} is in use by {_lock_holder(path)}; stop that process or choose another directory"
+    ) from error
+
+
+def raise_opening_error(path: str, error: Exception, text: str) -> NoReturn:
     """Turn what RocksDB or the system said when a store was opened into an error of ours.
+
+    Args:
+        text: What it said.
 
     Raises:
         DataDirectoryError: Another process has it, or the system refuses it.
         CorruptionError: A part of it is missing or damaged.
         StorageFailedError: It cannot be opened for another reason.
     """
-    text = str(error)
     lowered = text.lower()
     if "lock" in lowered and ("hold by" in lowered or "temporarily unavailable" in lowered):
-        raise DataDirectoryError(
-            f"the store in {path} is in use by {_lock_holder(path)}; stop that process or choose another directory"
-        ) from error
+        raise_in_use(path, error)
     if "corrupt" in lowered or "no such file" in lowered:
         raise CorruptionError(path, 0, f"RocksDB reports: {text.rstrip('. ')}. {_PUT_BACK}") from error
     if isinstance(error, OSError) or _number_in(lowered):

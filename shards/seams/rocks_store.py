@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -32,7 +31,8 @@ from rocksdict import (
 
 from shards.errors import CorruptionError, DiskFullError, StorageFailedError
 from shards.seams.file_system import OsFileSystem, make_durable_directory
-from shards.seams.rocks_opening import raise_opening_error, refuse_lost_directory
+from shards.seams.held_directory import HeldDirectory
+from shards.seams.rocks_opening import raise_in_use, raise_opening_error, refuse_lost_directory
 from shards.seams.rocks_scan import RocksScan
 from shards.seams.store import Family, Mutations
 from shards.seams.write_queue import Batch, WriteQueue
@@ -97,12 +97,18 @@ class RocksStore:
         self._flushing = threading.Lock()
         self._failure: str | None = None
         refuse_lost_directory(path)
+        directory = _held(path)
         try:
-            make_durable_directory(OsFileSystem(), path)
-            self._db: Rdict | None = Rdict(path, _options(write_buffer_bytes, cache_bytes, open_files))
+            # RocksDB writes tables when it likes: all of them belong into the directory that was opened.
+            self._db: Rdict | None = Rdict(
+                directory.lasting_path, _options(write_buffer_bytes, cache_bytes, open_files)
+            )
         except Exception as error:
-            raise_opening_error(path, error)
-        self._identity = _identity(path)
+            directory.release()
+            raise_opening_error(path, error, directory.with_path(str(error)))
+        # Behind the database: when a store is dropped, its attributes are freed in their order, and RocksDB needs the
+        # directory until the end.
+        self._directory = directory
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         db = self._open_db()
@@ -219,7 +225,7 @@ class RocksStore:
     def flush(self) -> None:
         with self._flushing:
             db = self._writable_db()
-            self._require_directory()
+            self.check_directory()
             self._look_for_space(db)
             self._catch_up(db, self._queue.taken)
             try:
@@ -230,14 +236,12 @@ class RocksStore:
                     raise self._disk_full() from error
                 self._raise(error)
 
-    def _require_directory(self) -> None:
-        """Flush nothing into a directory that took the place of the one that was opened.
+    def check_directory(self) -> None:
+        """Take nothing more when the path means another directory than the one that was opened.
 
-        RocksDB creates tables by their path, and records them in a file that it holds open: in a directory that was
-        unmounted or moved since. Put back, that directory would lack the tables, and a checkpoint would have recycled
-        the journal.
+        Nothing is lost: RocksDB writes into the directory that was opened. But the next start would open the other one.
         """
-        if _identity(self._path) != self._identity:
+        if not self._directory.is_in_place:
             self._failure = (
                 f"{self._path} is missing, or is another directory than the one that was opened: it was unmounted, "
                 f"moved or replaced. Mount it or put it back, and start again; nothing more is written until then"
@@ -252,7 +256,8 @@ class RocksStore:
                 # exists, so it is not assigned to a name.
                 Checkpoint(db).create_checkpoint(path)
             except Exception as error:
-                raise StorageFailedError(f"the store in {self._path} cannot be copied to {path}: {error}") from error
+                text = self._directory.with_path(str(error))
+                raise StorageFailedError(f"the store in {self._path} cannot be copied to {path}: {text}") from error
 
     def compact(self) -> None:
         """Rewrite all tables as one sorted run, without deleted and replaced entries; blocks until it is done.
@@ -268,15 +273,17 @@ class RocksStore:
         # A flush in another thread uses the database; closing it in the meantime would make the flush fail.
         with self._flushing:
             db, self._db = self._db, None
-            if db is not None and _identity(self._path) != self._identity:
-                # See `_require_directory`. RocksDB flushes when it is closed or freed. One more reference keeps it from
-                # being freed, as after a kill.
+            if db is None:
+                return
+            # RocksDB flushes once more, and reports a failure. That does not matter: what `flush` did not make durable
+            # was not promised. The lock is released when the object is freed.
+            if self._directory.lasting_path == self._path and not self._directory.is_in_place:
+                # It would flush into another directory. One more reference keeps it from being freed, as after a kill.
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
-            elif db is not None:
-                # RocksDB flushes once more, and reports a failure. That does not matter: what `flush` did not make
-                # durable was not promised. The lock is released when the object is freed.
-                with contextlib.suppress(Exception):
-                    db.close()
+                return
+            with contextlib.suppress(Exception):
+                db.close()
+            self._directory.release()
 
     def _open_db(self) -> Rdict:
         if self._db is None:
@@ -291,20 +298,22 @@ class RocksStore:
 
     def _raise(self, error: Exception) -> NoReturn:
         """Convert an exception of rocksdict (a plain `Exception` with RocksDB's text) to an error of this package."""
-        text = str(error)
+        text = self._directory.with_path(str(error))
         if text.startswith("Corruption"):
             raise CorruptionError(self._path, 0, f"RocksDB reports: {text}") from error
         self._failure = f"the store in {self._path} failed: {text}; nothing more is written until it is opened again"
         raise StorageFailedError(self._failure) from error
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """Which directory there is at a path, by file system and inode; None for none."""
+def _held(path: str) -> HeldDirectory:
+    """Create the directory of a store if it does not exist, and hold it."""
     try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
+        make_durable_directory(OsFileSystem(), path)
+        return HeldDirectory(path)
+    except BlockingIOError as error:
+        raise_in_use(path, error)
+    except OSError as error:
+        raise_opening_error(path, error, str(error))
 
 
 def _prefixed(mutations: Mutations) -> Batch:

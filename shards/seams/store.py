@@ -136,6 +136,14 @@ class OrderedStore(Protocol):
         """
         ...
 
+    def check_directory(self) -> None:
+        """Check that the directory of the store is where it was when it was opened.
+
+        Raises:
+            StorageFailedError: It was unmounted, moved or replaced. The store takes nothing more; nothing is lost.
+        """
+        ...
+
     def flush(self) -> None:
         """Return when everything that was written before the call is durable.
 

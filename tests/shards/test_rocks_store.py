@@ -15,7 +15,7 @@ import pytest
 from rocksdict import Options
 
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
-from shards.seams import rocks_scan, rocks_store
+from shards.seams import held_directory, rocks_scan, rocks_store
 from shards.seams.rocks_store import FAMILY_PREFIXES, RocksStore
 from shards.seams.store import Family, Mutations
 from tests.faults.disks import MIB, ext4, fill
@@ -126,6 +126,62 @@ def test_a_store_held_by_another_process_is_refused_with_its_pid(tmp_path: Path)
         with pytest.raises(DataDirectoryError, match=f"in use by the process with pid {workload.pid}; stop"):
             RocksStore(str(path))
         workload.kill()
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_tables_were_divided_between_a_directory_that_was_moved_and_the_one_in_its_place(
+    tmp_path: Path, *, is_replaced: bool
+) -> None:
+    """RocksDB writes and merges tables by itself. In the other directory they were missing when it was put back."""
+    path, aside = tmp_path / "store", tmp_path / "aside"
+    store = RocksStore(str(path), write_buffer_bytes=64 << 10)
+    path.rename(aside)
+    if is_replaced:
+        path.mkdir()
+    filled_up(store, range(200), bytes(10_000))
+    store.catch_up()
+    store._open_db().compact_range(None, None)
+    with pytest.raises(
+        StorageFailedError, match=f"{path} is missing, or is another directory .*Mount it or put it back"
+    ):
+        store.check_directory()
+    with pytest.raises(StorageFailedError, match="is missing, or is another directory"):
+        filled_up(store, range(1), b"")
+    store.close()
+    if is_replaced:
+        path.rmdir()
+    aside.rename(path)
+    store = RocksStore(str(path))
+    assert [key for key, _ in store.scan(Family.STATE)] == [b"%06d" % number for number in range(200)]
+    store.check_directory()
+    store.close()
+
+
+def test_without_paths_of_descriptors_closing_does_not_flush_into_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_directory, "_DESCRIPTORS", str(tmp_path / "missing"))
+    path, aside = tmp_path / "store", tmp_path / "aside"
+    store = RocksStore(str(path))
+    filled_up(store, range(2), b"value")
+    path.rename(aside)
+    path.mkdir()
+    with pytest.raises(StorageFailedError, match=f"{path} is missing, or is another directory"):
+        store.flush()
+    store.close()
+    assert list(path.iterdir()) == []
+
+
+def test_errors_name_the_path_of_a_store_and_not_that_of_its_descriptor(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = filled(path)
+    for table in path.glob("*.sst"):
+        flip(table, table.stat().st_size // 2)
+    with pytest.raises(CorruptionError) as caught:
+        list(store.scan(Family.STATE))
+    assert f"{path}/" in str(caught.value)
+    assert "/proc/" not in str(caught.value)
+    store.close()
 
 
 def test_a_directory_that_cannot_be_written_is_refused() -> None:

@@ -282,7 +282,12 @@ class Checkpointer:
                 self._disk_space.refuse_for(error)
 
     def look_at_disk(self) -> None:
-        """Refuse appends before a disk is completely full, and accept them again when there is space."""
+        """Refuse appends before a disk is completely full, and accept them again when there is space.
+
+        Raises:
+            StorageFailedError: The directory of the views is not the one that was opened.
+        """
+        self._views.store.check_directory()
         self._disk_space.look(self._retries.disk_full)
 
     # Flushing and checkpoints
