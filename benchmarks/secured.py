@@ -93,9 +93,11 @@ def _rule(user: str, topics: str) -> str:
 
 
 def _quota(user: str, topics: str) -> str:
+    # The memory of all principals together has a setting of its own.
+    memory = "" if user == "*" else 'memory_bytes = "1 TiB"\n'
     return (
         f'[[quotas]]\nprincipal = "{user}"\ntopics = ["{topics}"]\nconnections = 1000\nrequests_per_s = 100_000_000\n'
-        'bytes_per_s = "100 GiB"\nstored_bytes = "1 TiB"\nshards = 100_000\nmemory_bytes = "1 TiB"\n'
+        f'bytes_per_s = "100 GiB"\nstored_bytes = "1 TiB"\nshards = 100_000\n{memory}'
     )
 
 
