@@ -44,7 +44,7 @@ def write_lines(lines: Iterable[bytes], *, raw: bool = False) -> None:
 def harmless(text: str) -> str:
     """Text for a terminal: control characters, except newlines and tabs, as escape sequences of Python.
 
-    They could change what the terminal shows, its title or its clipboard, and they come from whoever may append.
+    They could change what the terminal shows, its title or clipboard, and any client that may append can send them.
     """
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 

@@ -181,7 +181,7 @@ class _Connection(TCPServer):
         raw = self._raw
         # A request that waits has cost nothing yet, so its connection may make room for another one.
         raw.is_idle = True
-        # Health has a line of its own: whoever else uses up the rate of an address, probes from there are answered.
+        # Health has a queue of its own: probes from an address are answered also when its rate is used up.
         line = f"{raw.network} health" if path in _HEALTH else raw.network
         if not await self._networks.turn(line, _COSTS.get(path, 1), raw.has_left):
             self._life.cancel()

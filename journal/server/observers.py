@@ -34,7 +34,7 @@ class Observers:
         """The error for the sender of a request that may not see them; None if it may."""
         try:
             if "authorization" not in request.headers:
-                # The browser of somebody who can reach this server adds no credentials to a page's requests.
+                # A browser on a machine that can reach this server adds no credentials to the requests of a page.
                 check_page(request, self._origins)
             require((await identity_of(request, self._admission)).principal, Operation.SEE_METRICS)
         except StorageError as error:

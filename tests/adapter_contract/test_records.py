@@ -100,7 +100,7 @@ async def test_a_read_returns_about_as_many_bytes_as_asked_but_at_least_a_batch(
 
 
 async def test_readers_that_take_turns_in_a_shard_each_get_every_record(adapter: StorageAdapter) -> None:
-    """Where one reader stopped is remembered for the next read of the shard, whoever makes it."""
+    """The position after a read is remembered for the next read of the shard, also by another reader."""
     await adapter.create_shard("s")
     values = [b"%d" % number for number in range(60)]
     for begin in range(0, len(values), 3):

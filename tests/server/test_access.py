@@ -249,7 +249,7 @@ async def test_a_role_gives_its_rules_to_each_of_its_principals(tmp_path: Path) 
             await bob.open("closed", None)
             with pytest.raises(NotAuthorizedError):
                 await bob.open("of/bob/x")
-        # A role of which somebody is taken out holds for him no more.
+        # The rules of a role end for a user who is removed from it.
         fewer = (RoleTable("readers", ("anna",)), roles[1])
         async with served.client(user="bob", password=PASSWORD) as bob:
             take_over(served, small_config(**people, access__roles=fewer, access__rules=rules))

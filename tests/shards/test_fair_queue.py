@@ -125,7 +125,7 @@ class Feed(RuleBasedStateMachine):
             if due:
                 assert position is not None
                 assert position.offset is not None
-                assert position.offset > due[-1], f"lsn {reached} is told, but shard {number} is at {position.offset}"
+                assert position.offset > due[-1], f"lsn {reached} reported, but shard {number} is at {position.offset}"
 
     @invariant()
     def the_end_is_the_end(self) -> None:
