@@ -1,6 +1,7 @@
 """The storage adapter: the one interface through which a broker stores and reads, whatever engine is behind it.
 
-This module has the interface and its guarantees. The types of its arguments and results are in `results`,
+The interface has three parts, with their guarantees: records, subscriptions and producers are here, shards in
+`shard_admin`, cursors, state and transactions in `state_store`. The types of arguments and results are in `results`,
 `subscription`, `feed` and `changes`. Engines are in `broker_adapter.engines`; they all pass the contract suite in
 ``tests/adapter_contract``. Errors are those of `broker_adapter.errors`, on every engine.
 """
@@ -15,29 +16,19 @@ from typing import Self
 
 import trio
 
-from broker_adapter.changes import Changes, Committed
 from broker_adapter.feed import Feed
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.shard_admin import ShardAdmin
+from broker_adapter.state_store import StateStore
 from broker_adapter.subscription import Delivery, Subscription
 from shards.errors import StorageFailedError
 from shards.format.record import Record, StoredRecord
 from shards.history import HistoryGap
-from shards.model import (
-    AckLevel,
-    Appended,
-    Cursor,
-    Mode,
-    ProducerIdentity,
-    Retention,
-    ShardConfig,
-    ShardInfo,
-    StateValue,
-)
+from shards.model import AckLevel, Appended, ProducerIdentity
 from shards.position import Start
 
 LATEST = Start.latest()
-DEFAULT_CONFIG = ShardConfig()
 
 DEFAULT_READ_BYTES = 1 << 20
 """Default for the maximum of batch bytes that a read returns; at least one whole batch is always returned."""
@@ -46,85 +37,12 @@ DEFAULT_CREDIT_BYTES = 1 << 20
 """Default for the maximum of batch bytes that a subscription buffers for its consumer."""
 
 
-class StorageAdapter(abc.ABC):
+class StorageAdapter(ShardAdmin, StateStore):
     """Shards, cursors, state and producers of one store.
 
     Use it as ``async with open_adapter(url) as adapter``. All methods may be called from any number of trio tasks at
     once. A shard's name is like a topic, without ``+`` and ``#``; a *target* with one of them is a filter.
     """
-
-    # Shards
-
-    @abc.abstractmethod
-    async def create_shard(
-        self, name: str, config: ShardConfig = DEFAULT_CONFIG, *, exist_ok: bool = False
-    ) -> ShardInfo:
-        """Create an empty shard.
-
-        Must not return until the shard would survive a crash of the node (on engines that store on disk).
-
-        Raises:
-            ShardExistsError: It exists and ``exist_ok`` is false; with ``exist_ok`` the existing shard is returned
-                unchanged.
-            InvalidNameError: The name breaks the naming rules.
-        """
-
-    @abc.abstractmethod
-    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
-        """All shards whose name matches the topic filter, sorted by name.
-
-        A filter that begins with a wildcard leaves out names that begin with ``$``.
-        """
-
-    @abc.abstractmethod
-    async def describe_shard(self, name: str) -> ShardInfo:
-        """One shard with its segments. Raises `ShardNotFoundError`."""
-
-    @abc.abstractmethod
-    async def delete_shard(self, name: str) -> None:
-        """Delete a shard with its records and cursors.
-
-        Must not return until the shard would stay deleted after a crash. A shard created later under the same name
-        starts at offset 0 and has another ``shard_id``.
-        """
-
-    @abc.abstractmethod
-    async def set_mode(self, name: str, mode: Mode) -> ShardInfo:
-        """Set the mode (memory or file) of the records appended from now on; offsets and order are unbroken.
-
-        Writers and readers continue meanwhile. Must not return until the new mode would survive a crash.
-        """
-
-    @abc.abstractmethod
-    async def configure_shard(
-        self, name: str, *, retention: Retention | None = None, segment_bytes: int | None = None
-    ) -> ShardInfo:
-        """Change settings of a shard; None leaves one as it is. Must not return until they would survive a crash."""
-
-    @abc.abstractmethod
-    async def roll(self, name: str) -> ShardInfo:
-        """Close the active segment, so that the next append opens a new one. Must not return until that is durable."""
-
-    @abc.abstractmethod
-    async def convert(self, name: str) -> ShardInfo:
-        """Roll, and return when all closed file segments of the shard are Parquet files, which may take minutes.
-
-        Engines that do not convert (``memory``, and ``embedded`` unless its configuration switches it on) only roll.
-
-        Raises:
-            ConversionFailedError: A segment could not be converted this time. It stays as it was, and nothing is lost.
-            InvalidRequestError: The journal service is configured not to convert segments.
-        """
-
-    @abc.abstractmethod
-    async def trim(self, name: str, before_offset: int) -> ShardInfo:
-        """Drop all records below an offset.
-
-        Must not return until the dropped records would stay gone after a crash.
-
-        Raises:
-            OffsetOutOfRangeError: ``before_offset`` is past the shard's end. One below its start does nothing.
-        """
 
     # Records
 
@@ -331,93 +249,6 @@ class StorageAdapter(abc.ABC):
         Raises:
             InvalidNameError: The filter is not valid.
             InvalidRequestError: An lsn is negative.
-        """
-
-    # Cursors
-
-    @abc.abstractmethod
-    async def get_cursor(self, shard: str, name: str) -> Cursor | None:
-        """A cursor of a shard, or None."""
-
-    @abc.abstractmethod
-    async def list_cursors(self, shard: str) -> list[Cursor]:
-        """All cursors of a shard, sorted by name."""
-
-    @abc.abstractmethod
-    async def commit_cursor(self, shard: str, name: str, offset: int, *, expected_version: int | None = None) -> Cursor:
-        """Set a cursor. Must not return until it would survive a crash (on engines that store on disk).
-
-        Args:
-            shard: Name of an existing shard.
-            name: Name of the cursor.
-            offset: From 0 to the shard's end.
-            expected_version: Set it only if it has this version now; 0: only if it does not exist.
-
-        Raises:
-            VersionConflictError: It has another version.
-            OffsetOutOfRangeError: The offset is past the shard's end.
-        """
-
-    @abc.abstractmethod
-    async def delete_cursor(self, shard: str, name: str, *, expected_version: int | None = None) -> None:
-        """Delete a cursor; deleting one that does not exist does nothing. Durable like `commit_cursor`."""
-
-    # State
-
-    @abc.abstractmethod
-    async def get_state(self, key: bytes) -> StateValue | None:
-        """The value of a key, or None when there is none or it has expired."""
-
-    @abc.abstractmethod
-    async def put_state(
-        self, key: bytes, value: bytes, *, expected_version: int | None = None, expires_at_us: int = 0
-    ) -> StateValue:
-        """Set a key. Must not return until it would survive a crash (on engines that store on disk).
-
-        Args:
-            key: At least one byte.
-            value: Any bytes.
-            expected_version: Set it only if it has this version now; 0: only if it does not exist (or has expired).
-            expires_at_us: Time at which it expires, in microseconds since the epoch; 0 means never.
-
-        Raises:
-            VersionConflictError: It has another version.
-        """
-
-    @abc.abstractmethod
-    async def delete_state(self, key: bytes, *, expected_version: int | None = None) -> None:
-        """Delete a key; deleting one that does not exist does nothing. Durable like `put_state`."""
-
-    @abc.abstractmethod
-    def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncGenerator[StateValue, None]:
-        """All values whose key begins with ``prefix``, in key order; read in several steps, not as one snapshot.
-
-        With ``after``, only those whose key sorts after it. Close it (`contextlib.aclosing`) where the loop may be left
-        early, which includes an error.
-        """
-
-    # Several changes in one step
-
-    @abc.abstractmethod
-    async def commit(self, changes: Changes) -> Committed:
-        """Append records and change state in one transaction: all of it or, after any refusal or crash, nothing.
-
-        Must not return until all of it would survive a crash (records of memory-mode shards are lost with the node, as
-        always). Readers see all of it or nothing. Of several commits that expect the same version of a key one
-        succeeds. Appends that were acknowledged before the commit are stored before it; the order with appends that
-        still wait is not defined.
-
-        Args:
-            changes: A key may occur in it once. An append is acknowledged at the level of its shard's mode.
-
-        Raises:
-            InvalidRequestError: There is nothing to do, or a key occurs twice.
-            VersionConflictError: A key has another version than expected.
-            CursorConflictError: A cursor is past its ``max_offset``.
-            ShardNotFoundError: There is no such shard.
-            LimitExceededError: It is too large for one commit.
-            ConnectionLostError: The connection to the store was lost, and it is unknown whether the commit was made.
-                The versions of the keys show it.
         """
 
     # Other clients of the store

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import trio
 
-from broker_adapter.adapter import DEFAULT_CONFIG, DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
+from broker_adapter.adapter import DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import AppendWindow, LocalAppend, encoded
 from broker_adapter.engines.open_calls import OpenCalls
@@ -24,6 +24,7 @@ from broker_adapter.engines.selection import newest_with_key, read_from, read_wo
 from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.shard_admin import DEFAULT_CONFIG
 from broker_adapter.subscription import Subscription
 from journal.engine import Engine, open_engine, open_memory_engine
 from journal.engine.time_slice import TimeSlice

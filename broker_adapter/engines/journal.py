@@ -13,7 +13,7 @@ from typing import Literal
 
 import trio
 
-from broker_adapter.adapter import DEFAULT_CONFIG, DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
+from broker_adapter.adapter import DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import encoded
 from broker_adapter.engines.open_calls import OpenCalls
@@ -22,6 +22,7 @@ from broker_adapter.engines.selection import newest_with_key, read_from, read_wo
 from broker_adapter.feed import Feed, check_follow
 from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
+from broker_adapter.shard_admin import DEFAULT_CONFIG
 from broker_adapter.subscription import Subscription
 from journal.client import Client, open_client, unique_name
 from journal.client import Reconnection as ClientReconnection

@@ -1,7 +1,8 @@
 """The appends of one client: queued, sent, repeated, acknowledged. No sockets, encoding or reconnecting here.
 
 `journal.client.producer_window`, one for each shard, decides what is sent again with which sequence. This module has
-the parts around it: the queue before each window, shard handles, back-off, and the bound on unacknowledged bytes.
+the parts around it: the queue before each window, their order, and the bound on unacknowledged bytes. The producer is
+registered by `journal.client.producer_registration`, shards are opened by `journal.client.shard_handles`.
 Everything runs on the event loop without an ``await``, called by the connection's reader and writer.
 """
 
@@ -16,12 +17,13 @@ import trio
 from journal.client.append_future import NOT_JOINED, AppendFuture
 from journal.client.batching import ENCODING_FAULTS, AppendQueue, BatchEncoder
 from journal.client.connection import Connection
+from journal.client.producer_registration import ProducerRegistration
 from journal.client.producer_window import Action, Entry, ProducerWindow
 from journal.client.shard_appends import ShardAppends
-from journal.protocol import Op, RemoteProtocolError, decode_reply, encode
-from journal.protocol.errors import ConnectionLostError, is_retriable
+from journal.client.shard_handles import ShardHandles
+from journal.protocol import Op
+from journal.protocol.errors import ConnectionLostError
 from journal.protocol.frames import APPEND_HEAD
-from journal.protocol.messages import OpenShardRequest, ProducerOpenRequest
 from shards.back_off import BackOff
 from shards.errors import OverloadedError, ShardNotFoundError, StorageError, UnknownProducerError, afresh
 from shards.model import Appended, ProducerIdentity
@@ -55,7 +57,7 @@ class Appends:
     """All unacknowledged appends of a client, over any number of shards and across connections.
 
     Args:
-        producer_name: Registered with the first append; opening the same name elsewhere fences this client.
+        producer_name: Registered before the first append is sent; opening the same name elsewhere fences this client.
         after: Calls a function after a number of seconds, unless the client is closed first.
         encoder: Encodes batches.
         backoff: Delays before the next attempt after a temporary refusal.
@@ -73,14 +75,17 @@ class Appends:
     ) -> None:
         self.identity: ProducerIdentity | None = None
         self.unacknowledged_bytes = 0
-        self._producer_name = producer_name
-        self._after = after
         self._encoder = encoder
         self._window_bytes = limits.window_bytes
         self._max_batch_bytes = limits.max_batch_bytes
         self._max_batch_records = limits.max_batch_records
         self._max_in_flight = limits.max_in_flight
-        self._backoff = backoff
+        self._registration = ProducerRegistration(
+            producer_name, after=after, backoff=backoff, on_registered=self._registered, on_refused=self.stop
+        )
+        self._handles = ShardHandles(
+            after=after, backoff=backoff, on_ready=self._make_ready, on_refused=self._fail_shard
+        )
         self._shards: dict[str, ShardAppends] = {}
         self._ready: deque[ShardAppends] = deque()
         # Shards with an append whose caller waits.
@@ -88,9 +93,6 @@ class Appends:
         self._in_flight: dict[int, Entry] = {}
         self._most_in_flight = 0
         self._connection: Connection | None = None
-        self._is_registering = False
-        self._register_attempts = 0
-        self._register_refusal: StorageError | None = None
         self._room: trio.Event | None = None
         self._stopped: StorageError | None = None
 
@@ -167,7 +169,7 @@ class Appends:
     def refusal(self, name: str) -> StorageError | None:
         """The error with which the server refuses appends to a shard at present; None if no such error is known."""
         if self.identity is None:
-            return self._register_refusal
+            return self._registration.refusal
         shard = self._shards.get(name)
         return shard.refusal if shard is not None and shard.attempts else None
 
@@ -175,7 +177,7 @@ class Appends:
         """What unacknowledged appends to a shard wait for, as a text for operators, while there is a connection."""
         shard = self._shards.get(name)
         if shard is not None and self.identity is None and shard.has_work:
-            return f"the producer is not registered yet: {self._register_refusal or 'the server has not answered'}"
+            return f"the producer is not registered yet: {self._registration.refusal or 'the server has not answered'}"
         return "nothing was appended" if shard is None else shard.state
 
     async def wait_until_idle(self) -> None:
@@ -190,7 +192,7 @@ class Appends:
 
     def connected(self, connection: Connection, server_batch_bytes: int) -> None:
         """Note a new session: everything unacknowledged is sent again on it."""
-        self._connection = connection
+        self._connection = self._handles.connection = connection
         self._encoder.max_batch_bytes = server_batch_bytes
         for shard in self._shards.values():
             if shard.has_work:
@@ -199,18 +201,13 @@ class Appends:
 
     def disconnected(self) -> None:
         """Note the end of the session: handles are lost, and results of appends in flight are not known."""
-        self._connection = None
+        self._connection = self._handles.connection = None
         self._in_flight.clear()
         self._ready.clear()
         self._urgent.clear()
-        self._is_registering = False
+        self._registration.disconnected()
         for shard in self._shards.values():
-            shard.handle = None
-            shard.is_ready = False
-            shard.is_opening = False
-            shard.is_waiting = False
-            if shard.window is not None:
-                shard.window.connection_lost()
+            shard.connection_lost()
 
     def unanswered_batches(self) -> list[list[AppendFuture]]:
         """The appends of each batch that may have been sent and is not answered."""
@@ -251,7 +248,7 @@ class Appends:
         if connection is None or not (self._ready or self._urgent):
             return
         if self.identity is None:
-            self._register(connection)
+            self._registration.request(connection)
             return
         ready, urgent = self._ready, self._urgent
         in_flight = self._in_flight
@@ -267,7 +264,7 @@ class Appends:
                 break
             shard.is_ready = False
             if shard.handle is None:
-                self._open(connection, shard)
+                self._handles.open(connection, shard)
                 continue
             size_bytes += self._fill_from(connection, shard, parts, limit_bytes - size_bytes)
         self._most_in_flight = max(self._most_in_flight, len(in_flight))
@@ -305,10 +302,10 @@ class Appends:
         if decision.action is Action.FENCED:
             self.stop(error)
         elif decision.action is Action.BACK_OFF:
-            self._wait(shard, error)
+            self._handles.pause(shard, error)
         elif decision.action is Action.REOPEN:
             shard.handle = None
-            self._wait(shard, error)
+            self._handles.pause(shard, error)
         elif decision.action is Action.REGISTER:
             self.identity = None
         elif decision.action is Action.FAIL and isinstance(error, ShardNotFoundError):
@@ -388,97 +385,19 @@ class Appends:
                 pending.reject(error)
                 self._free(pending.size_bytes)
 
-    def _register(self, connection: Connection) -> None:
-        if self._is_registering:
-            return
-        self._is_registering = True
-
-        def again() -> None:
-            # On another connection it is registered anew: two registrations under way would fence each other.
-            if self._connection is connection:
-                self._is_registering = False
-                connection.wake()
-
-        def done(error: StorageError | None, body: bytes | memoryview) -> None:
-            if self._connection is not connection:
-                return
-            self._is_registering = False
-            if error is None:
-                try:
-                    self._registered(decode_reply(Op.PRODUCER_OPEN, body))
-                except RemoteProtocolError as fault:
-                    self.stop(fault)
-            elif isinstance(error, ConnectionLostError):
-                return
-            elif is_retriable(error):
-                self._is_registering = True
-                self._register_refusal = error
-                self._after(self._backoff.delay_s(self._register_attempts), again)
-                self._register_attempts += 1
-            else:
-                self.stop(error)
-
-        connection.call_nowait(Op.PRODUCER_OPEN, encode(ProducerOpenRequest(self._producer_name)), done)
-
     def _registered(self, identity: ProducerIdentity) -> None:
         self.identity = identity
-        self._register_attempts = 0
-        self._register_refusal = None
         for shard in self._shards.values():
             if shard.window is not None:
                 forgotten = UnknownProducerError(
-                    f"the server does not know producer {self._producer_name!r} any more, so it is not known whether "
-                    f"an append to {shard.name!r} that was unanswered on a lost connection is stored; read and append "
-                    f"again"
+                    f"the server does not know producer {self._registration.producer_name!r} any more, so it is not "
+                    f"known whether an append to {shard.name!r} that was unanswered on a lost connection is stored; "
+                    f"read and append again"
                 )
                 self._reject(shard.window.rebind(identity), forgotten)
                 self._make_ready(shard)
         if self._connection is not None:
             self._connection.wake()
-
-    def _open(self, connection: Connection, shard: ShardAppends) -> None:
-        if shard.is_opening or shard.is_waiting:
-            return
-        shard.is_opening = True
-
-        def done(error: StorageError | None, body: bytes | memoryview) -> None:
-            if self._connection is not connection:
-                return
-            shard.is_opening = False
-            if error is None:
-                try:
-                    shard.handle = decode_reply(Op.OPEN_SHARD, body).handle
-                except RemoteProtocolError as fault:
-                    error = fault
-            if error is None:
-                if shard.window is not None:
-                    shard.window.resume()
-                self._make_ready(shard)
-            elif is_retriable(error):
-                self._wait(shard, error)
-            else:
-                self._fail_shard(shard, error)
-
-        connection.call_nowait(Op.OPEN_SHARD, encode(OpenShardRequest(shard.name)), done)
-
-    def _wait(self, shard: ShardAppends, refusal: StorageError) -> None:
-        """Pause the shard for a while, longer each time."""
-        shard.refusal = refusal
-        connection = self._connection
-        if shard.is_waiting or connection is None:
-            return
-        shard.is_waiting = True
-        delay_s = self._backoff.delay_s(shard.attempts)
-        shard.attempts += 1
-
-        def again() -> None:
-            if self._connection is connection:
-                shard.is_waiting = False
-                if shard.window is not None:
-                    shard.window.resume()
-                self._make_ready(shard)
-
-        self._after(delay_s, again)
 
     def _fail_shard(self, shard: ShardAppends, error: StorageError) -> None:
         entries: tuple[Entry, ...] = ()

@@ -62,6 +62,15 @@ class ShardAppends:
             return "all are answered"
         return f"{step} ({in_flight} batches sent, {queued} to be sent, {len(self.queue)} appends behind them)"
 
+    def connection_lost(self) -> None:
+        """Note the end of the connection: the handle is lost, and results of appends in flight are not known."""
+        self.handle = None
+        self.is_ready = False
+        self.is_opening = False
+        self.is_waiting = False
+        if self.window is not None:
+            self.window.connection_lost()
+
     def batches(self) -> list[list[AppendFuture]]:
         """The appends of each batch that is encoded and not answered."""
         if self.window is None:
