@@ -4,44 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
-
 from journal.access.authenticator import Known
-from journal.settings.access import AccessRuleTable, RuleAction, is_loopback
+from journal.settings.access import AccessRuleTable, RuleAction
 from journal.settings.server import ServerConfig
 from journal.settings.values import Permission
+from journal.telemetry.exposure import Exposure, reachable, remote_addresses
 
 _SHOWN_RULES: Final = 10
 _SHOWN_NAMES: Final = 6
 
 
-@attrs.frozen(slots=True)
-class Exposure:
-    """What is open to whom.
-
-    Attributes:
-        text: A paragraph.
-        is_remote: Whether other machines can reach a listener.
-        is_questionable: Whether other machines can do everything without a login or send passwords in clear text, or
-            whether clients can log in and do nothing.
-    """
-
-    text: str
-    is_remote: bool
-    is_questionable: bool
-
-
 def exposure_of(config: ServerConfig, known: Known) -> Exposure:
     """What is open to whom with these settings.
+
+    It is questionable if other machines can do everything without a login or send passwords in clear text, or if
+    clients can log in and do nothing.
 
     Args:
         config: The settings.
         known: The users, tokens and rules that they name.
     """
     addresses = {name: address for name, address in config.listen.addresses().items() if address}
-    remote = {name: address for name, address in addresses.items() if not is_loopback(address)}
+    remote = remote_addresses(addresses)
     in_clear = bool(remote) and not config.tls.certificate_file
-    sentences = [_reachable(addresses, remote), _admitted(config, known), _allowed(config, known)]
+    sentences = [reachable(addresses), _admitted(config, known), _allowed(config, known)]
     if known.has_credentials and config.listen.http:
         sentences.append("/livez, the status of /readyz and the files of the console need no login.")
     if in_clear:
@@ -50,18 +36,6 @@ def exposure_of(config: ServerConfig, known: Known) -> Exposure:
     can_do_nothing = not known.rules.allow_by_default and not config.access.rules
     is_open = bool(remote) and not known.has_credentials
     return Exposure(" ".join(sentences), bool(remote), is_open or in_clear or can_do_nothing)
-
-
-def _reachable(addresses: dict[str, str], remote: dict[str, str]) -> str:
-    if not addresses:
-        return "No client can connect: every address of [listen] is empty."
-    if not remote:
-        return f"Only clients on this machine can connect, to {_listed(addresses)}."
-    return f"Clients on other machines can connect, to {_listed(remote)}."
-
-
-def _listed(addresses: dict[str, str]) -> str:
-    return " and ".join(f"{name} = {address}" for name, address in addresses.items())
 
 
 def _admitted(config: ServerConfig, known: Known) -> str:

@@ -18,12 +18,13 @@ from journal.server.exposure import exposure_of
 from journal.server.http import Front, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.interpreter import collect_rarely, prepare_interpreter
-from journal.server.security import Security, check_reload, read, unread_changes
+from journal.server.security import Security, check_reload, in_use, read, unread_changes
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
 from journal.settings.server import OnFailure, ServerConfig
 from journal.settings.values import ConfigurationError
 from journal.stop_signals import early_signals
+from journal.telemetry.exposure import ExposureLog
 from journal.telemetry.log import configure_log
 from shards.errors import afresh
 
@@ -59,10 +60,10 @@ async def run_server(
     """
     log_limit = configure_log(config.log)
     guard = Security(config)
-    tell_exposure(config, guard)
+    exposure = ExposureLog(log, exposure_of(config, guard.access.known))
     sockets = bind(config.listen.addresses(), main="tcp")
     addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
-    signals = _Signals(config, read_again or (lambda: config), guard)
+    signals = _Signals(config, read_again or (lambda: config), guard, exposure)
     stopping = signals.stopping
     interpreter = prepare_interpreter()
     # RocksDB creates its files as the umask allows.
@@ -115,15 +116,6 @@ async def run_server(
         guard.audit.close()
 
 
-def tell_exposure(config: ServerConfig, guard: Security) -> None:
-    """Log what is open to whom, unless it is open to this machine alone and as one expects."""
-    exposure = exposure_of(config, guard.access.known)
-    if exposure.is_questionable:
-        log.warning(exposure.text)
-    elif exposure.is_remote:
-        log.info(exposure.text)
-
-
 class _Signals:
     """The signals of the process: stop, and reload the settings that may change while it runs.
 
@@ -133,13 +125,16 @@ class _Signals:
         server: The server, once the engine is open.
     """
 
-    def __init__(self, config: ServerConfig, read_again: Callable[[], ServerConfig], guard: Security) -> None:
+    def __init__(
+        self, config: ServerConfig, read_again: Callable[[], ServerConfig], guard: Security, exposure: ExposureLog
+    ) -> None:
         self.stopping = trio.Event()
         self.start = trio.CancelScope()
         self.server: Server | None = None
         self._config = config
         self._read_again = read_again
         self._guard = guard
+        self._exposure = exposure
 
     async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Handle signals until cancelled, including those that came before."""
@@ -185,6 +180,7 @@ class _Signals:
             rules=len(config.access.rules),
             certificates=readable.tls is not None,
         )
+        self._exposure.reloaded(exposure_of(in_use(self._config, config), known))
         self._guard.audit.write(principal="", peer="", act="reload", target="", outcome="ok")
         if changed := unread_changes(self._config, config):
             log.warning("changed settings that take effect only after a restart", sections=changed)

@@ -151,6 +151,12 @@ def check_reload(old: ServerConfig, new: ServerConfig) -> None:
         raise ConfigurationError(f"{problem}; the listening addresses change only with a restart")
 
 
+def in_use(old: ServerConfig, new: ServerConfig) -> ServerConfig:
+    """The settings that hold after a reload: those of ``new`` that are read again, and otherwise those of ``old``."""
+    has_tls = bool(old.tls.certificate_file)
+    return attrs.evolve(old, access=new.access, tls=new.tls if has_tls == bool(new.tls.certificate_file) else old.tls)
+
+
 def unread_changes(old: ServerConfig, new: ServerConfig) -> list[str]:
     """Names of the sections that changed and take effect only after a restart."""
     kept = attrs.evolve(new, access=old.access, tls=old.tls)

@@ -221,6 +221,22 @@ def test_sighup_changes_who_may_and_what_is_wrong_changes_nothing(tmp_path: Path
         assert reloads == [False, True, True]
 
 
+@pytest.mark.slow("starts a server")
+def test_what_is_open_is_told_again_at_sighup_where_it_has_changed(tmp_path: Path) -> None:
+    with served(tmp_path, write_people(tmp_path)) as server:
+        assert "The rules are" not in server.log
+        config = tmp_path / "journal.toml"
+        config.write_text(config.read_text() + ALLOWED.replace("#", "open/#"))
+        more = "The rules are: every client everything on #; every client everything on open/#."
+        server.reload(expect=more)
+        server.reload(expect="reloaded")
+        # The listening addresses change only with a restart.
+        config.write_text(config.read_text().replace(ALLOWED, "").replace("127.0.0.1:0", "0.0.0.0:0"))
+        server.reload(expect="The rules are: every client everything on open/#.")
+        assert server.log.count(more) == 1
+        assert "Clients on other machines can connect" not in server.log
+
+
 @pytest.mark.slow("starts servers and commands")
 def test_sighup_does_not_remove_authentication_while_other_machines_can_connect(tmp_path: Path) -> None:
     """The new settings are fine for the next start, which would listen elsewhere."""

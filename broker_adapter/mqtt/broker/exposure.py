@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
-
 from broker_adapter.mqtt.config import BrokerConfig, DefaultPermission
 from journal.settings.access import is_loopback
+from journal.telemetry.exposure import Exposure, reachable, remote_addresses
 
 _CLEAR: Final = ("mqtt", "websocket")
 _ENCRYPTED: Final = ("mqtts", "websockets")
@@ -24,24 +23,11 @@ def allows_by_default(config: BrokerConfig) -> bool:
     return access.default is DefaultPermission.ALLOW
 
 
-@attrs.frozen(slots=True)
-class Exposure:
-    """What is open to whom.
-
-    Attributes:
-        text: A paragraph.
-        is_remote: Whether other machines can reach a listener.
-        is_questionable: Whether passwords may go in clear text, all may do everything, clients can get the rights of
-            others by their identifiers, or no client can do anything.
-    """
-
-    text: str
-    is_remote: bool
-    is_questionable: bool
-
-
 def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
     """What is open to whom with these settings.
+
+    It is questionable if passwords may go in clear text, all may do everything, clients can get the rights of others by
+    their identifiers, or no client can do anything.
 
     Args:
         config: The settings.
@@ -49,11 +35,11 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
     """
     listen, access = config.listen, config.access
     addresses = {name: getattr(listen, name) for name in (*_CLEAR, *_ENCRYPTED) if getattr(listen, name)}
-    remote = {name: address for name, address in addresses.items() if not is_loopback(address)}
+    remote = remote_addresses(addresses)
     in_clear = [name for name in _CLEAR if name in remote]
     allows = allows_by_default(config)
     can_do_nothing = not allows and not access.rules
-    sentences = [_reachable(addresses, remote), _admitted(config, user_count)]
+    sentences = [reachable(addresses), _admitted(config, user_count)]
     if can_do_nothing:
         sentences.append(
             "They may neither publish nor subscribe, because users are configured and no rule allows anything: add "
@@ -87,16 +73,6 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
         is_remote=bool(remote),
         is_questionable=(bool(in_clear) and bool(user_count)) or is_open or can_do_nothing or trusts_identifiers,
     )
-
-
-def _reachable(addresses: dict[str, str], remote: dict[str, str]) -> str:
-    if not remote:
-        return f"Only clients on this machine can connect, to {_listed(addresses)}."
-    return f"Clients on other machines can connect, to {_listed(remote)}."
-
-
-def _listed(addresses: dict[str, str]) -> str:
-    return " and ".join(f"{name} = {address}" for name, address in addresses.items())
 
 
 def _admitted(config: BrokerConfig, user_count: int) -> str:

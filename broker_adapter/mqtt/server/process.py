@@ -52,6 +52,7 @@ from journal.net.listening import bind, listens_at
 from journal.net.origins import Origins
 from journal.settings.access import is_loopback
 from journal.settings.values import ConfigurationError
+from journal.telemetry.exposure import Exposure, ExposureLog
 from journal.telemetry.http_pages import HttpPages
 from journal.telemetry.log import configure_log
 
@@ -90,10 +91,6 @@ async def run_broker(
     log_limit = configure_log(config.log, ("journal", "broker_adapter"))
     prepare_interpreter()
     process = _Process(config, read_again, lease)
-    if missing := process.why_no_client_can_connect:
-        log.warning(missing)
-    else:
-        process.tell_exposure()
     _allow_descriptors(config.limits.max_connections)
     async with background_tasks() as telling:
         telling.start_soon(log_limit.keep_telling)
@@ -131,19 +128,7 @@ class _Process:
         self._health = Health(config.broker.store, self._stopping.is_set)
         self._rules_access: RulesAccess | None = None
         self._broker_running: Broker | None = None
-
-    @property
-    def why_no_client_can_connect(self) -> str:
-        return why_no_client_can_connect(self._config, self._access.authentication.users)
-
-    def tell_exposure(self) -> None:
-        """Log what is open to whom, where other machines can connect or the settings are probably a mistake."""
-        users = self._access.authentication.users
-        exposure = exposure_of(self._config, 0 if users is None else len(users))
-        if exposure.is_questionable:
-            log.warning(exposure.text)
-        elif exposure.is_remote:
-            log.info(exposure.text)
+        self._exposure = ExposureLog(log, _exposure_of(config, self._access.authentication.users))
 
     async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
         async with trio.open_nursery() as nursery:
@@ -303,6 +288,7 @@ class _Process:
             rules=len(config.access.rules),
             certificates=readable.tls is not None,
         )
+        self._exposure.reloaded(_exposure_of(_in_use(self._config, config), readable.users))
         if RuleSet.of(config) != RuleSet.of(self._config):
             log.warning("changed rules apply once they are stored: use `journal-broker apply FILE`")
         if changed := _others_changed(self._config, config):
@@ -311,6 +297,17 @@ class _Process:
 
 def _read(config: BrokerConfig) -> _Readable:
     return _Readable(users_of(config), access_rules_of(config), tls_of(config))
+
+
+def _exposure_of(config: BrokerConfig, users: Users | None) -> Exposure:
+    if missing := why_no_client_can_connect(config, users):
+        return Exposure(missing, is_remote=False, is_questionable=True)
+    return exposure_of(config, 0 if users is None else len(users))
+
+
+def _in_use(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
+    """The settings that hold after a reload: those of ``new`` that are read again, and otherwise those of ``old``."""
+    return attrs.evolve(old, access=attrs.evolve(new.access, anonymous=old.access.anonymous), tls=new.tls)
 
 
 def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:

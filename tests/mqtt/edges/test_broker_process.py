@@ -155,6 +155,33 @@ async def test_users_and_rules_are_read_again_at_sighup(tmp_path: Path, monkeypa
         assert await broker.stop() == 0
 
 
+async def test_what_is_open_is_told_again_at_sighup_where_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users, config = tmp_path / "users", tmp_path / "broker.toml"
+    passwd(monkeypatch, users, "anna", "one")
+    with_rule = f'[access]\nusers_file = "{users}"\n[[access.rules]]\npermission = "allow"\ntopics = "open/#"\n'
+    config.write_text(with_rule)
+    told = "What they may publish and subscribe to is denied where 1 rule does not decide."
+    nothing = "because users are configured and no rule allows anything"
+    async with broker_process(tmp_path, "--config", str(config), *ALONE) as broker:
+        assert told not in broker.log
+        config.write_text(f'[access]\nusers_file = "{users}"\n')
+        broker.process.send_signal(signal.SIGHUP)
+        await broker.said(nothing)
+        broker.process.send_signal(signal.SIGHUP)
+        await broker.said("reloaded", 2)
+        # Who needs no password changes only with a restart.
+        config.write_text(with_rule.replace("[access]\n", "[access]\nanonymous = true\n"))
+        broker.process.send_signal(signal.SIGHUP)
+        await broker.said(f"Accepted are 1 user of {users}. {told}")
+        assert broker.log.count(nothing) == 1
+        users.write_text("")
+        broker.process.send_signal(signal.SIGHUP)
+        await broker.said(f"no client can connect: {users} has no users")
+        assert await broker.stop() == 0
+
+
 async def test_what_needs_a_restart_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text("")

@@ -1,0 +1,74 @@
+"""What is open to whom, as a paragraph in the log: at the start, and after a reload that changed it.
+
+`journal.server.exposure` and `broker_adapter.mqtt.broker.exposure` write the paragraph from their settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import structlog
+
+from journal.settings.access import is_loopback
+
+
+@attrs.frozen(slots=True)
+class Exposure:
+    """What is open to whom.
+
+    Attributes:
+        text: A paragraph.
+        is_remote: Whether other machines can reach a listener.
+        is_questionable: Whether the settings are probably a mistake: they give more than one expects, or nothing.
+    """
+
+    text: str
+    is_remote: bool
+    is_questionable: bool
+
+
+class ExposureLog:
+    """Tells in the log of a process what is open to whom.
+
+    Args:
+        log: Gets a warning where the settings are probably a mistake, otherwise a message.
+        exposure: What is open at the start. It is told unless only this machine is concerned, and as one expects.
+    """
+
+    def __init__(self, log: structlog.stdlib.BoundLogger, exposure: Exposure) -> None:
+        self._log = log
+        self._exposure = exposure
+        if exposure.is_questionable or exposure.is_remote:
+            self._tell()
+
+    def reloaded(self, exposure: Exposure) -> None:
+        """Tell what is open after a reload, if it is not the same as before."""
+        if exposure != self._exposure:
+            self._exposure = exposure
+            self._tell()
+
+    def _tell(self) -> None:
+        (self._log.warning if self._exposure.is_questionable else self._log.info)(self._exposure.text)
+
+
+def remote_addresses(addresses: Mapping[str, str]) -> dict[str, str]:
+    """Those addresses of ``[listen]``, by their names, that other machines can reach."""
+    return {name: address for name, address in addresses.items() if not is_loopback(address)}
+
+
+def reachable(addresses: Mapping[str, str]) -> str:
+    """A sentence that says which clients can connect, and where.
+
+    Args:
+        addresses: The addresses of ``[listen]`` that are not empty, by their names.
+    """
+    if not addresses:
+        return "No client can connect: every address of [listen] is empty."
+    if remote := remote_addresses(addresses):
+        return f"Clients on other machines can connect, to {_listed(remote)}."
+    return f"Only clients on this machine can connect, to {_listed(addresses)}."
+
+
+def _listed(addresses: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} = {address}" for name, address in addresses.items())
