@@ -71,6 +71,8 @@ class AuthenticatedPrincipal:
                 return self.permissions.may_topic(action, name)
             case Resource.FILTER:
                 return self.permissions.may(action, name)
+            case Resource.PARTIAL_FILTER:
+                return self.permissions.may_except(action, name)
             case Resource.SOMEWHERE:
                 return self.permissions.may_somewhere(action)
             case _:

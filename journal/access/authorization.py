@@ -27,6 +27,7 @@ class Resource(enum.StrEnum):
 
     SHARD = "shard"
     FILTER = "filter"
+    PARTIAL_FILTER = "filter except denied topics"
     GROUP = "group"
     CURSOR = "cursor"
     STATE = "state key"
@@ -51,9 +52,10 @@ class Principal(Protocol):
 
         Args:
             action: The action.
-            resource: ``SHARD``, ``FILTER``, ``GROUP`` or ``CURSOR``; or ``SOMEWHERE``, which asks whether there may be
-                any shard with which it may.
-            name: The name, or the filter: then whether it may for all shards that match.
+            resource: ``SHARD``, ``FILTER``, ``GROUP`` or ``CURSOR``; ``PARTIAL_FILTER``, for a caller that asks for
+                each shard as well; or ``SOMEWHERE``, which asks whether there may be any shard with which it may.
+            name: The name, or the filter: then whether it may for all shards that match, with ``PARTIAL_FILTER``
+                whether a rule allows all of them, whatever other rules deny a part.
         """
 
 

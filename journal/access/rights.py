@@ -10,6 +10,7 @@ Pure: no files, clocks or sockets.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -103,7 +104,7 @@ _APPEND_SHARD: Final = _to(Action.APPEND, Resource.SHARD)
 _READ_SHARD: Final = _to(Action.READ, Resource.SHARD)
 _READ_FILTER: Final = _to(Action.READ, Resource.FILTER)
 _SUBSCRIBE_SHARD: Final = _to(Action.SUBSCRIBE, Resource.SHARD)
-_SUBSCRIBE_FILTER: Final = _to(Action.SUBSCRIBE, Resource.FILTER)
+_SUBSCRIBE_FILTER: Final = _to(Action.SUBSCRIBE, Resource.PARTIAL_FILTER)
 _READ_GROUP: Final = _to(Action.READ, Resource.GROUP)
 _READ_CURSOR: Final = _to(Action.READ, Resource.CURSOR)
 
@@ -236,7 +237,7 @@ class Use:
         match resource:
             case Resource.SHARD:
                 name = self.shard
-            case Resource.FILTER:
+            case Resource.FILTER | Resource.PARTIAL_FILTER:
                 name = self.topic_filter
             case Resource.GROUP:
                 name = self.group
@@ -295,6 +296,14 @@ def subscription_use(shard: str | None, topic_filter: str | None, group: str | N
         return Use(by_filter, topic_filter=topic_filter, group=group)
     by_name = _O.SUBSCRIBE_SHARD if group is None else _O.JOIN_GROUP_ON_SHARD
     return Use(by_name, shard=shard or "", group=group)
+
+
+def shards_delivered(use: Use, principal: Principal) -> Callable[[str], bool] | None:
+    """Which shards a subscription delivers to a principal, by their names; None for all that it matches."""
+    topic_filter = use.topic_filter
+    if topic_filter is None or principal.may(Action.SUBSCRIBE, Resource.FILTER, topic_filter):
+        return None
+    return lambda shard: principal.may(Action.SUBSCRIBE, Resource.SHARD, shard)
 
 
 def _state_name(key: bytes) -> str:

@@ -370,6 +370,7 @@ class Engine:
         group: str | None,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
+        may_deliver: Callable[[str], bool] | None = None,
     ) -> Subscription:
         """Begin a subscription to a shard or to all shards that match a filter; see `Subscriptions.subscribe`."""
         return await self.parts.subscriptions.subscribe(
@@ -381,6 +382,7 @@ class Engine:
             group=group,
             on_ready=on_ready,
             credit_bytes=credit_bytes,
+            may_deliver=may_deliver,
         )
 
     # Cursors

@@ -16,6 +16,7 @@ from journal.access.audit import outcome_noted
 from journal.access.authenticator import AuthenticatedPrincipal
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
+from journal.access.rights import shards_delivered
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, RemoteProtocolError
 from journal.protocol.frames import Op
 from journal.protocol.messages import decode_request
@@ -183,6 +184,7 @@ class Login:
                         NotAuthorizedError(f"{state.target!a} may not be subscribed to any more; connect again")
                     )
                     return
+                state.restrict(shards_delivered(state.use, renewed))
 
     def producers_of(self, principal: Principal) -> str:
         """Prefix of the names of a principal's producers: no other principal can open them or append with them."""

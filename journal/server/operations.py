@@ -315,7 +315,8 @@ class ServerOperations:
             start = Start.lsn(lsn + 1)
         else:
             start = Start(request.start, request.value)
-        state = pushing.add(request.subscription, request.credit_bytes, request.filter or request.shard or "", use)
+        target = request.filter or request.shard or ""
+        state = pushing.add(request.subscription, request.credit_bytes, target, use, connection.principal)
         try:
             subscription = await self._engine.subscribe(
                 shard=request.shard,
@@ -326,6 +327,7 @@ class ServerOperations:
                 group=request.group,
                 on_ready=lambda: pushing.ready(state),
                 credit_bytes=lambda: state.credit_bytes,
+                may_deliver=state.may_deliver,
             )
         except BaseException:
             pushing.discard(state)

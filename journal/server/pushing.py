@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
 import trio
 
+from journal.access.authorization import Principal
 from journal.access.quotas import Meter
-from journal.access.rights import Use
+from journal.access.rights import Use, shards_delivered
 from journal.engine import Subscription
 from journal.net.output import Output
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
@@ -32,19 +34,33 @@ class PushState:
     Attributes:
         target: Its shard or filter, for people.
         use: What its principal needs rights for.
+        may_deliver: Which shards it delivers; None for all that it matches.
         is_member: It is a member of a group.
     """
 
-    __slots__ = ("credit_bytes", "is_member", "number", "queued", "subscription", "target", "use")
+    __slots__ = ("credit_bytes", "is_member", "may_deliver", "number", "queued", "subscription", "target", "use")
 
-    def __init__(self, number: int, credit_bytes: int, target: str, use: Use) -> None:
+    def __init__(
+        self, number: int, credit_bytes: int, target: str, use: Use, may_deliver: Callable[[str], bool] | None
+    ) -> None:
         self.number = number
         self.target = target
         self.use = use
+        self.may_deliver = may_deliver
         self.credit_bytes = credit_bytes
         self.queued = False
         self.is_member = False
         self.subscription: Subscription | None = None
+
+    def delivers(self, shard: str) -> bool:
+        """Whether records of a shard may be sent now."""
+        return self.subscription is not None and (self.may_deliver is None or self.may_deliver(shard))
+
+    def restrict(self, may_deliver: Callable[[str], bool] | None) -> None:
+        """Deliver other shards from now on."""
+        self.may_deliver = may_deliver
+        if self.subscription is not None:
+            self.subscription.restrict(may_deliver)
 
 
 class PushForm(Protocol):
@@ -106,7 +122,7 @@ class Pushing:
         """The states of all subscriptions."""
         return list(self._states.values())
 
-    def add(self, number: int, credit_bytes: int, target: str, use: Use) -> PushState:
+    def add(self, number: int, credit_bytes: int, target: str, use: Use, principal: Principal) -> PushState:
         """Reserve a number for a subscription that will begin.
 
         Args:
@@ -114,6 +130,7 @@ class Pushing:
             credit_bytes: Its first credit.
             target: Its shard or filter, for administrators.
             use: What its principal needs rights for, as long as it is open.
+            principal: The principal.
 
         Raises:
             InvalidRequestError: The number is in use.
@@ -122,7 +139,8 @@ class Pushing:
             raise InvalidRequestError(
                 f"subscription {number} is already open on this connection; choose another number"
             )
-        state = self._states[number] = PushState(number, credit_bytes, target, use)
+        may_deliver = shards_delivered(use, principal)
+        state = self._states[number] = PushState(number, credit_bytes, target, use, may_deliver)
         return state
 
     def discard(self, state: PushState) -> None:
@@ -137,6 +155,8 @@ class Pushing:
             subscription.close()
             return
         state.subscription = subscription
+        # The rights may have changed while it began.
+        subscription.restrict(state.may_deliver)
         if subscription.has_more:
             self.ready(state)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from starlette.routing import Route
 
-from journal.access.rights import TABLE, Operation, Right, Row
+from journal.access.authenticator import AuthenticatedPrincipal
+from journal.access.rights import TABLE, Operation, Right, Row, shards_delivered, subscription_use
+from journal.access.rules import AccessRule, AccessRules, User
 from journal.protocol import Op
 from journal.server.admin.endpoints import ENDPOINTS, PREFIX
 from journal.server.admin.openapi import DOCUMENT_PATH
@@ -55,6 +58,31 @@ def test_the_documentation_shows_the_table() -> None:
     start = lines.index("| operation | needs | frames | JSON | HTTP |")
     shown = lines[start + 2 : start + 2 + len(TABLE)]
     assert shown == [line_of(row) for row in TABLE.values()], "docs/security.md: paste the lines from here"
+
+
+@pytest.mark.parametrize(
+    ("target", "delivered"),
+    [
+        ({"topic_filter": "open/#"}, None),
+        ({"topic_filter": "open/x"}, None),
+        ({"shard": "open/x"}, None),
+        ({"topic_filter": "#"}, {"open/x"}),
+        ({"topic_filter": "+/x", "group": "g"}, {"open/x"}),
+    ],
+    ids=str,
+)
+def test_shards_are_checked_one_by_one_only_where_a_rule_denies_a_part(
+    target: dict[str, str], delivered: set[str] | None
+) -> None:
+    rules = AccessRules([AccessRule(False, ("secret/#",)), AccessRule(True, ("#",))], default=False)
+    anna = AuthenticatedPrincipal("anna", rules.permissions_of(User("anna")))
+    use = subscription_use(**{"shard": None, "topic_filter": None, "group": None, **target})
+    may_deliver = shards_delivered(use, anna)
+    if delivered is None:
+        assert may_deliver is None
+    else:
+        assert may_deliver is not None
+        assert {name for name in ("open/x", "secret/x") if may_deliver(name)} == delivered
 
 
 def line_of(row: Row) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -59,7 +59,14 @@ class Consumer:
         assert self._member is not None
         return self._member
 
-    async def join(self, *, shard: str | None = None, topic_filter: str | None = None, group: str = "g") -> None:
+    async def join(
+        self,
+        *,
+        shard: str | None = None,
+        topic_filter: str | None = None,
+        group: str = "g",
+        may_deliver: Callable[[str], bool] | None = None,
+    ) -> None:
         member = await self.engine.parts.subscriptions.subscribe(
             shard=shard,
             topic_filter=topic_filter,
@@ -67,6 +74,7 @@ class Consumer:
             group=group,
             on_ready=lambda: None,
             credit_bytes=lambda: self.credit_bytes,
+            may_deliver=may_deliver,
         )
         assert isinstance(member, Member)
         self._member = member
@@ -185,6 +193,49 @@ async def test_what_a_lost_member_held_in_many_shards_goes_to_the_others(tmp_pat
         await stays.take_all()
         assert sorted(stays.taken) == sorted(lost.taken)
         stays.member.close()
+
+
+async def test_what_a_member_has_not_taken_when_it_loses_a_shard_goes_to_another(tmp_path: Path) -> None:
+    async with shards_of(tmp_path, 2) as engine:
+        loses, stays = Consumer(engine), Consumer(engine, credit_bytes=0)
+        await loses.join(topic_filter="s/#")
+        await stays.join(topic_filter="s/#")
+        await append(engine, "s/0")
+        await append(engine, "s/1")
+        await trio.testing.wait_all_tasks_blocked()
+        loses.member.restrict(lambda name: name != "s/0")
+        await loses.take_all()
+        assert loses.taken == [("s/1", 0)]
+        stays.credit_bytes = MIB
+        stays.member.credit_changed()
+        await stays.take_all()
+        assert stays.taken == [("s/0", 0)]
+        for each in (loses, stays):
+            each.member.close()
+
+
+async def test_a_shard_that_no_member_may_get_waits_for_one_that_may(tmp_path: Path) -> None:
+    async with shards_of(tmp_path, 2) as engine:
+        await append(engine, "s/0")
+        consumer = Consumer(engine)
+        await consumer.join(topic_filter="s/#", may_deliver=lambda name: name != "s/0")
+        await consumer.take_all()
+        await until_stored(engine, "s/1", 0)
+        await engine.trim("s/0", 1)
+        await append(engine, "s/0")
+        await consumer.take_all()
+        assert not consumer.taken
+        assert position(engine, "s/0") == -1
+        consumer.member.restrict(None)
+        await consumer.take_all()
+        assert consumer.taken == [("s/0", 1)]
+        consumer.acknowledge()
+        await until_stored(engine, "s/0", 2)
+        consumer.member.restrict(lambda name: name != "s/0")
+        await engine.delete_shard("s/0")
+        await consumer.take_all()
+        assert not consumer.ended
+        consumer.member.close()
 
 
 async def test_a_position_refused_while_the_disk_is_full_is_stored_when_it_is_not(

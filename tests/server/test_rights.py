@@ -104,6 +104,7 @@ MORE_THAN_ONE_ROW: Final = {Operation.CREATE_BY_APPENDING}
 TOPICS: Final = {
     Resource.SHARD: "s",
     Resource.FILTER: "f/#",
+    Resource.PARTIAL_FILTER: "f/#",
     Resource.STATE: "$state/k/x",
     Resource.STATE_PREFIX: "$state/k/#",
     Resource.METRICS: "$metrics",

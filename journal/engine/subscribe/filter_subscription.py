@@ -20,6 +20,7 @@ from journal.engine.state.shard_discovery import Search, ShardDiscovery
 from journal.engine.subscribe.subscription import Subscription
 from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
 from journal.engine.subscribe.watermark_timer import WatermarkTimer
+from journal.engine.time_slice import TimeSlice
 from shards.errors import StorageError
 from shards.position import Start
 from shards.segments.shard import Shard
@@ -46,6 +47,7 @@ class FilterSubscription(Subscription):
         on_ready: Called (on the event loop, must not block) when `take` may return something after it returned None.
         on_closed: Called when it has ended.
         on_left: Called with it if, after its end, `drop_some` must be called until it has released all its shards.
+        may_deliver: See `Subscription.restrict`.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class FilterSubscription(Subscription):
         on_ready: Callable[[], None],
         on_closed: Callable[[], None],
         on_left: Callable[[FilterSubscription], None],
+        may_deliver: Callable[[str], bool] | None = None,
     ) -> None:
         self.until_lsn = until_lsn
         self._filter = topic_filter
@@ -77,7 +80,11 @@ class FilterSubscription(Subscription):
         self._left: dict[int, SubscriptionPosition] = {}
         # Shards that could not be read. If they were added again, records could be skipped.
         self._failed: set[int] = set()
-        self._notices: deque[Notice | Push] = deque()
+        self._notices: deque[Notice] = deque()
+        # What was read together with the notice that announces its shard.
+        self._announced: tuple[SubscriptionPosition, Push] | None = None
+        self._may_deliver = may_deliver
+        self._step = TimeSlice()
         self._references = 0
         self._is_told = False
         committed = committed_lsn()
@@ -130,7 +137,7 @@ class FilterSubscription(Subscription):
 
     @property
     def has_more(self) -> bool:
-        if self._notices or not self._queue.is_idle:
+        if self._notices or self._announced is not None or not self._queue.is_idle:
             return True
         due_at = self.progress_due_at()
         return due_at is not None and due_at <= trio.current_time()
@@ -141,6 +148,8 @@ class FilterSubscription(Subscription):
         while True:
             if self._notices:
                 return self._notices.popleft()
+            if (push := self._take_announced()) is not None:
+                return push
             if (progress := self._progress()) is not None:
                 return progress
             if self._search is not None and self._queue.waiting_count < _FOUND_AHEAD:
@@ -159,9 +168,21 @@ class FilterSubscription(Subscription):
             self._pace.gave()
             if not position.announced:
                 position.announced = True
-                self._notices.append(push)
+                self._announced = position, push
                 return Notice("added", position.reference, position.shard_id, position.shard.name, push.first_offset)
             return push
+
+    def _take_announced(self) -> Push | None:
+        if self._announced is None:
+            return None
+        (position, push), self._announced = self._announced, None
+        return push if self._is_delivered(position) else None
+
+    def restrict(self, may_deliver: Callable[[str], bool] | None) -> None:
+        self._may_deliver = may_deliver
+
+    def _is_delivered(self, position: SubscriptionPosition) -> bool:
+        return self._may_deliver is None or self._may_deliver(position.shard.name)
 
     async def _find(self) -> None:
         assert self._search is not None  # the caller has checked
@@ -177,6 +198,12 @@ class FilterSubscription(Subscription):
     async def _turn(self, position: SubscriptionPosition, max_bytes: int) -> Push | None:
         """Read the next push of a shard."""
         shard = position.shard
+        if not self._is_delivered(position):
+            self._leave_out(position)
+            # There may be a million of them, one after the other.
+            if self._step.is_over:
+                await self._step.rest()
+            return None
         try:
             if position.offset is None:
                 if self._start.kind == "lsn" and shard.published_lsn < self._start.value and not shard.damage:
@@ -199,7 +226,18 @@ class FilterSubscription(Subscription):
             raise
         end = shard.published_offset if position.end is None else min(position.end, shard.published_offset)
         self._done(position, more=position.offset < end)
-        return push
+        # The rights may have changed while the read waited.
+        return push if self._is_delivered(position) else None
+
+    def _leave_out(self, position: SubscriptionPosition) -> None:
+        """Skip what a shard has now: it is not delivered, also if later records are."""
+        shard = position.shard
+        if shard.damage:
+            # Without a notice, which would tell that the shard exists.
+            self._remove(position)
+            return
+        position.offset, position.place = shard.published_offset, None
+        self._done(position, more=False)
 
     def _done(self, position: SubscriptionPosition, *, more: bool) -> None:
         """Finish the read of a shard. Listen to the shard's publishes only if nothing more can be read now.
@@ -236,13 +274,18 @@ class FilterSubscription(Subscription):
     def _lose(self, position: SubscriptionPosition, error: StorageError) -> None:
         """End the delivery of a shard that cannot be read."""
         shard = position.shard
-        self._queue.remove(position)
-        self._stop_listening(position)
+        self._remove(position)
+        if not self._is_delivered(position):
+            return
         event = "removed" if shard.deleted else "error"
-        if not shard.deleted:
-            self._failed.add(shard.shard_id)
         offset = -1 if position.offset is None else position.offset
         self._notices.append(Notice(event, position.reference, shard.shard_id, shard.name, offset, error=error))
+
+    def _remove(self, position: SubscriptionPosition) -> None:
+        self._queue.remove(position)
+        self._stop_listening(position)
+        if not position.shard.deleted:
+            self._failed.add(position.shard_id)
 
     def _stop_listening(self, position: SubscriptionPosition) -> None:
         if position.is_listening:
@@ -278,6 +321,7 @@ class FilterSubscription(Subscription):
 
     def close(self) -> None:
         self._notices.clear()
+        self._announced = None
         self._release()
         self._on_closed()
 

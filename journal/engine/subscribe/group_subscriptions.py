@@ -5,6 +5,9 @@ out: it reads records and queues them for members that have credit, and `journal
 stores the group's position as the cursor ``group/<name>``. Records that a lost member held are read again for others,
 so a record is delivered at least once.
 
+A shard is handed out only to members that may get its records. While no member may, its records and the position of the
+group there wait for one that may: who may not read a shard must not move a position in it either.
+
 The cost depends on what is new, not on the number of shards: a shard is visited after it has published, after records
 of it were acknowledged, or after a member that held records of it has left. Waiting shards are visited in turn.
 """
@@ -42,12 +45,18 @@ class Member(Subscription):
     """
 
     def __init__(
-        self, group: SharedGroup, number: int, on_ready: Callable[[], None], credit_bytes: Callable[[], int]
+        self,
+        group: SharedGroup,
+        number: int,
+        on_ready: Callable[[], None],
+        credit_bytes: Callable[[], int],
+        may_deliver: Callable[[str], bool] | None,
     ) -> None:
         self._group = group
+        self._may_deliver = may_deliver
         self._on_ready = on_ready
         self._queue: deque[Push | Notice] = deque()
-        self._announced: set[int] = set()
+        self._announced: dict[int, Share] = {}
         self._credit_bytes = credit_bytes
         self._queued_bytes = 0
         self.number = number
@@ -58,6 +67,22 @@ class Member(Subscription):
         """Whether it may be given more: records that it has not taken yet count as taken."""
         return self._credit_bytes() > self._queued_bytes
 
+    def may_get(self, shard: Shard) -> bool:
+        """Whether it may get the records of a shard."""
+        return self._may_deliver is None or self._may_deliver(shard.name)
+
+    def restrict(self, may_deliver: Callable[[str], bool] | None) -> None:
+        if may_deliver is None and self._may_deliver is None:
+            return
+        self._may_deliver = may_deliver
+        lost = {reference for reference, share in self._announced.items() if not self.may_get(share.shard)}
+        if lost:
+            self._queue = deque(item for item in self._queue if item.reference not in lost)
+            self._queued_bytes = sum(item.size_bytes for item in self._queue if isinstance(item, Push))
+            for reference in lost:
+                del self._announced[reference]
+        self._group.rights_changed(self)
+
     @property
     def has_more(self) -> bool:
         return bool(self._queue)
@@ -65,7 +90,7 @@ class Member(Subscription):
     def give(self, share: Share, push: Push) -> None:
         """Queue records that this member holds from now on."""
         if share.reference not in self._announced:
-            self._announced.add(share.reference)
+            self._announced[share.reference] = share
             self._queue.append(Notice("added", share.reference, share.shard.shard_id, share.shard.name))
         self._queue.append(push)
         self._queued_bytes += push.size_bytes
@@ -73,11 +98,12 @@ class Member(Subscription):
 
     def end(self, share: Share, notice: Notice) -> None:
         """Queue the notice that nothing more comes from a shard."""
-        self._announced.discard(share.reference)
+        self._announced.pop(share.reference, None)
         self.holding.pop(share, None)
         self.waiting.pop(share, None)
-        self._queue.append(notice)
-        self._on_ready()
+        if self.may_get(share.shard):
+            self._queue.append(notice)
+            self._on_ready()
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
         if not self._queue:
@@ -108,11 +134,10 @@ class Share(Position):
         queued: It waits for a visit.
         blocked: It has records, but no member can take them now: each member that has credit already holds as much of
             the shard as it may.
-        joined_count: How many members had joined the group when the assignment was last updated.
-        left_count: How many had left.
+        changes_count: How many times members or their rights had changed when the assignment was last updated.
     """
 
-    __slots__ = ("assignment", "blocked", "first_offset", "joined_count", "left_count", "queued", "reference")
+    __slots__ = ("assignment", "blocked", "changes_count", "first_offset", "queued", "reference")
 
     def __init__(self, shard: Shard, reference: int, offset: int, stored_offset: int) -> None:
         super().__init__(shard, stored_offset)
@@ -121,7 +146,7 @@ class Share(Position):
         self.assignment: GroupAssignment[Member] | None = None
         self.queued = False
         self.blocked = False
-        self.joined_count = self.left_count = -1
+        self.changes_count = -1
 
     @property
     def committed_offset(self) -> int:
@@ -170,7 +195,7 @@ class SharedGroup:
         self._on_empty = on_empty
         self._on_ended = on_ended
         self._members: dict[Member, None] = {}
-        self._joined_count = self._left_count = 0
+        self._joined_count = self._changes_count = 0
         self._shares: dict[int, Share] = {}
         self._by_reference: dict[int, Share] = {}
         self._references = 0
@@ -208,13 +233,14 @@ class SharedGroup:
         """Add a shard, beginning at this offset."""
         if shard.shard_id in self._shares or shard.deleted or not self._members:
             return
-        # The group stores a position as soon as it gets a shard, so that a later start does not begin elsewhere.
+        # The group stores a position as soon as it has a member for a shard, so that a later start does not begin
+        # elsewhere.
         stored = -1 if self._commands.get_cursor(shard.name, self.cursor_name) is None else offset
         self._references += 1
         share = Share(shard, self._references, max(offset, shard.start_offset), stored)
         self._shares[shard.shard_id] = self._by_reference[share.reference] = share
         shard.add_listener(self._published)
-        self._positions.moved(share)
+        self._moved(share)
         if share.first_offset < shard.published_offset:
             self._queue(share)
 
@@ -243,16 +269,18 @@ class SharedGroup:
         """Wake the task: a member has credit."""
         self._wake.set()
 
-    def join(self, on_ready: Callable[[], None], credit_bytes: Callable[[], int]) -> Member:
+    def join(
+        self,
+        on_ready: Callable[[], None],
+        credit_bytes: Callable[[], int],
+        may_deliver: Callable[[str], bool] | None,
+    ) -> Member:
         """Add a member."""
         self._joined_count += 1
-        member = Member(self, self._joined_count, on_ready, credit_bytes)
+        self._changes_count += 1
+        member = Member(self, self._joined_count, on_ready, credit_bytes, may_deliver)
         # It may take what no other member can; in a sticky group a part of the waiting records may be for it.
-        self._visit_again(self._full)
-        self._full = {}
-        for other in self._members:
-            self._visit_again(other.waiting)
-            other.waiting = OrderedDict()
+        self._visit_waiting_again()
         self._members[member] = None
         self.wake()
         return member
@@ -262,7 +290,7 @@ class SharedGroup:
         if member not in self._members:
             return
         del self._members[member]
-        self._left_count += 1
+        self._changes_count += 1
         for shares in (member.holding, member.waiting, self._full):
             self._visit_again(shares)
         member.holding, member.waiting, self._full = {}, OrderedDict(), {}
@@ -271,6 +299,25 @@ class SharedGroup:
             self._on_empty()
         self.wake()
 
+    def rights_changed(self, member: Member) -> None:
+        """Note that a member may get records of other shards than before; what it lost goes to others."""
+        if member not in self._members:
+            return
+        self._changes_count += 1
+        lost = {share: None for share in member.holding if not member.may_get(share.shard)}
+        for share in lost:
+            del member.holding[share]
+        self._visit_again(lost)
+        self._visit_waiting_again()
+        self.wake()
+
+    def _visit_waiting_again(self) -> None:
+        self._visit_again(self._full)
+        self._full = {}
+        for member in self._members:
+            self._visit_again(member.waiting)
+            member.waiting = OrderedDict()
+
     def _visit_again(self, shares: dict[Share, None]) -> None:
         if shares:
             self._again.append(shares)
@@ -278,7 +325,7 @@ class SharedGroup:
     def acknowledge(self, member: Member, reference: int, first_offset: int, next_offset: int) -> None:
         """Note that a member has processed records; late acknowledgements and those of others' records are ignored."""
         share = self._by_reference.get(reference)
-        if share is None or share.assignment is None or first_offset >= next_offset:
+        if share is None or share.assignment is None or first_offset >= next_offset or not member.may_get(share.shard):
             return
         if share.assignment.acknowledge(member, first_offset, next_offset):
             self._positions.moved(share)
@@ -405,23 +452,32 @@ class SharedGroup:
         if assignment is None:
             if share.first_offset < start_offset:
                 share.first_offset = start_offset
-                self._positions.moved(share)
+                self._moved(share)
             return
         self._tell_members(share, assignment)
         if assignment.wanted().first_offset < start_offset and assignment.skip_to(start_offset):
+            self._moved(share)
+
+    def _moved(self, share: Share) -> None:
+        """Store the position of a share, unless no member may get its records."""
+        if any(member.may_get(share.shard) for member in self._members):
             self._positions.moved(share)
 
     def _tell_members(self, share: Share, assignment: GroupAssignment[Member]) -> None:
-        if (share.joined_count, share.left_count) == (self._joined_count, self._left_count):
+        if share.changes_count == self._changes_count:
             return
-        share.joined_count, share.left_count = self._joined_count, self._left_count
+        share.changes_count = self._changes_count
         known = assignment.members
+        entitled = [member for member in self._members if member.may_get(share.shard)]
         for member in known:
-            if member not in self._members:
+            if member not in entitled:
                 assignment.leave(member)
-        for member in self._members:
+        for member in entitled:
             if member not in known:
                 assignment.join(member, member.number)
+        if entitled:
+            # Without effect if it is stored already.
+            self._positions.moved(share)
 
     def _may_give(self, share: Share, assignment: GroupAssignment[Member]) -> bool:
         """Whether a member can take records of a share now; if not, the share is visited again when one can."""

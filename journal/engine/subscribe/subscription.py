@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 
 from shards.subscriptions.events import Notice, Push
 
@@ -40,6 +41,16 @@ class Subscription(abc.ABC):
 
     def credit_changed(self) -> None:
         """Note that the owner can take more: a group then hands out records according to the owner's credit."""
+
+    def restrict(self, may_deliver: Callable[[str], bool] | None) -> None:
+        """Deliver from now on only records of shards for whose name this is true; None means all shards.
+
+        It has an effect on subscriptions by filter, and on groups by filter. The answers may change with each call of
+        this method. Outside a group, records that are left out are not delivered later, and the progress includes them.
+
+        Args:
+            may_deliver: Called with the name of a shard before each push of it. It must not block.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

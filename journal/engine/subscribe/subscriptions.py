@@ -112,12 +112,14 @@ class Subscriptions:
         group: str | None,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
+        may_deliver: Callable[[str], bool] | None = None,
     ) -> Subscription:
         """Begin a subscription to a shard, or to all shards that match a filter, now and later.
 
         In a group the start applies only where the group has no stored position. The start of a subscription by filter
         is fixed before the first wait. An offset from before a restore from a backup may belong to a lost record: with
         ``common_lsn`` the subscription begins no later than at the first record with a higher lsn.
+        By filter, it delivers the shards for which ``may_deliver`` is true, see `Subscription.restrict`.
 
         Raises:
             InvalidRequestError: Both or neither of shard and filter, an offset for a filter, or an end for anything but
@@ -144,7 +146,7 @@ class Subscriptions:
         if group is not None:
             validate_name("group name", group)
             validate_name("name of the group's cursor", group_cursor(group))
-            return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes)
+            return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes, may_deliver)
         if topic_filter is not None:
             self.count += 1
             return FilterSubscription(
@@ -159,6 +161,7 @@ class Subscriptions:
                 on_ready=on_ready,
                 on_closed=self._closed,
                 on_left=self._drop_later,
+                may_deliver=may_deliver,
             )
         assert shard is not None  # one of the two was given
         found = self._table.by_name(shard)
@@ -225,6 +228,7 @@ class Subscriptions:
         start: Start,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
+        may_deliver: Callable[[str], bool] | None,
     ) -> Member:
         if self._nursery is None:
             raise InvalidRequestError("group subscriptions need a running engine")
@@ -236,7 +240,7 @@ class Subscriptions:
         group = self._groups.get(key)
         if group is not None:
             self.count += 1
-            return group.join(on_ready, credit_bytes)
+            return group.join(on_ready, credit_bytes, may_deliver)
         ended = trio.Event()
         group = self._groups[key] = SharedGroup(
             name,
@@ -248,7 +252,7 @@ class Subscriptions:
             on_ended=lambda: self._group_ready(key, ended),
         )
         self.count += 1
-        member = group.join(on_ready, credit_bytes)
+        member = group.join(on_ready, credit_bytes, may_deliver)
         self._nursery.start_soon(group.run)
         gathered = self._busy[key] = trio.Event()
         try:

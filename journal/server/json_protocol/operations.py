@@ -192,7 +192,7 @@ class JsonOperations:
                 f"this connection has {limit} tails, the limit of limits.max_subscriptions_per_connection; "
                 f"tail by filter or use another connection"
             )
-        state = connection.pushing.add(request.tail, request.credit_bytes, target, use)
+        state = connection.pushing.add(request.tail, request.credit_bytes, target, use, connection.principal)
         return Later(self._begin(connection, request, state))
 
     async def _begin(self, connection: JsonConnection, request: messages.Tail, state: PushState) -> object:
@@ -206,6 +206,7 @@ class JsonOperations:
                 group=None,
                 on_ready=lambda: pushing.ready(state),
                 credit_bytes=lambda: state.credit_bytes,
+                may_deliver=state.may_deliver,
             )
         except BaseException:
             pushing.discard(state)

@@ -82,9 +82,9 @@ class JsonPushes:
         reader = self._opener.open(shard, item, PAGE_BYTES)
         used_bytes = 0
         # All of it is sent, even beyond the credit: a batch is sent as a whole, as in the native protocol.
-        while state.subscription is not None and (page := await reader.next()) is not None:
+        while state.delivers(shard) and (page := await reader.next()) is not None:
             await self._output.wait_for_room()
-            if state.subscription is not None:
+            if state.delivers(shard):
                 used_bytes += self._send(records_message(state.number, shard, page))
                 if page.error is not None:
                     used_bytes += self._send(unreadable_message(state.number, shard, page))
