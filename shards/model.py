@@ -1,6 +1,6 @@
 """Plain values that describe shards, cursors and state: used by the views, the protocol and the adapter.
 
-They are encoded as MessagePack (field names are part of protocol version 1), on the wire and in the views.
+They are encoded as MessagePack (field names are part of the protocol), on the wire and in the views.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import trio
 from journal.client.transport import Transport
 from journal.protocol import Frame, FrameParser, Op, RemoteProtocolError, decode_error, decode_reply, encode, frames
 from journal.protocol.errors import ConnectionLostError
-from journal.protocol.messages import HelloReply, HelloRequest, ShardEvent
+from journal.protocol.messages import HelloReply, HelloRequest, ShardEvent, other_version
 from shards.errors import FormatVersionError, LimitExceededError, StorageError
 
 RECEIVE_BYTES: Final = 256 * 1024
@@ -118,10 +118,7 @@ class Connection:
         request = HelloRequest(frames.PROTOCOL_VERSION, client, credentials, round(heartbeat_s * 1000))
         reply: HelloReply = await self.call(Op.HELLO, request)
         if reply.version != frames.PROTOCOL_VERSION:
-            raise FormatVersionError(
-                f"server {reply.server} chose protocol version {reply.version}; "
-                f"this client supports {frames.PROTOCOL_VERSION}: update it"
-            )
+            raise FormatVersionError(other_version(f"the server ({reply.server})", reply.version, "this client"))
         self._parser.max_frame_bytes = min(reply.max_frame_bytes, MAX_FRAME_BYTES)
         self.hello_reply = reply
         return reply

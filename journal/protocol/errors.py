@@ -111,7 +111,7 @@ class UnlistedError(StorageError):
         self.remote_retriable = remote_retriable
 
 
-# Numbers are part of protocol version 1: stable, never used again.
+# Numbers are part of the protocol: stable, never used again.
 ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
     InternalError: 1,
     ProtocolError: 2,

@@ -1,4 +1,4 @@
-"""Byte layouts of protocol version 1: the frame header and every fixed body, each declared once.
+"""Byte layouts of the protocol: the frame header and every fixed body, each declared once.
 
 Encoder, decoder, client and server all use these structs; `docs/protocol.md` shows them. MessagePack bodies are in
 `journal.protocol.messages`; `journal.protocol.parser` splits a byte stream into frames. All numbers are little-endian.
@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
+"""It is raised with every change of a frame that the other side cannot read; `docs/protocol.md` has the rule."""
 
 # Neither side needs to buffer more than this before the HELLO reply with the configured limits.
 HELLO_MAX_FRAME_BYTES: Final = 64 * 1024

@@ -1,4 +1,4 @@
-"""MessagePack bodies of protocol version 1, and the table of operations. Fixed bodies are in `journal.protocol.frames`.
+"""MessagePack bodies of the protocol, and the table of operations. Fixed bodies are in `journal.protocol.frames`.
 
 A body is one map with field names as keys. Unknown fields are ignored, so either side may be newer. A missing field has
 its default; a missing field without a default or a value of the wrong type is an error that names operation and path.
@@ -12,7 +12,7 @@ import attrs
 import msgspec
 
 from journal.protocol.errors import LocalProtocolError, RemoteProtocolError
-from journal.protocol.frames import NO_OFFSET, Op
+from journal.protocol.frames import NO_OFFSET, PROTOCOL_VERSION, Op
 from shards.history import HistoryGap
 from shards.model import Cursor, Mode, ProducerIdentity, Retention, ShardConfig, ShardInfo, StateValue
 from shards.position import StartKind
@@ -31,7 +31,7 @@ class HelloRequest:
     """First frame of a connection.
 
     Attributes:
-        version: Highest protocol version that the client supports.
+        version: Protocol version of the client.
         client: Name for logs and statistics.
         credentials: Credentials that the server's configuration requires, e.g. ``{"token": "..."}``.
         heartbeat_ms: The client promises to send something at least this often; 0 is no promise. If the client breaks
@@ -49,7 +49,7 @@ class HelloReply:
     """Description of the server; its limits apply to the rest of the connection.
 
     Attributes:
-        version: Protocol version of this connection.
+        version: Protocol version of the server, which is that of the client.
         node_id: Permanent id of the node's data.
         max_frame_bytes: Longest frame, header included, in either direction.
         max_batch_bytes: Longest record batch in an append.
@@ -65,6 +65,21 @@ class HelloReply:
     max_batch_bytes: U32
     connection_id: Count = 0
     restores: list[HistoryGap] = attrs.Factory(list)
+
+
+def other_version(peer: str, version: int, this_side: str) -> str:
+    """The message about a peer of another protocol version, which each side refuses after HELLO.
+
+    Args:
+        peer: "the client" or "the server".
+        version: Its version.
+        this_side: The other one of the two.
+    """
+    older = peer if version < PROTOCOL_VERSION else this_side
+    return (
+        f"{peer} uses protocol version {version} and {this_side} uses version {PROTOCOL_VERSION}; update {older}: both "
+        "must be of releases with the same protocol version"
+    )
 
 
 @attrs.frozen(slots=True)

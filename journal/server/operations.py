@@ -22,7 +22,7 @@ from journal.engine.segments.snapshots import Snapshot
 from journal.protocol import messages
 from journal.protocol.errors import ShuttingDownError, UnknownOperationError
 from journal.protocol.frames import PROTOCOL_VERSION, Op, build, read_acknowledge, read_credit
-from journal.protocol.messages import decode_request, encode
+from journal.protocol.messages import decode_request, encode, other_version
 from journal.server.connection import BrokenFrameError, Connection, RequestHandler
 from journal.server.login import Login
 from journal.server.open_connections import OpenConnections
@@ -120,11 +120,8 @@ class ServerOperations:
         if connection.greeted:
             raise InvalidRequestError("HELLO was already sent on this connection")
         connection.expect_heartbeats(request.heartbeat_ms)
-        if request.version < 1:
-            raise FormatVersionError(
-                f"protocol version {request.version} does not exist; this server supports versions up to "
-                f"{PROTOCOL_VERSION}"
-            )
+        if request.version != PROTOCOL_VERSION:
+            raise FormatVersionError(other_version("the client", request.version, f"this server ({self._server_name})"))
         everybody = self._admission.everybody
         if everybody is None:
             connection.is_greeting = True
@@ -141,7 +138,7 @@ class ServerOperations:
     def _welcome(self, connection: Connection, correlation: int, request: messages.HelloRequest) -> None:
         limits = self._engine.config.limits
         reply = messages.HelloReply(
-            version=min(request.version, PROTOCOL_VERSION),
+            version=PROTOCOL_VERSION,
             server=self._server_name,
             node_id=self._engine.node_id,
             max_frame_bytes=limits.max_frame_bytes,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from journal.protocol import FrameParser, Op, decode_error, encode, frames, messages
 from tests.patience import PATIENCE_S
 
-HELLO = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "abuser")))
+HELLO = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(frames.PROTOCOL_VERSION, "abuser")))
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"

@@ -201,7 +201,7 @@ class Session:
         if self.server.token is not None and (request.credentials or {}).get("token") != self.server.token:
             raise AuthenticationError("wrong token")
         self.greeted = True
-        return messages.HelloReply(1, "fake", "node", 16 << 20, 8 << 20, self.number)
+        return messages.HelloReply(frames.PROTOCOL_VERSION, "fake", "node", 16 << 20, 8 << 20, self.number)
 
     def open_shard(self, request: messages.OpenShardRequest) -> object:
         shard = self.server.shards.get(request.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -15,7 +16,7 @@ from journal.protocol import Frame, FrameParser, Op, encode, encode_error, frame
 from journal.protocol.errors import AuthenticationError, ConnectionLostError
 from journal.protocol.messages import HelloReply
 from shards.back_off import BackOff
-from shards.errors import StorageError
+from shards.errors import FormatVersionError, StorageError
 
 BACK_OFF = BackOff(0.05, 2.0)
 TIMES = SessionTimes(ping_interval_s=1000.0)
@@ -25,7 +26,8 @@ DOWN = -1.0
 class ScriptedTransport:
     """Answers HELLO, and nothing else; it ends after a time."""
 
-    def __init__(self, lasts_s: float) -> None:
+    def __init__(self, lasts_s: float, version: int = frames.PROTOCOL_VERSION) -> None:
+        self._version = version
         self._ends_at_s = trio.current_time() + lasts_s
         self._parser = FrameParser(1 << 20)
         self._answers, self._answered = trio.open_memory_channel[bytes](10)
@@ -45,7 +47,7 @@ class ScriptedTransport:
 
     def _take(self, frame: Frame) -> None:
         if frame.op == Op.HELLO:
-            reply = messages.HelloReply(1, "scripted", "node", 1 << 20, 1 << 20, 1)
+            reply = messages.HelloReply(self._version, "scripted", "node", 1 << 20, 1 << 20, 1)
             self._answers.send_nowait(frames.build(Op.HELLO, frame.correlation, encode(reply)))
 
     def send_nowait(self, data: bytes) -> int:
@@ -179,3 +181,25 @@ async def test_a_refusal_is_the_reason_also_if_the_server_has_closed_the_connect
     with trio.fail_after(100.0):
         await keep_session(owner, connect, name="c", backoff=BACK_OFF, times=TIMES)
     assert isinstance(owner.refusal, AuthenticationError)
+
+
+@pytest.mark.parametrize(
+    ("version", "older"),
+    [(frames.PROTOCOL_VERSION - 1, r"the server \(scripted\)"), (frames.PROTOCOL_VERSION + 1, "this client")],
+)
+async def test_a_server_of_another_protocol_version_is_refused_at_once(
+    autojump_clock: MockClock, version: int, older: str
+) -> None:
+    async def connect(_nursery: trio.Nursery) -> ScriptedTransport:
+        await trio.lowlevel.checkpoint()
+        return ScriptedTransport(1000.0, version)
+
+    owner = Owner()
+    with trio.fail_after(1.0):
+        await keep_session(owner, connect, name="c", backoff=BACK_OFF, times=TIMES)
+    assert isinstance(owner.refusal, FormatVersionError)
+    assert re.match(
+        rf"the server \(scripted\) uses protocol version {version} and this client uses version "
+        rf"{frames.PROTOCOL_VERSION}; update {older}:",
+        str(owner.refusal),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from journal.protocol import Op
+from journal.protocol import Op, frames
 from journal.protocol.messages import HelloRequest
 from tests.console.browser import Browser
 from tests.console.places import fill, url
@@ -35,7 +35,7 @@ async def test_topics_and_payloads_are_text(served: Served, browser: Browser) ->
     await page.open(url(served, "#/queues"))
     await page.until(f"document.querySelector('.queue h2')?.textContent === {json.dumps(MARKUP)}")
     async with served.stream() as stream:
-        await RawClient(stream).call(Op.HELLO, HelloRequest(1, MARKUP, None))
+        await RawClient(stream).call(Op.HELLO, HelloRequest(frames.PROTOCOL_VERSION, MARKUP, None))
         await page.open(url(served, "#/node"))
         await page.says(MARKUP)
     # What the node says of a name that came in the address.

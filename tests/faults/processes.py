@@ -136,7 +136,7 @@ class Client:
         self.sock = sock
         self._parser = FrameParser(64 << 20)
         self._correlation = 0
-        self.call(Op.HELLO, messages.HelloRequest(1, "faults"))
+        self.call(Op.HELLO, messages.HelloRequest(frames.PROTOCOL_VERSION, "faults"))
 
     def next_correlation(self) -> int:
         self._correlation += 1

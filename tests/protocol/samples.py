@@ -1,4 +1,4 @@
-"""One sample of every operation in both directions: what the golden files of protocol version 1 hold."""
+"""One sample of every operation in both directions: what the golden files of the protocol version hold."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ OLD_SUBSCRIBE = {
 ENDING_SUBSCRIBE = messages.SubscribeRequest(9, None, "plant/#", "committed", 0, 65536, None, 90)
 RESTORED_SUBSCRIBE = messages.SubscribeRequest(9, "plant/line-1", None, "offset", 500, 65536, common_lsn=88)
 RESTORED_HELLO = messages.HelloReply(
-    1, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12, [HistoryGap(88, 1 << 40), HistoryGap(1 << 41, 1 << 42)]
+    2, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12, [HistoryGap(88, 1 << 40), HistoryGap(1 << 41, 1 << 42)]
 )
 PROGRESS = messages.ShardEvent(9, "progress", lsn=88)
 END = messages.ShardEvent(9, "end", lsn=90)
 
 REQUESTS: dict[Op, object] = {
-    Op.HELLO: messages.HelloRequest(1, "broker-1", {"token": "secret"}),
+    Op.HELLO: messages.HelloRequest(2, "broker-1", {"token": "secret"}),
     Op.PING: messages.Empty(),
     Op.STATUS: messages.Empty(),
     Op.SNAPSHOT: messages.Empty(),
@@ -89,7 +89,7 @@ REQUESTS: dict[Op, object] = {
     Op.PRODUCER_OPEN: messages.ProducerOpenRequest("broker-1"),
 }
 REPLIES: dict[Op, object] = {
-    Op.HELLO: messages.HelloReply(1, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12),
+    Op.HELLO: messages.HelloReply(2, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12),
     Op.PING: messages.Empty(),
     Op.STATUS: {"shards": 3, "uptime_s": 12.5},
     Op.END_CLIENT: messages.EndClientReply(1),
@@ -160,7 +160,7 @@ OLD_COMMIT = {
     "deletes": REQUESTS[Op.COMMIT].deletes,  # type: ignore[attr-defined]
     "puts": REQUESTS[Op.COMMIT].puts,  # type: ignore[attr-defined]
 }
-HEARTBEAT_HELLO = messages.HelloRequest(1, "broker-1", None, 5000)
+HEARTBEAT_HELLO = messages.HelloRequest(2, "broker-1", None, 5000)
 CHECKED_COMMIT = messages.CommitRequest(
     puts=[messages.StatePutRequest(b"claim/1", b"", 0)],
     cursors=[messages.CursorCheck("plant/line-1", "group/g", 42)],

@@ -19,7 +19,7 @@ def example_frames() -> list[bytes]:
 def test_worked_example_is_what_the_code_sends() -> None:
     batch = encode_values([b"hello"], timestamp_us=1_700_000_000_000_000, producer_id=11, producer_epoch=1, sequence=0)
     assert example_frames() == [
-        frames.build(Op.HELLO, 1, encode({"version": 1, "client": "demo"})),
+        frames.build(Op.HELLO, 1, encode({"version": 2, "client": "demo"})),
         frames.build(Op.OPEN_SHARD, 2, encode({"name": "a/b"})),
         frames.build(Op.PRODUCER_OPEN, 3, encode({"name": "demo-1"})),
         frames.build_append(4, 1, batch, ack_level=2),

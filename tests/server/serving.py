@@ -183,7 +183,7 @@ class RawClient:
                 self._received.extend(self._parser)
 
     async def hello(self, **credentials: str) -> None:
-        reply = await self.call(Op.HELLO, HelloRequest(1, "test", credentials or None))
+        reply = await self.call(Op.HELLO, HelloRequest(frames.PROTOCOL_VERSION, "test", credentials or None))
         self.connection_id = reply.connection_id
 
     def start(self, op: Op, message: object | None = None) -> tuple[int, bytes]:

@@ -380,7 +380,9 @@ async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_pl
     monkeypatch.setattr(Users, "check", check)
     async with guarded(tmp_path, quotas=(QuotaTable(connections=1),)) as served:
         credentials = {"user": "anna", "password": PASSWORD}
-        greeting = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "test", credentials)))
+        greeting = frames.build(
+            Op.HELLO, 1, encode(messages.HelloRequest(frames.PROTOCOL_VERSION, "test", credentials))
+        )
         no_frame = bytes(12)
         async with (
             await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream,

@@ -23,7 +23,7 @@ from shards.model import Mode, ShardConfig
 from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, Served, batch_of, serving
 
-HELLO = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "fuzz")))
+HELLO = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(frames.PROTOCOL_VERSION, "fuzz")))
 INDEXED = ShardConfig(index_keys=True, index_tags=True)
 RECORDS = [Record(value=b"v", key=b"k", topic="t", tags=("x", "y"), headers=(("h", b"1"),)), Record(value=b"w")]
 

@@ -40,7 +40,7 @@ async def join(client: RawClient) -> None:
 
 
 async def hello(client: RawClient, name: str, heartbeat_s: float = 0.0) -> None:
-    await client.call(Op.HELLO, HelloRequest(1, name, None, round(heartbeat_s * 1000)))
+    await client.call(Op.HELLO, HelloRequest(frames.PROTOCOL_VERSION, name, None, round(heartbeat_s * 1000)))
 
 
 async def assert_others_get(served: Served, within_s: float) -> None:

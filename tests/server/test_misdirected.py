@@ -23,7 +23,7 @@ from tests.server.people import AUTHORITY, client_context, write_server_certific
 from tests.server.serving import Served, serving
 
 AT_ONCE_S = 5.0
-HELLO = frames.build(Op.HELLO, 1, encode(HelloRequest(1, "test", None)))
+HELLO = frames.build(Op.HELLO, 1, encode(HelloRequest(frames.PROTOCOL_VERSION, "test", None)))
 CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x05" * 506
 
 

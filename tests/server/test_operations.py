@@ -36,7 +36,7 @@ from tests.server.serving import FILE, MEMORY, acks_in, batch_of, records_of, se
 async def test_hello_has_the_limits_and_ping_and_status_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.client() as first, served.client() as second:
         assert second.connection_id > first.connection_id
-        hello = messages.HelloRequest(1, "again")
+        hello = messages.HelloRequest(frames.PROTOCOL_VERSION, "again")
         with pytest.raises(InvalidRequestError, match="already"):
             await first.call(Op.HELLO, hello)
         await first.call(Op.PING)

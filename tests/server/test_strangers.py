@@ -134,7 +134,9 @@ async def test_who_cannot_show_who_it_is_may_do_nothing(tmp_path: Path, credenti
             for op in BODIES:
                 async with served.stream() as stream:
                     client = RawClient(stream)
-                    hello = frames.build(Op.HELLO, 1, encode(messages.HelloRequest(1, "eve", credentials or None)))
+                    hello = frames.build(
+                        Op.HELLO, 1, encode(messages.HelloRequest(frames.PROTOCOL_VERSION, "eve", credentials or None))
+                    )
                     # What follows at once must not be carried out before HELLO was looked at.
                     await client.send(hello, frames.build(op, 2, BODIES[op]))
                     received = await client.receive_until_closed()

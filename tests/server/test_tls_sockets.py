@@ -154,7 +154,13 @@ async def test_a_hello_that_comes_with_the_end_of_the_handshake_is_answered(tmp_
                 except ssl.SSLWantReadError:
                     await stream.send_all(outgoing.read())
                     incoming.write(await stream.receive_some(65_536))
-            tls.write(frames.build(Op.HELLO, 1, encode(HelloRequest(1, "t", {"user": "anna", "password": PASSWORD}))))
+            tls.write(
+                frames.build(
+                    Op.HELLO,
+                    1,
+                    encode(HelloRequest(frames.PROTOCOL_VERSION, "t", {"user": "anna", "password": PASSWORD})),
+                )
+            )
             await stream.send_all(outgoing.read())
             parser = FrameParser(1 << 20)
             found: list[int] = []

@@ -31,7 +31,7 @@ from shards.errors import StorageError
 from shards.position import Start
 from tests.fuzz.target import Target
 
-_GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "frames"
+_GOLDEN = Path(__file__).parents[2] / "golden" / f"v{frames.PROTOCOL_VERSION}" / "frames"
 _LIMIT_BYTES = 96 * 1024
 _Outcome = tuple[list[tuple[int, int, int, bytes]], str | None, bool]
 
