@@ -16,7 +16,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Generic, NoReturn, TypeVar, get_args
+from typing import Any, Final, Generic, NoReturn, TypeVar, get_args
 
 import attrs
 import cattrs
@@ -26,6 +26,9 @@ from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, Iterabl
 from journal.settings.values import ConfigurationError, allowed, kind_of
 
 _T = TypeVar("_T", bound=AttrsInstance)
+
+_MOST_HOMES: Final = 3
+"""Sections that are named at most for a setting that belongs elsewhere."""
 
 
 @attrs.frozen
@@ -46,6 +49,7 @@ class Schema(Generic[_T]):
         settings_class: Its attributes are the sections and lists of tables.
         relations: Rules between settings, by dotted name.
         check: Returns further problems of settings that are valid one by one, a text for each.
+        renames: New names of sections, lists of tables and settings (``section.key``), by their old names.
 
     Attributes:
         sections: The single settings by section and name.
@@ -57,8 +61,10 @@ class Schema(Generic[_T]):
         settings_class: type[_T],
         relations: Sequence[Relation] = (),
         check: Callable[[_T], Iterable[str]] = lambda _: (),
+        renames: Mapping[str, str] = {},
     ) -> None:
         self._class = settings_class
+        self._renames = renames
         self._relations = relations
         self._check = check
         self.sections: dict[str, dict[str, attrs.Attribute[Any]]] = {}
@@ -138,7 +144,7 @@ class Schema(Generic[_T]):
             elif name in self.sections:
                 problems.add(f"{name} = {_shown(value)} must be a section: [{name}]")
             else:
-                problems.add(unknown(name, self.names))
+                problems.add(self.unknown_name(name, name))
         for name, value in overrides.items():
             section, dot, key = name.partition(".")
             if not dot:
@@ -153,6 +159,35 @@ class Schema(Generic[_T]):
     def names(self) -> list[str]:
         """The allowed names at the top of a file."""
         return [*self.sections, *(name for name in self.tables if "." not in name)]
+
+    def unknown_name(self, found: str, name: str) -> str:
+        """The message about an unknown section, list of tables or setting.
+
+        Args:
+            found: As the message shows it.
+            name: Its dotted name.
+        """
+        if name in self._renames:
+            return f"{found} has a new name: {self._written(self._renames[name])}"
+        section, _, key = name.rpartition(".")
+        rows = {**self.sections, **self.tables}
+        known = sorted(rows[section] if section else self.names)
+        if close := difflib.get_close_matches(key, known, n=1):
+            return f"{found} is unknown; did you mean {close[0]}?"
+        homes = [self._heading(home) for home, attributes in rows.items() if key in attributes]
+        if 0 < len(homes) <= _MOST_HOMES:
+            return f"{found} is unknown here; it belongs to {' or '.join(homes)}"
+        return f"{found} is unknown; known: {', '.join(known)}"
+
+    def _heading(self, name: str) -> str:
+        return f"[[{name}]]" if name in self.tables else f"[{name}]"
+
+    def _written(self, name: str) -> str:
+        """A section, list of tables or setting as a file has it."""
+        if name in self.sections or name in self.tables:
+            return self._heading(name)
+        section, _, key = name.rpartition(".")
+        return f"{key} in {self._heading(section)}"
 
     def _check_bounds(self, settings: _T, merged: dict[str, Any], problems: _Problems) -> None:
         for section, attributes in self.sections.items():
@@ -215,7 +250,8 @@ class _Problems:
             if isinstance(problem, ForbiddenExtraKeysError):
                 for section in sorted(problem.extra_fields):
                     first = f"{section}.{next(iter(merged[section]), '')}"
-                    self.add(unknown(f"[{section}]", self._schema.names), source=self._source_of(first))
+                    told = self._schema.unknown_name(f"[{section}]", section)
+                    self.add(told, source=self._source_of(first))
 
     def _take_section(self, error: ClassValidationError, section: str, values: dict[str, Any]) -> None:
         attributes = self._schema.sections[section]
@@ -231,7 +267,9 @@ class _Problems:
         for problem in others:
             if isinstance(problem, ForbiddenExtraKeysError):
                 for key in sorted(problem.extra_fields):
-                    told = unknown(_assigned(key, values[key], attributes.values()), attributes, key)
+                    told = self._schema.unknown_name(
+                        _assigned(key, values[key], attributes.values()), f"{section}.{key}"
+                    )
                     self.add(f"[{section}] {told}", source=self._source_of(f"{section}.{key}"))
 
     def _take_table(self, error: IterableValidationError, name: str, rows: list[dict[str, Any]]) -> None:
@@ -251,7 +289,9 @@ class _Problems:
             for problem in others:
                 if isinstance(problem, ForbiddenExtraKeysError):
                     for key in sorted(problem.extra_fields):
-                        told = unknown(_assigned(key, rows[index][key], attributes.values()), attributes, key)
+                        told = self._schema.unknown_name(
+                            _assigned(key, rows[index][key], attributes.values()), f"{name}.{key}"
+                        )
                         self.add(f"[[{name}]] number {index + 1}: {told}")
 
     def add_value(self, section: str, key: str, value: object, problem: str) -> None:
@@ -271,14 +311,6 @@ class _Problems:
 
     def give_up(self, cause: Exception | None) -> NoReturn:
         raise ConfigurationError("\n".join(self._lines)) from cause
-
-
-def unknown(found: str, known: Iterable[str], name: str | None = None) -> str:
-    """The message about an unknown setting, with the one that may have been meant."""
-    names = sorted(known)
-    close = difflib.get_close_matches((name or found).strip("[]"), names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
-    return f"{found} is unknown; {hint}"
 
 
 def _assigned(key: str, value: object, attributes: Iterable[attrs.Attribute[Any]]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from journal.settings.access import access_problems
 from journal.settings.file import Relation, Schema
@@ -18,6 +19,9 @@ def _check(config: ServerConfig) -> Iterable[str]:
     listen = {"tcp": config.listen.tcp, "websocket": config.listen.websocket, "http": config.listen.http}
     yield from access_problems(listen, config.tls, config.access, config.quotas)
 
+
+RENAMED: Final = {"sealing": "conversion"}
+"""New names of sections and settings, by their old names; a file with an old one is refused with the new one."""
 
 _SCHEMA = Schema(
     ServerConfig,
@@ -38,6 +42,7 @@ _SCHEMA = Schema(
         Relation("limits.max_output_bytes_per_connection", 1, 0, "limits.max_frame_bytes", "a frame is sent whole"),
     ),
     _check,
+    RENAMED,
 )
 
 SECTIONS = _SCHEMA.sections

@@ -10,7 +10,7 @@ import pytest
 
 from journal.settings.access import AccessRuleTable, QuotaTable, RoleTable, RuleAction
 from journal.settings.server import ListenConfig, ServerConfig, StorageConfig
-from journal.settings.server_file import SECTIONS, TABLES, load_config
+from journal.settings.server_file import RENAMED, SECTIONS, TABLES, load_config
 from journal.settings.values import ConfigurationError, LogFormat, Permission, allowed
 from shards.model import Mode
 
@@ -126,9 +126,12 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ("[log]\nzebra = 1", "[log] zebra = 1 is unknown; known: format, level"),
         ("[storge]\nreceive_buffers = 20", "[storge] is unknown; did you mean storage?"),
         (
-            "receive_buffers = 20",
-            "receive_buffers is unknown; known: access, conversion, limits, listen, log, quotas, shards, storage, tls",
+            "zebra = 20",
+            "zebra is unknown; known: access, conversion, limits, listen, log, quotas, shards, storage, tls",
         ),
+        ("receive_buffers = 20", "receive_buffers is unknown here; it belongs to [storage]"),
+        ("[log]\ndefault_mode = 'file'", "[log] default_mode = 'file' is unknown here; it belongs to [shards]"),
+        ("[sealing]\nenabled = false", "[sealing] has a new name: [conversion]"),
         ("storage = 20", "storage = 20 must be a section: [storage]"),
         ("[storage]\nreceive_buffers = 0", "[storage] receive_buffers = 0 is out of bounds; allowed: 1 to 100000"),
         (
@@ -188,6 +191,7 @@ def test_a_wrong_override_is_named_as_one(tmp_path: Path) -> None:
         ("log.level", "loud", "override log.level: [log] level = 'loud' is not one of the choices"),
         ("log.levle", "info", "override log.levle: [log] levle = 'info' is unknown; did you mean level?"),
         ("lag.level", "info", "override lag.level: [lag] is unknown; did you mean log?"),
+        ("sealing.min_bytes", 4096, "override sealing.min_bytes: [sealing] has a new name: [conversion]"),
         ("level", "info", "override level: level is not a dotted name"),
     ):
         with pytest.raises(ConfigurationError, match=r"^override") as caught:
@@ -259,3 +263,9 @@ def test_settings_that_would_allow_everybody_or_make_no_sense_are_refused(tmp_pa
 )
 def test_a_server_with_authentication_or_allow_insecure_listens_beyond_the_loopback(tmp_path: Path, text: str) -> None:
     load(tmp_path, text)
+
+
+def test_new_names_exist_and_old_ones_do_not() -> None:
+    names = {*SECTIONS, *TABLES, *(f"{section}.{key}" for section, keys in SECTIONS.items() for key in keys)}
+    assert set(RENAMED.values()) <= names
+    assert not set(RENAMED) & names

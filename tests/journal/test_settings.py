@@ -65,7 +65,12 @@ def _check(car: Car) -> list[str]:
     return ["three wheels fall over"] if len(car.wheels) == 3 else []
 
 
-SCHEMA = Schema(Car, (Relation("motor.valves", 2, 0, "motor.cylinders", "each has two"),), _check)
+SCHEMA = Schema(
+    Car,
+    (Relation("motor.valves", 2, 0, "motor.cylinders", "each has two"),),
+    _check,
+    {"engine": "motor", "tyres": "wheels", "motor.pots": "motor.cylinders", "wheels.tint": "wheels.colour"},
+)
 
 
 def load(tmp_path: Path, text: str, **overrides: object) -> Car:
@@ -122,6 +127,11 @@ def test_each_kind_says_what_is_allowed() -> None:
             "[[wheels]] number 1: color = 'red' is unknown; did you mean colour?",
         ),
         ("[[wheel]]\nname = 'A'", "wheel is unknown; did you mean wheels?"),
+        ("[engine]\npots = 2", "[engine] has a new name: [motor]"),
+        ("[[tyres]]\nname = 'A'", "tyres has a new name: [[wheels]]"),
+        ("[motor]\npots = 2", "[motor] pots = 2 has a new name: cylinders in [motor]"),
+        ("[[wheels]]\nname = 'A'\ntint = 1", "[[wheels]] number 1: tint = 1 has a new name: colour in [[wheels]]"),
+        ("cylinders = 2", "cylinders is unknown here; it belongs to [motor]"),
         ("wheels = 3", "wheels = 3 must be a list of tables: [[wheels]] before each"),
         ("[wheels]\nname = 'A'", "wheels = {'name': 'A'} must be a list of tables: [[wheels]] before each"),
         ("[motor]\nbelts = [1]", "[motor] belts = [1] must be a list of tables: [[motor.belts]] before each"),
