@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 PROTOCOL_VERSION: Final = 2
@@ -83,29 +83,6 @@ class Op(enum.IntEnum):
     PRODUCER_OPEN = 70
 
 
-class Ack(NamedTuple):
-    """One entry of an APPENDED frame."""
-
-    correlation: int
-    level: int
-    flags: int
-    reserved: int
-    base_offset: int
-
-    @property
-    def is_duplicate(self) -> bool:
-        """Whether the producer had sent this batch before, so that it was not stored again."""
-        return bool(self.flags & ACK_DUPLICATE)
-
-
-class AppendHead(NamedTuple):
-    """Fixed part of an APPEND request; ``expected_offset`` is -1 when the append is unconditional."""
-
-    handle: int
-    ack_level: int
-    expected_offset: int
-
-
 class FetchRequest(NamedTuple):
     """Body of a FETCH request."""
 
@@ -168,13 +145,6 @@ def build_append(
     return build_append_head(correlation, handle, ack_level, expected_offset, len(batch)) + batch
 
 
-def build_appended(acks: Iterable[tuple[int, int, int, int]]) -> bytes:
-    """Make an APPENDED frame of (correlation, level, flags, base_offset) entries."""
-    pack = ACK.pack
-    entries = b"".join([pack(correlation, level, flags, 0, base) for correlation, level, flags, base in acks])
-    return APPENDED_HEAD.pack(APPENDED_HEAD.size + len(entries), Op.APPENDED, 0, 0) + entries
-
-
 def build_fetch(correlation: int, handle: int, offset: int, max_bytes: int, max_wait_ms: int) -> bytes:
     """Make a FETCH request."""
     return FETCH.pack(FETCH.size, Op.FETCH, 0, correlation, handle, max_bytes, offset, max_wait_ms)
@@ -206,7 +176,6 @@ def build_acknowledge(subscription: int, shard_ref: int, first_offset: int, next
 
 # Functions that read bodies: `body` is the part after the 12-byte header, as returned by the parser. The structs above
 # begin with the header, so the layouts of the bodies are derived from them here, once.
-_APPEND_BODY = struct.Struct("<IB3xq12x")
 FETCH_BODY: Final = struct.Struct("<IIqI4x")
 _FETCH_REPLY_BODY = struct.Struct("<qq")
 _CREDIT_BODY = struct.Struct("<II")
@@ -214,19 +183,13 @@ _RANGE_BODY = struct.Struct("<IIqq")
 APPENDED_ENTRIES_AT: Final = APPENDED_HEAD.size - HEADER.size
 
 if (
-    _APPEND_BODY.size != APPEND_HEAD.size - HEADER.size
-    or FETCH_BODY.size != FETCH.size - HEADER.size
+    FETCH_BODY.size != FETCH.size - HEADER.size
     or _FETCH_REPLY_BODY.size != FETCH_REPLY.size - HEADER.size
     or _CREDIT_BODY.size != CREDIT.size - HEADER.size
     or _RANGE_BODY.size != PUSH.size - HEADER.size
     or _RANGE_BODY.size != ACKNOWLEDGE.size - HEADER.size
 ):
     raise ImportError("a body layout differs from its frame layout")
-
-
-def read_append(body: bytes | memoryview) -> tuple[AppendHead, memoryview]:
-    """Split the body of an APPEND into its fixed part and the batch."""
-    return AppendHead(*_APPEND_BODY.unpack_from(body)), memoryview(body)[_APPEND_BODY.size :]
 
 
 def read_acks(body: bytes | memoryview) -> Iterator[tuple[int, int, int, int, int]]:

@@ -67,10 +67,6 @@ class ProducerState:
     forgotten: tuple[int, int] | None = None
     saved_sequence: int = attrs.field(default=-1, eq=False)
 
-    def follows(self, sequence: int) -> bool:
-        """Whether a batch that begins with this sequence is the producer's next one."""
-        return sequence == self.next_sequence or (self.memory_lost and not self.is_repeat(sequence))
-
     def accept(self, sequence: int, offset: int, count: int, published_offset: int = _EVERYTHING) -> None:
         """Add a stored batch; runs from ``published_offset`` on, which a crash may still undo, are not forgotten."""
         self.memory_lost = False

@@ -10,11 +10,12 @@ from benchmarks.load import LoadError
 from benchmarks.wire import AckCounter, FrameCutter
 from journal.protocol import frames
 from journal.protocol.frames import Op
+from tests.protocol.append_frames import build_appended
 
 
 @given(st.lists(st.integers(min_value=0, max_value=20), max_size=10), st.integers(min_value=1, max_value=100))
 def test_acknowledgements_are_counted_in_any_pieces(groups: list[int], piece: int) -> None:
-    stream = b"".join(frames.build_appended([(0, 2, 0, 0)] * count) for count in groups)
+    stream = b"".join(build_appended([(0, 2, 0, 0)] * count) for count in groups)
     counter = AckCounter()
     counted = 0
     for start in range(0, len(stream), piece):

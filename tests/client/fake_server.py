@@ -36,6 +36,7 @@ from shards.errors import (
 from shards.format.batch import stamp, verify_body
 from shards.format.batch_header import MAX_SEQUENCE, BatchHeader
 from shards.model import ProducerIdentity, ShardConfig, ShardInfo
+from tests.protocol.append_frames import build_appended, read_append
 
 
 class FakeShard:
@@ -82,7 +83,7 @@ class Session:
 
     async def flush(self) -> None:
         if self.acks and not self.server.hold_acks:
-            self.out.append(frames.build_appended(self.acks))
+            self.out.append(build_appended(self.acks))
             self.acks = []
         out, self.out = self.out, []
         if out:
@@ -118,7 +119,7 @@ class Session:
             self.out.append(encode_error(correlation, op, error))
 
     def append(self, correlation: int, body: bytes | memoryview) -> None:
-        head, batch = frames.read_append(body)
+        head, batch = read_append(body)
         server = self.server
         server.append_count += 1
         header = verify_body(batch) if server.check_batches else BatchHeader.unpack(batch)

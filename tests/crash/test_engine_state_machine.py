@@ -36,6 +36,7 @@ from shards.position import Start
 from shards.seams.clock import ManualClock
 from tests.crash.segment_files import check_files
 from tests.crash.simulation import DATA, QUIET, deterministic, opened
+from tests.journal.engines import apply_retention
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem, everything_lost, everything_survived
 
 T = TypeVar("T")
@@ -282,7 +283,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.commands("configure_shard", name, retention=Retention(max_records=most))
 
             async def apply(engine: Engine) -> int:
-                await engine.parts.checkpointer.apply_retention()
+                await apply_retention(engine)
                 await engine.parts.committer.wait_for_all()
                 await engine.parts.checkpointer.remove_files()
                 return engine.parts.table.by_name(name).start_offset

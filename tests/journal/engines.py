@@ -45,6 +45,12 @@ def stop_without_checkpoint(engine: Engine) -> None:
     engine.parts.committer.failure = StorageFailedError("the power is gone")
 
 
+async def apply_retention(engine: Engine) -> None:
+    """Trim records beyond their retention, and remove expired state, as the tasks of an engine do from time to time."""
+    await engine.parts.checkpointer.retention.apply()
+    await engine.parts.commands.expire_state()
+
+
 async def append(engine: Engine, shard: str, *values: bytes) -> None:
     """Append one batch and wait until it is acknowledged."""
     await engine.append(engine.parts.table.by_name(shard), encode_values(values, timestamp_us=NOW_US))

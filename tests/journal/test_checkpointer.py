@@ -14,6 +14,7 @@ from shards.format.record import Gap, Record, StoredRecord
 from shards.model import Mode, Retention, SegmentKind, ShardConfig
 from shards.seams.store import Family
 from shards.segments.shard import Shard
+from tests.journal.engines import apply_retention
 from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
@@ -85,7 +86,7 @@ async def test_a_retention_of_its_own_counts_for_files_and_memory_alike(tmp_path
         await engine.create_shard("s", config)
         shard = engine.parts.table.by_name("s")
         await fill(engine, shard, 1000)
-        await engine.parts.checkpointer.apply_retention()
+        await apply_retention(engine)
         await engine.parts.committer.drain()
         assert 400 <= shard.published_offset - shard.start_offset <= 600
 

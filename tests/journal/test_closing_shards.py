@@ -16,7 +16,7 @@ from shards.format.batch import encode_values
 from shards.model import Mode, Retention, ShardConfig
 from shards.position import Start
 from shards.subscriptions.events import Push
-from tests.journal.engines import append, config, open_simulated, values_of
+from tests.journal.engines import append, apply_retention, config, open_simulated, values_of
 from tests.simulation.file_system import SimulatedFileSystem
 
 SHARDS = 40
@@ -32,7 +32,7 @@ async def close_idle(engine: Engine, *, most_open: int = 0) -> None:
     """What the background work does from time to time."""
     engine.parts.table.most_open = most_open
     await engine.parts.checkpointer.checkpoint()
-    await engine.parts.checkpointer.apply_retention()
+    await apply_retention(engine)
 
 
 async def subscribed(engine: Engine, topic_filter: str, start: Start) -> Subscription:
@@ -75,7 +75,7 @@ async def test_what_is_in_use_or_looked_at_from_time_to_time_stays_open(tmp_path
         await engine.parts.checkpointer.checkpoint()
         await append(engine, "s/2", b"not saved yet")
         engine.parts.table.most_open = 0
-        await engine.parts.checkpointer.apply_retention()
+        await apply_retention(engine)
         assert {shard.name for shard in engine.parts.table.open_shards()} == {"memory", "retained", "s/1", "s/2"}
         feed.close()
 

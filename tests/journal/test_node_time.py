@@ -20,7 +20,7 @@ from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
 from shards.seams.steady_clock import FORWARD_HOLD_US, SECOND_US
 from shards.seams.store import Family, Mutations
-from tests.journal.engines import DATA, append, config, stop_without_checkpoint, values_of
+from tests.journal.engines import DATA, append, apply_retention, config, stop_without_checkpoint, values_of
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived
 from tests.simulation.inline import InlineConverter, InlineDisk
 from tests.simulation.store import SimulatedStore
@@ -176,12 +176,12 @@ async def test_a_jump_forwards_removes_nothing_for_ten_minutes(caplog: pytest.Lo
         assert "jumped forward by 31536000.0 s" in caplog.text
         assert engine.parts.time.difference_us == 365 * 24 * HOUR_S * SECOND_US
         for _ in range(2):  # closes the segment, and would then let it go
-            await engine.parts.checkpointer.apply_retention()
+            await apply_retention(engine)
         assert engine.get_state(b"key") is not None
         assert (shard.start_offset, len(shard.segments)) == (0, 1)
         pass_time(engine, clock, 1)
         for _ in range(2):
-            await engine.parts.checkpointer.apply_retention()
+            await apply_retention(engine)
             await engine.parts.committer.drain()
         assert engine.get_state(b"key") is None
         assert shard.start_offset == 1

@@ -31,7 +31,7 @@ from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.shard import Shard
 from tests.crash.segment_files import check_files
-from tests.journal.engines import DATA, append, stop_without_checkpoint, values_of
+from tests.journal.engines import DATA, append, apply_retention, stop_without_checkpoint, values_of
 from tests.patience import PATIENCE_S
 from tests.simulation.faults import OperationKind, Trigger
 from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost, everything_survived
@@ -180,10 +180,10 @@ async def test_a_segment_that_is_open_for_long_is_closed_if_it_is_large_enough()
         await fill(engine, "large", 5)
         await fill(engine, "small", 1)
         clock.advance(seconds=59)
-        await engine.parts.checkpointer.apply_retention()
+        await apply_retention(engine)
         assert kinds(large) == kinds(small) == [SegmentKind.LOG]
         clock.advance(seconds=2)
-        await engine.parts.checkpointer.apply_retention()
+        await apply_retention(engine)
         await until(lambda: kinds(large) == [SegmentKind.PARQUET, SegmentKind.LOG])
         assert kinds(small) == [SegmentKind.LOG]
 
@@ -404,7 +404,7 @@ async def test_retention_removes_parquet_files() -> None:
         shard = await create(engine, retention=Retention(max_records=5))
         await fill(engine, "s", 12)
         await engine.convert("s")
-        await engine.parts.checkpointer.apply_retention()
+        await apply_retention(engine)
         await engine.parts.committer.wait_for_all()
         await engine.parts.checkpointer.remove_files()
         assert shard.start_offset == 8

@@ -221,10 +221,11 @@ class Serving:
         self._patience_s = patience_s
         self._dialled: list[TcpStream] = []
 
-    def hang_up(self) -> None:
+    async def hang_up(self) -> None:
         """Close what tests have left open."""
-        for stream in self._dialled:
-            stream.close_nowait()
+        with trio.CancelScope(shield=True):
+            for stream in self._dialled:
+                await trio.aclose_forcefully(stream)
 
     def dial(self, version: Version = Version.V5) -> Client:
         """A connection on which nothing has been said."""
@@ -276,6 +277,6 @@ async def serving(
         try:
             yield served
         finally:
-            served.hang_up()
+            await served.hang_up()
         with trio.fail_after(patience_s):
             await broker.stop()

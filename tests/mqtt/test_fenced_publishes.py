@@ -411,7 +411,7 @@ async def leave(broker: Serving, *behind: Packet, listens: bool = False) -> None
     if listens:
         late.stream._socket.shutdown(socket.SHUT_WR)  # type: ignore[attr-defined]
     else:
-        late.stream.close_nowait()  # type: ignore[attr-defined]
+        await trio.aclose_forcefully(late.stream)
     with trio.fail_after(PATIENCE_S):
         while not broker.broker.statistics.sockets_total or broker.broker._connections:
             await trio.sleep(0.005)

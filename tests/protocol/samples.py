@@ -23,6 +23,7 @@ from shards.model import (
     ShardInfo,
     StateValue,
 )
+from tests.protocol.append_frames import build_appended
 
 # Stands for record batches: the protocol carries them as they are.
 BATCH = b"JRB1" + bytes(range(84))
@@ -219,7 +220,7 @@ def golden_frames() -> dict[str, bytes]:
     made["shard_event.progress_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(PROGRESS))
     made["shard_event.end_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(END))
     made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)
-    made["appended.reply"] = frames.build_appended([(1, 2, 0, 105), (2, 1, frames.ACK_DUPLICATE, -1)])
+    made["appended.reply"] = build_appended([(1, 2, 0, 105), (2, 1, frames.ACK_DUPLICATE, -1)])
     made["fetch.request"] = frames.build_fetch(_correlation, 3, 33, 1 << 20, 500)
     made["fetch.reply"] = frames.build_fetch_reply_head(_correlation, 30, 35, len(BATCH)) + BATCH
     made["fetch_indexed.reply"] = (

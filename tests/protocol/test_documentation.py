@@ -7,6 +7,7 @@ from pathlib import Path
 
 from journal.protocol import FrameParser, Op, encode, errors, frames
 from shards.format.batch import encode_values
+from tests.protocol.append_frames import build_appended
 
 TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 
@@ -23,7 +24,7 @@ def test_worked_example_is_what_the_code_sends() -> None:
         frames.build(Op.OPEN_SHARD, 2, encode({"name": "a/b"})),
         frames.build(Op.PRODUCER_OPEN, 3, encode({"name": "demo-1"})),
         frames.build_append(4, 1, batch, ack_level=2),
-        frames.build_appended([(4, 2, 0, 0)]),
+        build_appended([(4, 2, 0, 0)]),
         frames.build_fetch(5, 1, 0, 65536, 500),
     ]
 

@@ -15,6 +15,7 @@ from journal.protocol import Frame, FrameParser, decode_error, decode_reply, dec
 from journal.protocol.frames import Op
 from journal.protocol.messages import DescribedShard, RollRequest
 from shards.errors import OffsetOutOfRangeError
+from tests.protocol.append_frames import acks_of, read_append
 from tests.protocol.samples import (
     BATCH,
     CHECKED_COMMIT,
@@ -138,9 +139,9 @@ def test_pages_are_read_from_the_golden_bytes() -> None:
 
 
 def test_fixed_bodies_are_read_from_the_golden_bytes() -> None:
-    head, batch = frames.read_append(parse(read("append.request")).body)
+    head, batch = read_append(parse(read("append.request")).body)
     assert (*head, bytes(batch)) == (3, 2, 105, BATCH)
-    assert [frames.Ack(*entry) for entry in frames.read_acks(parse(read("appended.reply")).body)] == [
+    assert list(acks_of(parse(read("appended.reply")).body)) == [
         (1, 2, 0, 0, 105),
         (2, 1, 1, 0, -1),
     ]

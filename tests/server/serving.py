@@ -22,6 +22,7 @@ from shards.format.batch import encode_values, read_records
 from shards.format.record import Gap, StoredRecord
 from shards.model import Mode, ShardConfig
 from tests.patience import PATIENCE_S
+from tests.protocol.append_frames import Ack, acks_of
 
 MEMORY = ShardConfig(mode=Mode.MEMORY)
 FILE = ShardConfig()
@@ -211,7 +212,7 @@ class RawClient:
         """Handle of a shard, which is made if need be (unless ``config`` is None)."""
         return (await self.call(Op.OPEN_SHARD, OpenShardRequest(name, config))).handle
 
-    async def append(self, handle: int, batch: bytes, *, ack: int = 0, expected_offset: int = -1) -> frames.Ack:
+    async def append(self, handle: int, batch: bytes, *, ack: int = 0, expected_offset: int = -1) -> Ack:
         """Append one batch and wait for its acknowledgement.
 
         Raises:
@@ -221,13 +222,13 @@ class RawClient:
         await self.send(frames.build_append(correlation, handle, batch, ack_level=ack, expected_offset=expected_offset))
         return (await self.acks([correlation]))[correlation]
 
-    async def append_values(self, handle: int, *values: bytes, ack: int = 0) -> frames.Ack:
+    async def append_values(self, handle: int, *values: bytes, ack: int = 0) -> Ack:
         return await self.append(handle, batch_of(*values), ack=ack)
 
-    async def acks(self, correlations: list[int]) -> dict[int, frames.Ack]:
+    async def acks(self, correlations: list[int]) -> dict[int, Ack]:
         """Acknowledgements of appends, however they are combined."""
         missing = set(correlations)
-        found: dict[int, frames.Ack] = {}
+        found: dict[int, Ack] = {}
         while missing:
             frame = await self.receive(
                 lambda frame: frame.op == Op.APPENDED or (frame.op == Op.APPEND and frame.correlation in missing)
@@ -283,8 +284,8 @@ class RawClient:
             return found
 
 
-def acks_in(frame: Frame) -> Iterator[frames.Ack]:
-    return (frames.Ack(*ack) for ack in frames.read_acks(frame.body))
+def acks_in(frame: Frame) -> Iterator[Ack]:
+    return acks_of(frame.body)
 
 
 def batch_of(*values: bytes, timestamp_us: int = 1_000, **producer: int) -> bytes:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.errors import CorruptionError, FormatVersionError
-from shards.idempotence.producer_state import HALF, REMEMBERED_RUNS, SEQUENCE_MODULUS, ProducerState
+from shards.idempotence.producer_state import HALF, REMEMBERED_RUNS, SEQUENCE_MODULUS, ProducerState, Relation
 
 # A batch: how many records, and how many records of others were stored before it.
 batches = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 3)), min_size=1, max_size=30)
@@ -21,7 +21,7 @@ def stored(first: int, wanted: list[tuple[int, int]]) -> tuple[ProducerState, di
     sequence, offset = first, 0
     for count, others in wanted:
         offset += others
-        assert state.follows(sequence)
+        assert state.relation(sequence) is Relation.NEXT
         state.accept(sequence, offset, count)
         for number in range(count):
             offsets[(sequence + number) % SEQUENCE_MODULUS] = offset + number
@@ -35,7 +35,7 @@ def test_every_stored_record_is_recognised_with_its_offset(first: int, wanted: l
     state, offsets = stored(first, wanted)
     for sequence, offset in offsets.items():
         assert state.is_repeat(sequence)
-        assert not state.follows(sequence)
+        assert state.relation(sequence) is Relation.KNOWN
         assert state.offset_of(sequence) == offset
 
 
@@ -45,7 +45,7 @@ def test_only_the_next_sequence_follows_and_none_ahead_is_a_repeat(
 ) -> None:
     state, _ = stored(first, wanted)
     sequence = (first + sum(count for count, _ in wanted) + ahead) % SEQUENCE_MODULUS
-    assert state.follows(sequence) == (ahead == 0)
+    assert state.relation(sequence) is (Relation.AHEAD if ahead else Relation.NEXT)
     assert not state.is_repeat(sequence)
     assert state.offset_of(sequence) == -1
 
@@ -76,10 +76,11 @@ def test_a_run_stays_short_enough_to_tell_a_repeat_from_what_is_ahead() -> None:
 def test_after_memory_was_lost_a_producer_may_be_ahead_but_not_behind() -> None:
     state, _ = stored(0, [(10, 0)])
     state.memory_lost = True
-    assert state.follows(17)
-    assert not state.follows(9)
+    assert state.relation(17) is Relation.AHEAD
+    assert state.relation(9) is Relation.KNOWN
     state.accept(17, 10, 3)
-    assert not state.follows(40)
+    assert not state.memory_lost
+    assert state.relation(40) is Relation.AHEAD
     # The offsets went on without a gap, the sequences did not: they are not one run.
     assert [state.offset_of(sequence) for sequence in (9, 12, 17, 19)] == [9, -1, 10, 12]
 
@@ -119,4 +120,4 @@ def test_what_is_kept_before_a_jump_lets_the_jump_come_again() -> None:
     state.accept(17, 10, 3)
     kept = state.before(10)
     assert (kept.next_sequence, kept.memory_lost) == (10, True)
-    assert kept.follows(17)
+    assert kept.relation(17) is Relation.AHEAD

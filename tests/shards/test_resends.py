@@ -70,7 +70,6 @@ def test_after_the_memory_is_lost_only_what_is_in_files_is_a_durable_duplicate(
         assert all(kept[each] is Place.LOST for number, each in sent if number >= sequence)
         state.store_again_from(sequence)
         assert state.next_sequence == sequence
-        assert state.follows(sequence)
         assert state.relation(sequence) is Relation.NEXT
     else:
         assert answer is Answer.LOST

@@ -154,12 +154,6 @@ class TcpStream(trio.abc.Stream):
         finally:
             self._socket.close()
 
-    def close_nowait(self) -> None:
-        """Close at once; bytes that the peer sends after this reset the connection."""
-        if not self._is_closed:
-            self._stop()
-        self._socket.close()
-
     def _stop(self) -> None:
         self._is_closed = True
         # Wakes tasks that receive or send on it.

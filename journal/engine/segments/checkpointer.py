@@ -481,11 +481,6 @@ class Checkpointer:
         if has_trimmed or has_leftovers:
             self.wake()
 
-    async def apply_retention(self) -> None:
-        """Trim records beyond their retention, and remove expired state."""
-        await self.retention.apply()
-        await self._commands.expire_state()
-
     async def _expire_state(self) -> None:
         """Remove expired state from time to time, in a task of its own, since checkpoints must not wait for it."""
         try:

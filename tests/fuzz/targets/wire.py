@@ -30,6 +30,7 @@ from journal.protocol.messages import ShardEvent, SubscribeReply
 from shards.errors import StorageError
 from shards.position import Start
 from tests.fuzz.target import Target
+from tests.protocol.append_frames import read_append
 
 _GOLDEN = Path(__file__).parents[2] / "golden" / f"v{frames.PROTOCOL_VERSION}" / "frames"
 _LIMIT_BYTES = 96 * 1024
@@ -125,13 +126,13 @@ def run_requests(data: bytes) -> None:
             assert read(build(*value)[HEADER.size :]) == value
         elif op == Op.APPEND:
             try:
-                head, batch = frames.read_append(body)
+                head, batch = read_append(body)
             except struct.error:
                 continue
             built = frames.build_append(
                 7, head.handle, bytes(batch), ack_level=head.ack_level, expected_offset=head.expected_offset
             )
-            assert frames.read_append(built[HEADER.size :]) == (head, batch)
+            assert read_append(built[HEADER.size :]) == (head, batch)
         elif op in OPERATIONS:
             _check_round_trip(partial(decode_request, Op(op)), body)
 

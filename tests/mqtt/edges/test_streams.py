@@ -101,7 +101,7 @@ async def test_closing_wakes_a_task_that_receives() -> None:
 
             nursery.start_soon(receive)
             await trio.testing.wait_all_tasks_blocked()
-            left.close_nowait()
+            await trio.aclose_forcefully(left)
 
 
 async def test_a_peer_that_reset_the_connection_is_a_broken_stream() -> None:
@@ -113,7 +113,7 @@ async def test_a_peer_that_reset_the_connection_is_a_broken_stream() -> None:
         await stream.receive_some()
     with pytest.raises(trio.BrokenResourceError):
         await stream.send_all(b"x")
-    stream.close_nowait()
+    await trio.aclose_forcefully(stream)
 
 
 async def test_sending_at_once_takes_what_the_system_takes() -> None:
@@ -122,8 +122,8 @@ async def test_sending_at_once_takes_what_the_system_takes() -> None:
     taken = [left.send_nowait(data) for _ in range(100)]
     assert 0 < taken[0] < len(data)
     assert taken[-1] == 0, "a full socket takes nothing"
-    left.close_nowait()
-    right.close_nowait()
+    await trio.aclose_forcefully(left)
+    await trio.aclose_forcefully(right)
 
 
 async def test_a_receive_that_is_cancelled_loses_nothing() -> None:
@@ -159,7 +159,7 @@ async def test_two_streams_that_receive_in_turn_do_not_mix_their_bytes() -> None
                 closing.start_soon(right.aclose)
     assert received == {number: b"%d" % number * 1100 for number in range(3)}
     for left, _ in pairs:
-        left.close_nowait()
+        await trio.aclose_forcefully(left)
 
 
 @pytest.mark.parametrize("how", ["end", "reset"])
