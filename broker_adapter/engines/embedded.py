@@ -82,7 +82,7 @@ async def open_embedded(
         url: ``embedded:/directory``.
         config: Sizes and limits; the directory may be opened with others the next time.
         to_read: See what it holds and leave it within moments. A server that is started meanwhile waits for that; a
-            directory that anybody uses, or that is not there, is refused at once.
+            directory that is in use, or that does not exist, is refused at once.
 
     Raises:
         DataDirectoryError: The directory is in use, is read-only, or belongs to something else.
@@ -447,7 +447,7 @@ class EmbeddedAdapter(StorageAdapter):
             return
         self._calls.close()
         with trio.CancelScope(shield=True):
-            # What was decided is acknowledged; a failed disk has told everybody already.
+            # What was decided is acknowledged; a failed disk has ended all waits already.
             await self._engine.drain()
 
     def _shard(self, name: str) -> Shard:

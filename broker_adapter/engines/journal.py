@@ -343,7 +343,7 @@ class JournalAdapter(StorageAdapter):
     async def wait_failed(self) -> StorageFailedError:
         reason = await self._client.wait_ended()
         while not isinstance(reason, StorageFailedError):
-            # Whoever calls meets it there: it may be told apart from a failure of the store.
+            # Calls raise any other reason themselves; only a failure of the store ends this wait.
             await trio.sleep_forever()
         return reason
 

@@ -98,7 +98,7 @@ class Scene:
         windows: list[_Window] = []
         while len(windows) < (_WINDOWS_LONG if self.strict else _WINDOWS):
             window = self._next_window()
-            # Many that ended while nobody watched may still be in the pipe, and in the buffer of its reader.
+            # Many that ended before it was watched may still be in the pipe, and in the buffer of its reader.
             if window.began_s >= watched_from_s:
                 windows.append(window)
         return Latencies(

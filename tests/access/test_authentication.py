@@ -150,7 +150,7 @@ async def test_who_came_from_a_host_before_is_not_kept_out_by_what_others_try_fr
 
 async def test_invented_user_names_are_not_kept() -> None:
     class Name(str):
-        """One that shows whether anybody has it."""
+        """A name that shows whether it is referenced."""
 
         __slots__ = ("__weakref__",)
 

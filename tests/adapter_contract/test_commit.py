@@ -176,7 +176,7 @@ async def test_records_and_deletes_alone_are_commits_too(adapter: StorageAdapter
 
 
 async def test_memory_appends_alone_are_commits_too(adapter: StorageAdapter) -> None:
-    """There is nothing to write: it is done before anybody waits for it, which was waited for for ever."""
+    """There is nothing to write, so the commit is done before its caller waits. The caller waited for ever."""
     await adapter.create_shard("m", MEMORY)
     with trio.fail_after(PATIENCE_S):
         for number in range(3):

@@ -62,7 +62,7 @@ VALUES = [b"one" * 1000, b"two" * 1000]
 
 
 async def test_what_was_backed_up_is_restored(data: Path, tmp_path: Path) -> None:
-    (data / "sealed/notes.txt").write_text("of the operator, and nobody's business")
+    (data / "sealed/notes.txt").write_text("a file of the operator")
     made = make(data, tmp_path / "backup")
     assert made.number == 1
     assert made.copied_files == made.files > 4

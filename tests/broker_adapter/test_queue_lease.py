@@ -129,7 +129,7 @@ async def test_those_who_ask_have_it_one_after_the_other(adapter: StorageAdapter
         await turns.wait_for("bridge")
         nursery.cancel_scope.cancel()
     assert turns.order[:2] == ["bridge", "first"]
-    # Between two of them the driver may have a moment; nobody is forgotten.
+    # The driver may get the lease between two of them; each of them gets it.
     assert sorted(each for each in turns.order if each != "bridge") == ["first", "second", "third"]
 
 

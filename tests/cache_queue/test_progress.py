@@ -160,9 +160,9 @@ def test_of_several_writers_each_knows_its_own_part() -> None:
     gap = (0, RESERVED)
     ends = [KnownEnd(1, RESERVED, ((5, RESERVED),)), KnownEnd(1, RESERVED, ((9, RESERVED),)), KnownEnd(1, 7)]
     assert unused_in(gap, ends) == [(9, RESERVED)]
-    # Nobody has looked since the crash: what they knew before counts.
+    # No process has looked since the crash: what they knew before counts.
     assert unused_in(gap, [KnownEnd(1, 5), KnownEnd(1, 7)]) == [(7, RESERVED)]
-    # Without any writer nobody knows: then every offset may have been a record.
+    # Without a writer it is not known: then every offset may have been a record.
     assert unused_in(gap, []) == []
 
 

@@ -1,4 +1,4 @@
-"""Names and payloads are anybody's: in the console they are text, whatever they hold."""
+"""Any client can choose names and payloads: in the console they are text, whatever they contain."""
 
 from __future__ import annotations
 

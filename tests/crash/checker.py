@@ -35,7 +35,7 @@ async def read_back(client: Client, shard: str) -> Found:
     info = await client.describe_shard(shard)
     offset, newest = info.start_offset, -1
     if offset:
-        found.problems.append(f"{shard}: begins at offset {offset}, though nobody trimmed it")
+        found.problems.append(f"{shard}: begins at offset {offset}, though it was not trimmed")
     while offset < info.next_offset:
         reply = await client.fetch(shard, offset, max_bytes=1 << 20)
         expected = offset

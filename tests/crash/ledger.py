@@ -63,7 +63,7 @@ class Register:
         if value is not None and version == self.version:
             require(value == self.value, "a version has another value", name, value, version, self.value)
         elif value != self.value or value is not None:
-            require(value in self.attempted, "nobody asked for this value", name, value, version, self)
+            require(value in self.attempted, "this value was never written", name, value, version, self)
             require(value is None or version > self.version, "an older version came back", name, value, version, self)
         self.value, self.version = value, max(version, self.version)
         self.attempted.clear()
@@ -119,7 +119,7 @@ class ShardLedger:
                 continue
             require(item.offset == at, "a hole or a repetition", self.name, at, item.offset)
             owner = self.owners.get(item.value)
-            require(owner is not None, "nobody sent this", self.name, item.offset, item.value)
+            require(owner is not None, "this was never sent", self.name, item.offset, item.value)
             self._see(item.offset, item.value)
             records[item.offset] = item.value
             at += 1
@@ -131,7 +131,7 @@ class ShardLedger:
         records = self.read(found, start_offset, next_offset)
         allowed = {self.trimmed, *self.trims_asked}
         by_retention = self.retention_trims and self.trimmed <= start_offset <= next_offset
-        require(by_retention or start_offset in allowed, "nobody trimmed to here", self.name, start_offset, allowed)
+        require(by_retention or start_offset in allowed, "never trimmed to here", self.name, start_offset, allowed)
         for offset, value in self.durable.items():
             if offset >= start_offset:
                 require(records.get(offset) == value, "an acknowledged record is missing", self.name, offset, value)
@@ -195,7 +195,7 @@ class Ledger:
     def check_cursors(self, shard: ShardLedger, found: list[Cursor]) -> None:
         """Compare a shard's cursors."""
         by_name = {cursor.name: cursor for cursor in found}
-        require(by_name.keys() <= shard.cursors.keys(), "a cursor that nobody set", shard.name, found)
+        require(by_name.keys() <= shard.cursors.keys(), "a cursor that was never set", shard.name, found)
         for name, register in shard.cursors.items():
             cursor = by_name.get(name)
             register.check((shard.name, name), cursor and cursor.offset, cursor.version if cursor else 0)
@@ -203,7 +203,7 @@ class Ledger:
     def check_state(self, found: list[StateValue]) -> None:
         """Compare the state store."""
         by_key = {value.key: value for value in found}
-        require(by_key.keys() <= self.state.keys(), "a state key that nobody set", found)
+        require(by_key.keys() <= self.state.keys(), "a state key that was never set", found)
         for key, register in self.state.items():
             value = by_key.get(key)
             register.check(key, value and value.value, value.version if value else 0)

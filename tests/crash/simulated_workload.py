@@ -349,7 +349,7 @@ class Workload:
             try:
                 extent = await self._engine.parts.reader.read(shard, offset, 2000)
             except OffsetOutOfRangeError:
-                require(shard.start_offset > offset, "an offset is out of range though nobody trimmed it", offset)
+                require(shard.start_offset > offset, "an offset is out of range though it was not trimmed", offset)
                 continue
             records = read_records(b"".join(extent.buffers), start_offset=offset)
             known.durable.update(known.read(records, offset, extent.next_offset))
@@ -377,7 +377,7 @@ async def check(ledger: Ledger, engine: Engine) -> None:
         known.check(await read_all(engine, shard), shard.start_offset, shard.published_offset)
         ledger.check_cursors(known, engine.list_cursors(name))
     for name in engine.parts.table.catalogue.matching("#"):
-        require(name in ledger.shards, "a shard that nobody created, or that was deleted", name)
+        require(name in ledger.shards, "a shard that was not created, or that was deleted", name)
     ledger.check_state((await engine.scan_state(b"", None, 1000))[0])
     await _check_producers(ledger, engine)
 

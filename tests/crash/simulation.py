@@ -96,7 +96,7 @@ class SimulatedDisk:
             if self._is_over():
                 return
             if isinstance(result, outcome.Error) and isinstance(result.error, CrashNow):
-                # Nobody is told anything after the power went; an error ends the waiting of those who wait.
+                # After the power failure no caller gets a result; an error ends the tasks that wait.
                 result = outcome.Error(OSError(errno.EIO, "the power is off"))
             done(result)
             del self._queue[0]

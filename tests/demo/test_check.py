@@ -27,7 +27,7 @@ def received(*numbers: int) -> list[Received]:
 
 
 def evidence(qos: int = 2, **changes: Any) -> TopicEvidence:
-    """Three messages, all acknowledged, stored, received by everybody, and played again."""
+    """Three messages, all acknowledged, stored, received by every subscriber, and replayed."""
     return attrs.evolve(
         TopicEvidence(
             name=TOPIC,

@@ -1,7 +1,7 @@
 """A machine of its own for a page: what its commands write stays there, and what they start ends with it.
 
 Linux namespaces give it this machine's files below a layer of its own, an empty ``/tmp``, processes and a loopback of
-its own, and no other network. So pages are run word for word, with the paths and ports that they name, by anybody.
+its own, and no other network. So every user can run the pages word for word, with the paths and ports that they name.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 1 << 16)
     except OSError as error:
-        # So ends a terminal that nobody has open any more.
+        # A terminal that no process has open any more ends with this error.
         if error.errno == errno.EIO:
             return b""
         raise

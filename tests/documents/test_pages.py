@@ -29,7 +29,7 @@ def test_a_block_is_run_or_says_why_not(block: Block) -> None:
 
 
 def test_no_page_installs_from_an_index_that_does_not_have_it() -> None:
-    """Nobody can follow `pip install journal-engine` before the first release."""
+    """`pip install journal-engine` does not work before the first release."""
     for page in PAGES:
         assert "pip install 'journal-engine" not in page.read_text(), page
         assert "pip install journal-engine" not in page.read_text(), page

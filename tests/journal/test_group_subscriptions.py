@@ -311,7 +311,7 @@ async def test_a_group_forgets_a_deleted_shard(tmp_path: Path) -> None:
             await consumer.take_all()
             if number % 2:
                 consumer.acknowledge()
-            # Also when nobody could be given anything.
+            # Also when no member had credit.
             consumer.credit_bytes = 0 if number % 3 else MIB
             await engine.delete_shard(name)
             await consumer.take_all()

@@ -136,7 +136,7 @@ async def test_a_page_that_fails_ends_its_connection_and_no_other() -> None:
 
 
 async def test_who_says_nothing_does_not_keep_others_out_for_long(autojump_clock: MockClock) -> None:
-    """Connections are few: without a bound on silence, anybody could take them all."""
+    """Connections are few: without a bound on silence, one client could take them all."""
     async with serving() as port:
         began_s = trio.current_time()
         silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(http_pages.MAX_CONNECTIONS)]

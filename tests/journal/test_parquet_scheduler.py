@@ -194,7 +194,7 @@ async def test_segments_that_were_closed_before_a_start_are_sealed_after_it() ->
         await create(engine)
         values = await fill(engine, "s", 10)
     async with opened(files) as engine:
-        # Nobody has used the shard since the start.
+        # No client has used the shard since the start.
         await until(lambda: engine.parts.conversion.sealed_segments == 2)
         assert await values_of(engine, "s") == values
 

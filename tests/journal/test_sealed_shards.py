@@ -1,4 +1,4 @@
-"""Nobody who uses an engine notices that segments are sealed: by key and tag, in subscriptions, groups, long polls."""
+"""Sealed segments are read as others are: by key and tag, in subscriptions, groups, long polls."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def fill(engine: Engine, count: int = 200) -> list[bytes]:
 async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tmp_path: Path) -> None:
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         values = await fill(engine)
-        (tmp_path / "data/sealed/notes.txt").write_text("of the operator, and nobody's business")
+        (tmp_path / "data/sealed/notes.txt").write_text("a file of the operator")
         async with engine.parts.snapshots.take() as snapshot:
             assert snapshot.lsn == engine.parts.committer.journal_lsn
             await append(engine, "plant", b"too late")

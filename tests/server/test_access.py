@@ -392,7 +392,7 @@ async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_pl
             await websocket.send_message(greeting + no_frame)
             with trio.fail_after(PATIENCE_S):
                 await begun.wait()
-                # It has been told, and only the check is waited for, which nobody can stop.
+                # The client has got the answer. Only the check is waited for, which cannot be stopped.
                 await websocket.get_message()
                 await trio.testing.wait_all_tasks_blocked()
                 goes_on.set()

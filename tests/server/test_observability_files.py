@@ -87,7 +87,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
     families = [*queue_metrics([]), *trio.run(broker_families)]
     others = {family.name: Kind(family.kind, frozenset(family.labels)) for family in families}
     found = kinds(text)
-    # A process is the same to everybody.
+    # The figures of a process are the same in all programs.
     assert {name for name in others if name.startswith("process_")} == {n for n in found if n.startswith("process_")}
     return found | others
 

@@ -63,7 +63,7 @@ class Process:
             time.sleep(0.02)
 
     def command_lines(self) -> str:
-        """What everybody on the machine sees of the server and of this process's other children."""
+        """What every user of the machine sees of the server and of this process's other children."""
         pids = [pid for pid in os.listdir("/proc") if pid.isdigit()]
         found = []
         for pid in pids:

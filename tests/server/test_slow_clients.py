@@ -81,7 +81,7 @@ async def test_unread_replies_to_small_requests_are_bounded(tmp_path: Path) -> N
         async with stuck_client(served) as client:
             _, listing = client.start(Op.LIST_SHARDS, messages.ListShardsRequest())
             sent = await send_until_stuck(client, listing * 100, 8 * MIB)
-            assert sent < 8 * MIB, "the server went on taking requests whose replies nobody takes"
+            assert sent < 8 * MIB, "the server went on taking requests whose replies the client does not read"
             assert waiting_bytes(served) <= OUTPUT_LIMIT + 256 * KIB
             await assert_normal_speed(served)
 
@@ -93,7 +93,7 @@ async def test_unread_pages_of_state_are_bounded(tmp_path: Path) -> None:
         async with stuck_client(served) as client:
             _, scan = client.start(Op.STATE_SCAN, messages.StateScanRequest(b"k"))
             sent = await send_until_stuck(client, scan * 100, 8 * MIB)
-            assert sent < 8 * MIB, "the server went on taking requests whose replies nobody takes"
+            assert sent < 8 * MIB, "the server went on taking requests whose replies the client does not read"
             assert waiting_bytes(served) <= OUTPUT_LIMIT + 512 * KIB
             await assert_normal_speed(served)
 
@@ -108,7 +108,7 @@ async def test_appends_with_unread_acknowledgements_are_bounded(tmp_path: Path) 
             handle = await client.open("a")
             part = b"".join([frames.build_append(number + 10, handle, batch_of(b"x")) for number in range(500)])
             sent = await send_until_stuck(client, part, 32 * MIB)
-            assert sent < 32 * MIB, "the server went on taking appends whose acknowledgements nobody takes"
+            assert sent < 32 * MIB, "the server went on taking appends whose acknowledgements the client does not read"
             assert waiting_bytes(served) <= 320 * KIB  # the limit, and the acknowledgements of what was in flight
             await assert_normal_speed(served)
             # What was taken is acknowledged once the client reads again, in order.

@@ -28,7 +28,7 @@ ELSEWHERE: Final = (
 NO_REPLY: Final = {Op.CREDIT, Op.ACKNOWLEDGE}
 """They have no reply, and say only what the connection does with its own subscriptions."""
 OWN: Final = {Op.HELLO, Op.PING, Op.END_CLIENT, Op.CLOSE_SHARD, Op.UNSUBSCRIBE, Op.PRODUCER_OPEN, *NO_REPLY}
-"""What everybody may do who was let in: it touches nothing but what belongs to the connection or its principal."""
+"""What every client may do after its login: it touches nothing but what belongs to the connection or its principal."""
 PUSHED: Final = {Op.APPENDED, Op.PUSH, Op.SHARD_EVENT}
 
 BODIES: Final[dict[Op, bytes]] = {
@@ -160,7 +160,7 @@ async def test_who_says_no_hello_may_do_nothing(tmp_path: Path) -> None:
 async def test_who_is_allowed_elsewhere_only_may_do_nothing_here(tmp_path: Path, op: Op) -> None:
     async with plant(tmp_path) as served, served.client(user="anna", password=PASSWORD) as anna:
         error = await outcome(anna, op)
-        # A handle is given to nobody who may do nothing with it, so these cannot even name the shard.
+        # A client without rights on a shard gets no handle of it, so these requests cannot even name the shard.
         expected = UnknownHandleError if op in BY_HANDLE else NotAuthorizedError
         assert type(error) is expected, error
 
@@ -277,7 +277,7 @@ async def test_no_client_can_fence_the_producer_of_another(tmp_path: Path) -> No
 
 
 async def test_no_client_can_send_as_the_producer_of_another(tmp_path: Path) -> None:
-    """Ids are small numbers that anybody can guess, and a batch says itself whose it is."""
+    """Ids are small numbers that every client can guess, and a batch names its producer itself."""
     async with (
         guarded(tmp_path, rule("#")) as served,
         served.client(user="anna", password=PASSWORD) as anna,
@@ -303,10 +303,10 @@ async def test_no_client_can_send_as_the_producer_of_another(tmp_path: Path) -> 
 
 async def test_clients_without_credentials_are_accepted_where_that_is_configured(tmp_path: Path) -> None:
     rules = (rule("open/#"), rule("#", principal="admin"))
-    async with guarded(tmp_path, *rules, access__anonymous=True) as served, served.client() as nobody:
-        await nobody.append_values(await nobody.open("open/x"), b"value")
+    async with guarded(tmp_path, *rules, access__anonymous=True) as served, served.client() as unnamed:
+        await unnamed.append_values(await unnamed.open("open/x"), b"value")
         with pytest.raises(NotAuthorizedError, match="without a name"):
-            await nobody.open("closed")
+            await unnamed.open("closed")
         with pytest.raises(AuthenticationError):
             async with served.client(user="admin", password="guess"):
                 pass

@@ -47,7 +47,7 @@ class Publishers(RuleBasedStateMachine):
         self.shards = {number: FakeShard(number) for number in range(SHARDS)}
         self.decided: deque[tuple[FakeShard, int]] = deque()
         self.recent: PublishEpochs[FakeShard] = PublishEpochs(lambda: self.next_lsn)
-        # Number of an era that somebody began, and who had published since.
+        # Number of an era that was begun, and the shards that have published since.
         self.begun: list[tuple[int, set[int]]] = []
 
     @initialize(lsns=st.lists(st.integers(1, 30), unique=True, max_size=SHARDS))

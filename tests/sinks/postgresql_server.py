@@ -1,7 +1,7 @@
 """A PostgreSQL cluster of the tests' own: one for all tests of a run, each of which finds its database empty.
 
 It is made where its user may go (PostgreSQL does not run as root), on a free port, without sockets in the file system,
-and with fsync as anybody has it. It goes when this process does.
+and with fsync, as by default. It ends with this process.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class Player:
             assert least is None or most is None or least.shard_id != most.shard_id, f"{least} is gone"
             return None
         known = next((shard for shard in (most, least) if shard and shard.shard_id == info.shard_id), None)
-        assert known is not None, f"nobody made {info}"
+        assert known is not None, f"this shard was not created: {info}"
         lower, upper = (
             (least, most) if least and most and least.shard_id == most.shard_id else (known.copy(), known.copy())
         )

@@ -278,7 +278,7 @@ def test_shares_are_fair_and_complete(waiting: dict[str, int], most: int, after:
     assert all(share <= waiting[name] for name, share in shares.items())
     if most >= len(waiting):
         assert set(shares) == set(waiting)
-        # Who gets less than it has gets as much as anybody, but for what does not divide.
+        # A shard that gets less than it has gets as much as any other, apart from the remainder of the division.
         short = [shares[name] for name in waiting if shares[name] < waiting[name]]
         assert all(share + 1 >= max(shares.values()) or share + len(waiting) > max(shares.values()) for share in short)
 

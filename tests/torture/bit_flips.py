@@ -296,7 +296,7 @@ def bit_flips(directory: Path, rng: random.Random, seconds: float) -> Result:
         if "kind" in line:
             by_kind[line["kind"]] += 1
             seen = bool(line["found_by_check"] or line["errors"])
-            result.counts["bits flipped and found" if seen else "bits flipped in bytes that nobody needs"] += 1
+            result.counts["bits flipped and found" if seen else "bits flipped in bytes that are not needed"] += 1
             place = f"{line['path']} byte {line['position']} bit {line['bit']}"
             result.broken += [f"{place}: {problem}" for problem in line["broken"]]
         elif line.get("missing"):

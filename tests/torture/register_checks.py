@@ -71,7 +71,7 @@ class _Register:
                 yield self._anomaly("inconsistent version", get.value, versions[get.value], get.version)
             writes = by_value.get(get.value, [])
             if not writes:
-                yield self._anomaly("phantom value", get.value, "nobody wrote it")
+                yield self._anomaly("phantom value", get.value, "it was never written")
             elif all(put.outcome is Outcome.FAILED for put in writes):
                 yield self._anomaly("aborted read", get.value, f"its write by {writes[0].who} failed")
 

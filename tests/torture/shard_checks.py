@@ -140,7 +140,7 @@ class ShardCheck:
             for record in seen.contents:
                 owner = self._owners.get(record.value)
                 if owner is None:
-                    yield self._anomaly("phantom record", record, "nobody appended this value")
+                    yield self._anomaly("phantom record", record, "this value was never appended")
                     continue
                 seen.born_ns = min(seen.born_ns, owner[0].began_ns)
                 if owner[0].outcome is Outcome.FAILED:

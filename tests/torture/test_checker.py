@@ -203,7 +203,7 @@ CASES: list[tuple[str, list[Operation], list[Operation]]] = [
     ),
     (
         "phantom record",
-        at(appended(0, 0), read(0, "p0", "nobody's")),
+        at(appended(0, 0), read(0, "p0", "unwritten")),
         at(appended(0, 0), appended(1, outcome=UNKNOWN), read(0, "p0", "p1")),
     ),
     (
@@ -383,7 +383,7 @@ CASES: list[tuple[str, list[Operation], list[Operation]]] = [
     ),
     (
         "phantom value",
-        at(put("v", 1), got("nobody's", 2)),
+        at(put("v", 1), got("unwritten", 2)),
         at(put("v", 1), put("w", outcome=UNKNOWN), got("w", 2)),
     ),
     (
@@ -466,7 +466,7 @@ def test_the_command_says_what_it_found_by_its_status(tmp_path: Path, capsys: py
     path = tmp_path / "history.jsonl"
     with path.open("w") as file:
         recorder = Recorder("w0", file)
-        recorder.note(Read, 5, shard="s", offset=0, records=records(0, "nobody's"), next_offset=1)
+        recorder.note(Read, 5, shard="s", offset=0, records=records(0, "unwritten"), next_offset=1)
     assert main([str(path)]) == 1
     assert "phantom record: s:" in capsys.readouterr().out
     path.write_text("")

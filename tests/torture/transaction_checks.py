@@ -12,7 +12,7 @@ from tests.torture.history import Append, Get, Operation, Put, Read
 def check_transactions(operations: Sequence[Operation]) -> Iterator[Anomaly]:
     """Look for transactions of which one part is there in the end and another is not.
 
-    A value that was put may have been replaced before anybody read it, so that it is not seen says nothing.
+    A value that was put may have been replaced before it was read. So a value that no read returned proves nothing.
     """
     appends: dict[str, list[Append]] = defaultdict(list)
     puts: dict[str, list[Put]] = defaultdict(list)

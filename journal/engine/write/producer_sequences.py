@@ -83,7 +83,7 @@ class ProducerSequences:
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         if sender.producers and self._use.owners.get(producer_id) != sender.number:
-            # Before any other answer: a client without the right gets no information and cannot fence anybody.
+            # Before any other answer: a client without the right gets no information and cannot fence another client.
             self._check_producer(producer_id, sender.producers)
         newest = self._producer_epoch(producer_id)
         # First, so that a fenced client does not change the state of the present one.

@@ -46,7 +46,7 @@ def test_a_will_outlives_the_broker_that_knew_it(tmp_path: Path) -> None:
         lost.connect()
         cluster.brokers[0].end(signal.SIGKILL)
         lost.wait_disconnected()
-        # Nobody may speak for that broker before its lease has run out.
+        # No other broker may act for that broker before its lease has expired.
         watcher.wait_payload(b"gone", timeout_s=45)
         assert watcher.wait_quiet() == [b"gone"]
 

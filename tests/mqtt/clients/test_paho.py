@@ -213,7 +213,7 @@ def test_a_clean_start_forgets_the_session_of_another_broker(cluster: Cluster, v
     first.subscribe(topic)
     first.disconnect()
     with PahoClient(cluster.port(1), version=version) as publisher:
-        publisher.publish(topic, b"for nobody")
+        publisher.publish(topic, b"without a subscriber")
     with PahoClient(cluster.port(2), client_id, version=version) as clean:
         assert clean.session_present is False
         assert clean.wait_quiet() == []

@@ -224,7 +224,7 @@ class Ledger:
         self.streams[stream].withdrawn.add(number)
 
     def has_come(self, stream: Stream, number: int) -> bool:
-        """Whether anybody has got a message."""
+        """Whether a subscriber has got a message."""
         return any(number in each.received.get(stream, ()) for each in self.subscribers.values())
 
     def write(self, stream: Stream, number: int) -> None:

@@ -30,7 +30,7 @@ from tests.ports import free_port
 REPOSITORY = Path(__file__).parents[3]
 STAND_IN = os.environ.get("MQTT_TESTS_AGAINST", "")
 USES_MOSQUITTO = STAND_IN == "mosquitto"
-NEEDS_CLUSTER = pytest.mark.skipif(bool(STAND_IN), reason="one broker stands for all: nobody is left when it is killed")
+NEEDS_CLUSTER = pytest.mark.skipif(bool(STAND_IN), reason="one broker stands for all: none is left when it is killed")
 
 BROKER = ("broker_adapter.mqtt.cli.main",)
 

@@ -132,7 +132,7 @@ class History:
         await self.cluster.crash(broker)
 
     async def settle(self) -> None:
-        """Everybody comes back and gets what is due."""
+        """All subscribers connect again and get what is due."""
         for number, (subscriber, expected) in enumerate(zip(self.subscribers, self.expected, strict=True)):
             await subscriber.connect(self.cluster.brokers[number % BROKERS])
             due = {payload for payloads in expected.streams.values() for payload in payloads}

@@ -97,7 +97,7 @@ async def test_a_slow_session_gets_everything_in_order_and_holds_a_bounded_part_
         received: list[bytes] = []
         for number in range(200):
             await broker.publish(f"t/{number % 3}", b"%d" % number)
-            assert await quick.take(1) == [b"%d" % number], "a slow one holds up nobody"
+            assert await quick.take(1) == [b"%d" % number], "a slow one delays no other"
             assert session.inbox.queued_count <= 8
             if number % 10 == 0:
                 received += await session.take(1)

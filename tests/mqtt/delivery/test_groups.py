@@ -275,7 +275,7 @@ async def test_members_at_two_brokers_share() -> None:
             await broker.publish("a", b"%d" % number)
         taken = await take_shares(sessions, 20)
         assert sorted(int(payload) for of_session in taken for payload in of_session) == list(range(20))
-        # How evenly depends on who has room when; that nobody goes without does not.
+        # How evenly they are shared depends on when each has room. But each member gets some.
         assert all(taken)
 
 

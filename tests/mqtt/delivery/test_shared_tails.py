@@ -1,4 +1,4 @@
-"""Few tails bring what all sessions need, and change without anybody missing a message or getting one twice."""
+"""Few tails bring what all sessions need, and change without a session missing a message or getting one twice."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ async def test_after_the_stop_no_new_client_is_accepted_and_the_others_stay() ->
         late = await served.connect()
         assert await exchange(client, b"after") == b"after"
         with trio.move_on_after(0.1) as waited:
-            await exchange(late, b"nobody takes this from the queue")
+            await exchange(late, b"the broker does not take this from the queue")
         assert waited.cancelled_caught
         await trio.aclose_forcefully(late)
 

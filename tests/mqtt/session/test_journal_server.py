@@ -66,7 +66,7 @@ class Link:
                     try:
                         server = await trio.open_tcp_stream("127.0.0.1", self.server_port)
                     except OSError:
-                        return  # nobody is there
+                        return  # nothing listens there
                     async with server, trio.open_nursery() as nursery:
                         nursery.start_soon(_copy, client, server, scope)
                         nursery.start_soon(_copy, server, client, scope)

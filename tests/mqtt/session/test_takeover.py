@@ -36,7 +36,7 @@ async def test_a_session_moves_with_everything_and_its_old_owner_is_notified(aut
             old.out.assign(message(offset), 1)
         began_s = trio.current_time()
         opened = await two.open()
-        assert trio.current_time() - began_s < 0.1, "nobody waited for a time to run out"
+        assert trio.current_time() - began_s < 0.1, "no timeout was waited for"
         assert opened.present
         assert list(opened.session.subscriptions) == ["a"]
         assert len(opened.session.out) == 5, "the old owner stored what was under way before it let go"
@@ -244,7 +244,7 @@ async def test_a_broker_that_starts_again_closes_what_it_had_before(autojump_clo
         before.crash()
         await brokers.start("one")
         await trio.sleep(2)
-        assert await brokers.published() == [b"gone"], "nobody had to wait for a lease to run out"
+        assert await brokers.published() == [b"gone"], "it was not necessary to wait for the end of a lease"
 
 
 async def test_a_session_that_was_given_up_and_not_taken_is_closed_by_its_owner(autojump_clock: MockClock) -> None:
@@ -276,7 +276,7 @@ async def test_a_client_that_leaves_while_its_session_is_opened_leaves_no_owner_
         path = one.adapter
         assert isinstance(path, Path)
         with trio.move_on_after(1):
-            path.lose_answers()  # the commit is carried out, but nobody hears of it
+            path.lose_answers()  # the commit is carried out, but its answer is lost
             await one.open("c", expiry_s=100)
         path.thaw()
         await trio.sleep(10)

@@ -101,7 +101,7 @@ async def test_who_shares_a_batch_with_a_lost_session_has_to_publish_again_with_
     names = ("lost", "beside", "behind it", "apart")
     appends = {name: [Append(f"{name} {number}") for number in range(2)] for name in names}
     sessions = {name: Session(name, 1, Version.V5, 0, publishes=Published(list(appends[name]))) for name in names}
-    # The second append of "beside" shares a batch with a third session, which has one with nobody.
+    # The second append of "beside" shares a batch with a third session, whose other batch has no other session.
     store = Store(
         names[1:],
         [

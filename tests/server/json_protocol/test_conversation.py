@@ -272,7 +272,7 @@ async def test_expired_records_are_not_shown(tmp_path: Path) -> None:
 async def test_large_messages_of_many_clients_are_converted_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each thread that converts takes the interpreter from everybody else, and a thread from the disk."""
+    """Each thread that converts takes the interpreter from all other threads, and a thread from the disk."""
     running = most = 0
 
     def watched(convert: Callable[..., Any]) -> Callable[..., Any]:

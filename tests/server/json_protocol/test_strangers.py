@@ -32,7 +32,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "tail": {"tail": 1, "filter": "plant/#"},
 }
 OWN: Final = {"hello", "ping", "credit", "untail"}
-"""What everybody may do who was let in: it touches nothing but what belongs to the connection."""
+"""What every client may do after its login: it touches nothing but what belongs to the connection."""
 
 
 def test_the_table_has_every_operation() -> None:

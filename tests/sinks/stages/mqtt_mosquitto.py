@@ -61,7 +61,7 @@ class MosquittoStage:
 
     async def kill(self) -> None:
         await trio.to_thread.run_sync(self._process.end, signal.SIGKILL)
-        # Nobody is to publish before the collector is there again.
+        # Nothing may be published before the collector is there again.
         assert self.proxy is not None
         self.proxy.refuse()
 

@@ -93,7 +93,7 @@ class _Check:
         for arrival in (*self._history.arrivals, *self._history.letters):
             offer = self._history.offers.get(arrival.message)
             if offer is None or not offer.writes:
-                yield Anomaly("phantom", arrival.message.source, f"nobody sent {arrival.message}")
+                yield Anomaly("phantom", arrival.message.source, f"{arrival.message} was never sent")
             elif offer.content and arrival.content and offer.content != arrival.content:
                 told = f"{arrival.message} was sent as {offer.content!r} and arrived as {arrival.content!r}"
                 yield Anomaly("changed", arrival.message.source, told)

@@ -271,7 +271,7 @@ DEFECTS: dict[str, tuple[str, History, History]] = {
         history(offered(3), arrived(0, 2), KILLED),
         history(offered(3), arrived(0, 2), Purge(began_s=11, ended_s=12)),
     ),
-    "a record that nobody acknowledged vanishes from the queue": (
+    "a record that was not acknowledged vanishes from the queue": (
         "went nowhere",
         history(offered(3), arrived(0, 1, 2), counted=tally(4, confirmed=4)),
         history(offered(4), arrived(0, 1, 2, 3), counted=tally(4, confirmed=4)),
