@@ -23,6 +23,7 @@ from broker_adapter.opening import ENGINES
 from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
 from journal.settings.access import is_loopback
 from journal.settings.file import Schema
+from journal.settings.logins import LoginTable, LoginType, UserNames, login_problems
 from journal.settings.values import (
     KIB,
     MIB,
@@ -84,14 +85,6 @@ def _parse_prefix(value: object) -> str:
     return prefix
 
 
-def _parse_names(value: object) -> tuple[str, ...]:
-    values = value if isinstance(value, list) else [value]
-    names = tuple(parse_text(each) for each in values)
-    if not all(names):
-        raise ValueError("names a user without a name")
-    return names
-
-
 def _parse_client_ids(value: object) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     patterns = tuple(parse_text(each) for each in values)
@@ -122,7 +115,6 @@ Filters = Annotated[
 ]
 Prefix = Annotated[str, Kind(_parse_prefix, f'a topic name that does not begin with "{BROKER_PREFIX}" or end with "/"')]
 QosList = Annotated[tuple[int, ...], Kind(_parse_qos, "a list of 0, 1 and 2")]
-Names = Annotated[tuple[str, ...], Kind(_parse_names, "a list of user names, or [] for none")]
 ClientIdPatterns = Annotated[
     tuple[str, ...],
     Kind(
@@ -216,9 +208,10 @@ class AccessSection:
 
     users_file: File = ""
     anonymous: bool = False
-    administrators: Names = ()
+    administrators: UserNames = ()
     client_ids: ClientIdPatterns = ()
     default: DefaultPermission = DefaultPermission.AUTO
+    logins: tuple[LoginTable, ...] = ()
     rules: tuple[AccessRuleTable, ...] = ()
 
 
@@ -301,20 +294,30 @@ def _check(config: BrokerConfig) -> Iterable[str]:
     for name, address in (("mqtts", listen.mqtts), ("websockets", listen.websockets)):
         if address and not (tls.certificate_file and tls.key_file):
             yield f"[listen] {name} = {address!r} needs [tls] certificate_file and key_file"
-    if not (is_loopback(listen.http) or config.access.users_file or config.access.anonymous):
+    if not (is_loopback(listen.http) or has_logins(config.access) or config.access.anonymous):
         yield (
             f"[listen] http = {listen.http!r} can be reached from other machines without a password: name "
             "access.users_file, or listen on 127.0.0.1; access.anonymous = true lets all clients see metrics there"
         )
     if bool(tls.certificate_file) != bool(tls.key_file):
         yield "[tls] certificate_file and key_file belong together; give both or neither"
-    if config.access.administrators and not config.access.users_file:
+    if config.access.administrators and not has_logins(config.access):
         yield "[access] administrators are users of access.users_file; name that file"
+    files = {
+        LoginType.USERS: ("access.users_file", config.access.users_file),
+        LoginType.CERTIFICATE: ("tls.client_ca_file", tls.client_ca_file),
+    }
+    yield from login_problems(config.access.logins, files, certificates_alone=True)
     users = [quota.user for quota in config.quotas]
     for number, user in enumerate(users, 1):
         if user in users[: number - 1]:
             yield f"[[quotas]] number {number} is for user {user!r} again; leave one of them out"
     yield from problems_of_rules(config.storage, config.bridge)
+
+
+def has_logins(access: AccessSection) -> bool:
+    """Whether any login method is configured."""
+    return bool(access.users_file or access.logins)
 
 
 def problems_of_rules(storage: Iterable[StorageTable], bridges: Sequence[BridgeTable]) -> Iterable[str]:

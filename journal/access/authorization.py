@@ -70,7 +70,7 @@ class Access(Protocol):
         Args:
             credentials: The sent credentials: ``{"token": ...}``, or ``{"user": ..., "password": ...}``, or None.
             peer: Address of the peer, ``HOST:PORT``; repeated failures from there are delayed.
-            certificate_name: Common name of the peer's client certificate, if it has one; verified by TLS, never taken
+            certificate_name: The name in the peer's client certificate, if it has one; verified by TLS, never taken
                 from what the peer sent.
 
         Raises:

@@ -25,12 +25,29 @@ _REMEMBERED_TOPICS: Final = 256
 _REMEMBERED_SUBJECTS: Final = 20_000
 
 
+@attrs.frozen(slots=True, cache_hash=True)
+class Grants:
+    """What a login gave to a subject, in addition to its name.
+
+    Attributes:
+        roles: Rules for one of these roles apply to it.
+        rules: Rules for it alone; they decide what no configured rule decides.
+    """
+
+    roles: frozenset[str] = frozenset()
+    rules: tuple[AccessRule, ...] = ()
+
+
+NO_GRANTS: Final = Grants()
+
+
 class Subject(Protocol):
     """The subject that rules are evaluated for; it is hashable.
 
     Attributes:
         username: The user name; empty for a subject without one.
         client_id: The name of the session; empty where sessions have none.
+        grants: What its login gave to it.
     """
 
     @property
@@ -39,16 +56,20 @@ class Subject(Protocol):
     @property
     def client_id(self) -> str: ...
 
+    @property
+    def grants(self) -> Grants: ...
+
 
 @attrs.frozen(slots=True)
 class User:
-    """A subject with a user name only."""
+    """A subject without a session."""
 
     username: str
     client_id: str = ""
+    grants: Grants = NO_GRANTS
 
 
-@attrs.frozen(slots=True)
+@attrs.frozen(slots=True, cache_hash=True)
 class AccessRule:
     """One rule.
 
@@ -60,6 +81,7 @@ class AccessRule:
         client_id: The client that it applies to; empty for all.
         groups: Filters of the names of groups, with the same placeholders.
         cursors: Filters of the names of cursors, likewise.
+        role: The role that it applies to, if a login gave it to the subject; empty for all.
     """
 
     allow: bool
@@ -69,12 +91,13 @@ class AccessRule:
     client_id: str = ""
     groups: tuple[str, ...] = ()
     cursors: tuple[str, ...] = ()
+    role: str = ""
 
     @property
     def is_same_for_all(self) -> bool:
         """Whether it does not depend on the subject."""
         names = (*self.topic_filters, *self.groups, *self.cursors)
-        return not (self.user or self.client_id or any(map(_PLACEHOLDER.search, names)))
+        return not (self.user or self.client_id or self.role or any(map(_PLACEHOLDER.search, names)))
 
     def filters_for(self, subject: Subject) -> tuple[str, ...]:
         """Its topic filters for a subject; none if it does not apply to it."""
@@ -86,6 +109,8 @@ class AccessRule:
 
     def _filled(self, filters: tuple[str, ...], subject: Subject) -> tuple[str, ...]:
         if (self.user and self.user != subject.username) or (self.client_id and self.client_id != subject.client_id):
+            return ()
+        if self.role and self.role not in subject.grants.roles:
             return ()
         filled = (self._fill(each, subject) for each in filters)
         return tuple(each for each in filled if each is not None)
@@ -170,6 +195,13 @@ class Permissions:
                 return allow
         return self._default
 
+    def denies(self, action: Action, topic: str) -> bool:
+        """Whether the first rule that decides about a topic denies the action; False if no rule decides."""
+        for allow, filters in self._rules[action]:
+            if any(matches(each, topic) for each in filters):
+                return not allow
+        return False
+
     def _decide(self, rules: list[tuple[bool, tuple[str, ...]]], target: str, *, of_one: bool) -> bool:
         for allow, filters in rules:
             applies = matches if of_one else covers if allow else overlap
@@ -208,11 +240,12 @@ class AccessRules:
 
     def permissions_of(self, subject: Subject) -> Permissions:
         """The rights of a subject."""
-        if self._same_for_all is not None:
+        own = subject.grants.rules
+        if self._same_for_all is not None and not own:
             return self._same_for_all
         found = self._by_subject.get(subject)
         if found is None:
-            found = Permissions(self._rules, subject, default=self._default)
+            found = Permissions((*self._rules, *own), subject, default=self._default)
             if len(self._by_subject) >= _REMEMBERED_SUBJECTS:
                 del self._by_subject[next(iter(self._by_subject))]
             self._by_subject[subject] = found

@@ -64,9 +64,9 @@ class TlsSocket:
         return self._socket.fileno()
 
     @property
-    def peer_name(self) -> str:
-        """Common name of the peer's certificate, which was verified; empty if it has none."""
-        return common_name(self._tls.getpeercert())
+    def peer_certificate(self) -> object:
+        """The peer's certificate, which was verified, in the form of the standard library; None if it has none."""
+        return self._tls.getpeercert()
 
     @property
     def holds_some(self) -> bool:
@@ -231,13 +231,3 @@ def _beginning(buffers: Sequence[Readable]) -> Readable:
         if len(data) >= _SENT_AT_ONCE_BYTES:
             break
     return data
-
-
-def common_name(certificate: object) -> str:
-    """The common name in a certificate in the form of the standard library; empty if it has none."""
-    if not isinstance(certificate, dict):
-        return ""
-    return next(
-        (value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"),
-        "",
-    )

@@ -23,7 +23,7 @@ class Peer:
 
     Attributes:
         address: Address of the client, ``HOST:PORT``.
-        certificate_name: Common name of the client's certificate; empty without one.
+        certificate_name: The name in the client's certificate; empty without one.
         on_greeted: Called when the client was let in.
     """
 
@@ -61,7 +61,7 @@ class ClientConnection(ABC):
     Attributes:
         number: Its number on this server.
         peer: Address of the client, ``HOST:PORT``.
-        certificate_name: Common name of the client's certificate; empty without one.
+        certificate_name: The name in the client's certificate; empty without one.
         client: Name that the client chose.
         principal: The authenticated principal, after the greeting.
         meter: Its quotas; None if it has none.

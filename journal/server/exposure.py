@@ -6,6 +6,7 @@ from typing import Final
 
 from journal.access.authenticator import Known
 from journal.settings.access import AccessRuleTable, RuleAction
+from journal.settings.logins import LoginType
 from journal.settings.server import ServerConfig
 from journal.settings.values import Permission
 from journal.telemetry.exposure import Exposure, reachable, remote_addresses
@@ -41,16 +42,26 @@ def exposure_of(config: ServerConfig, known: Known) -> Exposure:
 def _admitted(config: ServerConfig, known: Known) -> str:
     if not known.has_credentials:
         return "They need no login."
-    ways = []
-    if known.users is not None:
-        ways.append(f"{_counted(len(known.users), 'user')} of {config.access.users_file}")
-    if known.tokens is not None:
-        ways.append(f"{_counted(len(known.tokens), 'token')} of {config.access.tokens_file}")
-    if known.certificates:
-        ways.append(f"certificates of {config.tls.client_ca_file}")
+    ways = [_way(kind, config, known) for kind in _kinds(known)]
     if known.anonymous:
         ways.append("clients without credentials")
     return f"Accepted are {', '.join(ways)}."
+
+
+def _kinds(known: Known) -> list[str]:
+    kinds = {step.kind for step in known.steps}
+    order = list(LoginType) if known.order is None else [step.kind for step in known.order]
+    return [str(kind) for kind in order if kind in kinds]
+
+
+def _way(kind: str, config: ServerConfig, known: Known) -> str:
+    match kind:
+        case LoginType.USERS:
+            return f"{_counted(len(known.users or ()), 'user')} of {config.access.users_file}"
+        case LoginType.TOKENS:
+            return f"{_counted(len(known.tokens or ()), 'token')} of {config.access.tokens_file}"
+        case _:
+            return f"certificates of {config.tls.client_ca_file} by their {known.certificate_field.words}"
 
 
 def _allowed(config: ServerConfig, known: Known) -> str:

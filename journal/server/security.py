@@ -12,6 +12,7 @@ from journal.access.audit import AuditLog
 from journal.access.authenticator import Authenticator, Known
 from journal.access.authorization import EVERYBODY, Action, Principal
 from journal.access.certificates import server_context
+from journal.access.login_settings import certificate_field_of, order_of
 from journal.access.quotas import Quota, Quotas
 from journal.access.refused_logins import RefusedLogins
 from journal.access.repeated_acts import RepeatedActs
@@ -41,11 +42,13 @@ def read(config: ServerConfig) -> Readable:
     """
     access, tls = config.access, config.tls
     known = Known(
-        AccessRules(rules_of(access), default=allows_by_default(access, tls)),
+        rules=AccessRules(rules_of(access), default=allows_by_default(access, tls)),
         users=read_users(access.users_file) if access.users_file else None,
         tokens=read_tokens(access.tokens_file) if access.tokens_file else None,
         certificates=bool(tls.client_ca_file),
         anonymous=access.anonymous,
+        certificate_field=certificate_field_of(access.logins),
+        order=order_of(access.logins),
     )
     context = None
     if tls.certificate_file:

@@ -14,10 +14,11 @@ import trio
 from structlog.contextvars import bind_contextvars
 
 from journal.engine import Engine
+from journal.net.certificate_names import name_in
 from journal.net.listening import accept, linger, listens_at, prepare
 from journal.net.origins import Origins
 from journal.net.output import Carrier, Output, TcpCarrier
-from journal.net.tls_sockets import TlsSocket, common_name
+from journal.net.tls_sockets import TlsSocket
 from journal.net.websocket_handshake import open_websocket
 from journal.protocol.errors import RemoteProtocolError, ShuttingDownError
 from journal.protocol.frames import HELLO_MAX_FRAME_BYTES
@@ -301,13 +302,16 @@ class Server:
             await self._serve(
                 "tcp",
                 TcpCarrier(secure),
-                Peer(peer, secure.peer_name, partial(self._let_in, sock)),
+                Peer(peer, self._name_in(secure.peer_certificate), partial(self._let_in, sock)),
                 self._connection,
                 lambda connection: receive(connection, secure, self._pool, timeout, holds_some=secure.holds_some),
             )
             await linger(secure.say_end())
         finally:
             secure.close()
+
+    def _name_in(self, certificate: object) -> str:
+        return name_in(certificate, self.guard.access.known.certificate_field)
 
     async def _speaks_alike(self, sock: socket.socket, listener: Listener) -> bool:
         return await speaks_alike(
@@ -334,7 +338,7 @@ class Server:
         if self.guard.tls is not None:
             secure = trio.SSLStream(stream, self.guard.tls, server_side=True, https_compatible=True)
             await shake_hands(secure.do_handshake, timeout_s=limits.hello_timeout_s, statistics=self.statistics)
-            certificate_name = common_name(secure.getpeercert())
+            certificate_name = self._name_in(secure.getpeercert())
             stream = secure
         async with open_websocket(
             stream,

@@ -11,6 +11,7 @@ import attrs
 from attrs import field
 
 from journal.net.address import parse_address
+from journal.settings.logins import LoginTable, LoginType, login_problems
 from journal.settings.values import (
     TIB,
     File,
@@ -107,6 +108,7 @@ class AccessSection:
     anonymous: bool = False
     allow_insecure: bool = False
     audit_file: File = ""
+    logins: tuple[LoginTable, ...] = ()
     roles: tuple[RoleTable, ...] = ()
     rules: tuple[AccessRuleTable, ...] = ()
 
@@ -141,7 +143,7 @@ def access_problems(
         yield "[tls] certificate_file and key_file belong together; give both or neither"
     if tls.client_ca_file and not tls.certificate_file:
         yield f"[tls] client_ca_file = {tls.client_ca_file!r} needs certificate_file and key_file"
-    if not (access.users_file or access.tokens_file or tls.client_ca_file or access.allow_insecure):
+    if not (asks_for_credentials(access, tls) or access.allow_insecure):
         for name, address in listen.items():
             if not is_loopback(address):
                 yield (
@@ -149,6 +151,12 @@ def access_problems(
                     f"configured: set access.users_file, access.tokens_file or tls.client_ca_file, or listen on "
                     f"127.0.0.1; access.allow_insecure = true permits it nevertheless"
                 )
+    files = {
+        LoginType.CERTIFICATE: ("tls.client_ca_file", tls.client_ca_file),
+        LoginType.TOKENS: ("access.tokens_file", access.tokens_file),
+        LoginType.USERS: ("access.users_file", access.users_file),
+    }
+    yield from login_problems(access.logins, files)
     yield from _problems_of_roles(access)
     for number, rule in enumerate(access.rules, 1):
         yield from _problems_of(rule, f"[[access.rules]] number {number}")
@@ -198,9 +206,14 @@ def _problems_of(rule: AccessRuleTable, place: str) -> Iterable[str]:
         yield f'{place} names groups or cursors without the action "read", the only one that they have; add it'
 
 
+def asks_for_credentials(access: AccessSection, tls: TlsSection) -> bool:
+    """Whether any login method is configured."""
+    return bool(access.users_file or access.tokens_file or tls.client_ca_file or access.logins)
+
+
 def allows_by_default(access: AccessSection, tls: TlsSection) -> bool:
     """Whether a request is allowed that no rule decides about: only without credentials and without rules."""
-    return not (access.users_file or access.tokens_file or tls.client_ca_file or access.rules)
+    return not (asks_for_credentials(access, tls) or access.rules)
 
 
 def is_loopback(address: str) -> bool:

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from journal.settings.access import AccessRuleTable, QuotaTable, RoleTable, RuleAction
+from journal.settings.logins import LoginTable, LoginType
 from journal.settings.server import ListenConfig, ServerConfig, StorageConfig
 from journal.settings.server_file import RENAMED, SECTIONS, TABLES, load_config
 from journal.settings.values import ConfigurationError, LogFormat, Permission, allowed
@@ -44,17 +45,23 @@ def with_tables() -> str:
 
 def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path) -> None:
     shown = tomllib.loads(with_tables())
-    assert [list(shown["access"]["roles"][0]), list(shown["access"]["rules"][0]), list(shown["quotas"][0])] == [
+    assert [
+        *(list(shown["access"][name][0]) for name in ("logins", "roles", "rules")),
+        list(shown["quotas"][0]),
+    ] == [
+        list(TABLES["access.logins"]),
         list(TABLES["access.roles"]),
         list(TABLES["access.rules"]),
         list(TABLES["quotas"]),
     ]
-    config = load(tmp_path, with_tables())
+    authority = {"tls.certificate_file": "c", "tls.key_file": "k", "tls.client_ca_file": "ca"}
+    config = load(tmp_path, with_tables(), **authority)
     actions = (RuleAction.READ, RuleAction.SUBSCRIBE)
     topics, groups, cursors = ("users/%u/#", "public/#"), ("billing", "users/%u/#"), ("reports/#",)
     assert config.access.rules == (
         AccessRuleTable(Permission.ALLOW, topics, actions, groups=groups, cursors=cursors, role="operators"),
     )
+    assert config.access.logins == (LoginTable(LoginType.CERTIFICATE, ("device-17",)),)
     assert config.access.roles == (RoleTable("operators", ("anna", "bob")),)
     assert config.quotas == (QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000, 10000, 512 << 20),)
 

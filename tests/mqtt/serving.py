@@ -45,7 +45,7 @@ class AllowAll:
     changes = 0
 
     async def authenticate(
-        self, client_id: str, username: str | None, password: bytes | None, peer: str
+        self, client_id: str, username: str | None, password: bytes | None, peer: str, certificate_name: str = ""
     ) -> Principal | None:
         return Principal(client_id, username or "")
 

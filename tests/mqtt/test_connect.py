@@ -34,7 +34,7 @@ class Doorkeeper:
     changes = 0
 
     async def authenticate(
-        self, client_id: str, username: str | None, password: bytes | None, peer: str
+        self, client_id: str, username: str | None, password: bytes | None, peer: str, certificate_name: str = ""
     ) -> Principal | None:
         await trio.lowlevel.checkpoint()
         return Principal(client_id, username or "") if password == b"sesame" else None

@@ -71,7 +71,7 @@ async def test_a_complete_connect_counts_until_its_client_is_accepted() -> None:
 
     class Slow(Doorkeeper):
         async def authenticate(
-            self, client_id: str, username: str | None, password: bytes | None, peer: str
+            self, client_id: str, username: str | None, password: bytes | None, peer: str, certificate_name: str = ""
         ) -> Principal | None:
             if client_id == "long":
                 await may_go_on.wait()

@@ -7,6 +7,8 @@ from typing import Protocol
 import attrs
 
 from broker_adapter.mqtt_codec.text import shown
+from journal.access.logins import Identity
+from journal.access.rules import NO_GRANTS, Grants
 
 
 @attrs.frozen(slots=True)
@@ -15,12 +17,14 @@ class Principal:
 
     Attributes:
         username: Empty for an anonymous client.
-        credential: What its password was checked against; it differs after the password was changed.
+        identity: Its login; None for an anonymous client.
+        grants: Roles and rules that its login gave.
     """
 
     client_id: str
     username: str = ""
-    credential: object = attrs.field(default=None, eq=False, repr=False)
+    identity: Identity | None = attrs.field(default=None, eq=False, repr=False)
+    grants: Grants = attrs.field(default=NO_GRANTS, repr=False)
 
 
 def user_shown(name: str) -> str:
@@ -39,7 +43,12 @@ class Access(Protocol):
     def changes(self) -> int: ...
 
     async def authenticate(
-        self, client_id: str, username: str | None, password: bytes | None, peer: str
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        peer: str,
+        certificate_name: str = "",
     ) -> Principal | None:
         """Authenticate a client; None refuses it (bad user name or password).
 
@@ -48,6 +57,7 @@ class Access(Protocol):
             username: As sent in CONNECT.
             password: As sent in CONNECT.
             peer: Address of the client, ``HOST:PORT``: repeated wrong passwords from it are slowed down.
+            certificate_name: The name in its certificate, which TLS has verified; empty without one.
         """
 
     def may_use_client_id(self, principal: Principal) -> bool:

@@ -1,4 +1,4 @@
-"""Implementation of `permissions.Access`: users of a password file, client identifiers, and rules about topics."""
+"""Implementation of `permissions.Access`: logins, client identifiers, and rules about topics."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
+import structlog
+
+from broker_adapter.errors import AuthenticationError
 from broker_adapter.mqtt.access.permissions import Principal
-from journal.access.authentication import Authentication
 from journal.access.authorization import Action
+from journal.access.login_methods import Logins
+from journal.access.logins import Attempt
 from journal.access.rules import AccessRules
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 
 class AccessControl:
     """Decides on connecting, publishing and subscribing; see `permissions.Access`.
 
     Args:
-        authentication: Checks passwords.
+        logins: See the attribute.
         rules: Permissions of clients.
-        anonymous: Whether clients without a user name are accepted. Without any users, a user name cannot be checked,
-            so a client that sends one counts as anonymous, too.
+        anonymous: Whether clients without a user name are accepted. Without any login method, a user name cannot be
+            checked, so a client that sends one counts as anonymous, too.
         administrators: Names of users who may change the configuration that all brokers share.
         client_ids: Client identifiers that users may connect with.
 
     Attributes:
+        logins: Authenticates clients; its credentials may be replaced at any time.
         administrators: May be replaced at any time.
         client_ids: May be replaced at any time.
         rules: May be replaced at any time; the next publish or subscription is decided by the new ones.
@@ -32,14 +39,14 @@ class AccessControl:
 
     def __init__(
         self,
-        authentication: Authentication,
+        logins: Logins,
         rules: AccessRules,
         *,
         anonymous: bool,
         administrators: Collection[str] = (),
         client_ids: ClientIds | None = None,
     ) -> None:
-        self.authentication = authentication
+        self.logins = logins
         self.administrators = administrators
         self.client_ids = client_ids or ClientIds()
         self.changes = 0
@@ -57,17 +64,25 @@ class AccessControl:
         self.changes += 1
 
     async def authenticate(
-        self, client_id: str, username: str | None, password: bytes | None, peer: str
+        self,
+        client_id: str,
+        username: str | None,
+        password: bytes | None,
+        peer: str,
+        certificate_name: str = "",
     ) -> Principal | None:
         """Authenticate a client; None refuses it."""
-        if self._anonymous and (not username or self.authentication.users is None):
+        if self._anonymous and not self.logins.credentials.has_credentials:
             return Principal(client_id)
-        if not username or password is None:
+        attempt = Attempt(peer, username, password, client_id=client_id, certificate_name=certificate_name)
+        try:
+            identity = await self.logins.authenticate(attempt)
+        except AuthenticationError as error:
+            log.info("login refused", client=client_id, peer=peer, reason=str(error))
             return None
-        users, host = self.authentication.users, peer.rpartition(":")[0]
-        if not await self.authentication.check(username, password, host):
-            return None
-        return Principal(client_id, username, None if users is None else users.hash_of(username))
+        if identity is not None:
+            return Principal(client_id, identity.name, identity, identity.grants)
+        return Principal(client_id) if self._anonymous and not username else None
 
     def may_use_client_id(self, principal: Principal) -> bool:
         """Whether the client may connect with the identifier that it chose."""
@@ -82,16 +97,13 @@ class AccessControl:
         return user == principal.username or (not user and self.client_ids.bind(principal))
 
     def is_admitted(self, principal: Principal) -> bool:
-        """Whether the client would still be authenticated: its user exists, with the same password."""
-        if not principal.username:
-            return True
-        users = self.authentication.users
-        return users is not None and users.hash_of(principal.username) == principal.credential
+        """Whether the client would still be accepted: its user exists, with the same password."""
+        return principal.identity is None or self.logins.is_still_known(principal.identity)
 
     def may_publish_will(self, principal: Principal, topic: str) -> bool:
         """Whether a will that the client left may be published: its user exists and may publish to the topic."""
-        users = self.authentication.users
-        exists = not principal.username or users is None or users.hash_of(principal.username) is not None
+        name = principal.username
+        exists = not name or not self.logins.credentials.has_credentials or self.logins.may_know(name)
         return exists and self.may_publish(principal, topic)
 
     def may_publish(self, principal: Principal, topic: str) -> bool:

@@ -198,13 +198,16 @@ class Broker:
         while self._connections:
             await self._gone.park()
 
-    async def serve_stream(self, stream: trio.abc.Stream, *, peer: str, transport: str) -> None:
+    async def serve_stream(
+        self, stream: trio.abc.Stream, *, peer: str, transport: str, certificate_name: str = ""
+    ) -> None:
         """Serve one client until its connection ends; the stream is closed then.
 
         Args:
             stream: A connected stream; `run` must have started.
             peer: Address of the client, for the log.
             transport: Name of the transport, for the log.
+            certificate_name: The name in the client's certificate; empty without one.
         """
         services = self._services
         if services is None or self._is_stopping:
@@ -216,6 +219,7 @@ class Broker:
             services,
             peer=peer,
             transport=transport,
+            certificate_name=certificate_name,
             on_admitted=self._admitted,
             on_ready=self._set_ready,
         )

@@ -22,10 +22,12 @@ from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.transport.listeners import ListenerLimits
 from broker_adapter.topic_mapping import MappingRule
 from journal.access import authorization
-from journal.access.authentication import Authentication
 from journal.access.certificates import server_context
+from journal.access.login_methods import Credentials, Logins
+from journal.access.login_settings import certificate_field_of, order_of
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Users, read_users
+from journal.settings.logins import LoginType
 from journal.settings.values import ConfigurationError, Permission
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
@@ -148,6 +150,21 @@ def users_of(config: BrokerConfig) -> Users | None:
     return read_users(config.access.users_file) if config.access.users_file else None
 
 
+def credentials_of(config: BrokerConfig) -> Credentials:
+    """All that clients can log in with.
+
+    Raises:
+        ConfigurationError: A file cannot be used.
+    """
+    logins = config.access.logins
+    return Credentials(
+        users=users_of(config),
+        certificates=any(table.type is LoginType.CERTIFICATE for table in logins),
+        certificate_field=certificate_field_of(logins),
+        order=order_of(logins),
+    )
+
+
 def access_rules_of(config: BrokerConfig) -> AccessRules:
     """The permissions of clients."""
     access = config.access
@@ -170,10 +187,10 @@ def access_control_of(config: BrokerConfig) -> AccessControl:
     """Authentication and permissions.
 
     Raises:
-        ConfigurationError: The password file cannot be used.
+        ConfigurationError: A file cannot be used.
     """
     return AccessControl(
-        Authentication(users_of(config)),
+        Logins(credentials_of(config)),
         access_rules_of(config),
         anonymous=config.access.anonymous,
         administrators=config.access.administrators,
@@ -181,9 +198,10 @@ def access_control_of(config: BrokerConfig) -> AccessControl:
     )
 
 
-def why_no_client_can_connect(config: BrokerConfig, users: Users | None) -> str:
+def why_no_client_can_connect(config: BrokerConfig, credentials: Credentials) -> str:
     """The reason why no client can connect, with the way out; empty if clients can connect."""
-    if config.access.anonymous or users:
+    users = credentials.users
+    if config.access.anonymous or users or any(step.kind != LoginType.USERS for step in credentials.steps):
         return ""
     if users is None:
         return (

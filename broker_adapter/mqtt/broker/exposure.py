@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_adapter.mqtt.config import BrokerConfig, DefaultPermission
+from broker_adapter.mqtt.config import AccessSection, BrokerConfig, DefaultPermission, has_logins
+from journal.access.login_settings import certificate_field_of
 from journal.settings.access import is_loopback
+from journal.settings.logins import LoginType
 from journal.telemetry.exposure import Exposure, reachable, remote_addresses
 
 _CLEAR: Final = ("mqtt", "websocket")
@@ -19,7 +21,7 @@ def allows_by_default(config: BrokerConfig) -> bool:
     """
     access = config.access
     if access.default is DefaultPermission.AUTO:
-        return not (access.users_file or access.rules)
+        return not (has_logins(access) or access.rules)
     return access.default is DefaultPermission.ALLOW
 
 
@@ -77,8 +79,24 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
 
 def _admitted(config: BrokerConfig, user_count: int) -> str:
     access = config.access
-    users = f"{user_count} user{'' if user_count == 1 else 's'} of {access.users_file}"
+    if access.anonymous and not has_logins(access):
+        return "Clients need no password."
+    ways = [_way(kind, config, user_count) for kind in kinds_of(access)]
     if access.anonymous:
-        return f"Anonymous clients and {users} are accepted." if access.users_file else "Clients need no password."
+        return f"Anonymous clients and {', '.join(ways)} are accepted."
     certificate = ", and need a certificate at TLS listeners" if config.tls.client_ca_file else ""
-    return f"Accepted are {users}{certificate}." if access.users_file else "No client is accepted."
+    return f"Accepted are {', '.join(ways)}{certificate}." if ways else "No client is accepted."
+
+
+def kinds_of(access: AccessSection) -> tuple[LoginType, ...]:
+    """The login methods in their order."""
+    return tuple(table.type for table in access.logins) or ((LoginType.USERS,) if access.users_file else ())
+
+
+def _way(kind: LoginType, config: BrokerConfig, user_count: int) -> str:
+    match kind:
+        case LoginType.USERS:
+            return f"{user_count} user{'' if user_count == 1 else 's'} of {config.access.users_file}"
+        case _:
+            field = certificate_field_of(config.access.logins)
+            return f"certificates of {config.tls.client_ca_file} by their {field.words}"

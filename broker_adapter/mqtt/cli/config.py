@@ -77,11 +77,11 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
 
     wanted = load(config, settings)
     tls_of(wanted)
-    users = access_control_of(wanted).authentication.users
-    if missing := why_no_client_can_connect(wanted, users):
+    credentials = access_control_of(wanted).logins.credentials
+    if missing := why_no_client_can_connect(wanted, credentials):
         write_text(missing)
         return 1
-    user_count = 0 if users is None else len(users)
+    user_count = len(credentials.users or ())
     counts = (
         (len(wanted.access.rules), "access rules"),
         (len(wanted.storage), "storage rules"),

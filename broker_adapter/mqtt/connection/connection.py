@@ -81,6 +81,7 @@ class Connection:
         services: The parts of the broker that a connection uses.
         peer: Address of the client, for the log.
         transport: Name of the transport, for the log.
+        certificate_name: The name in the client's certificate; empty without one.
         on_admitted: Called with this connection when its client was accepted.
         on_ready: Called with this connection when its session has messages to send.
     """
@@ -92,6 +93,7 @@ class Connection:
         *,
         peer: str,
         transport: str,
+        certificate_name: str = "",
         on_admitted: Callable[[Connection], None],
         on_ready: Callable[[Connection], None],
     ) -> None:
@@ -101,6 +103,7 @@ class Connection:
         self._services = services
         self._peer = peer
         self._transport = transport
+        self._certificate_name = certificate_name
         limits = services.limits
         self._decoder = Decoder(
             of="client", max_packet_bytes=limits.max_packet_bytes, max_connect_bytes=limits.max_connect_bytes
@@ -421,7 +424,9 @@ class Connection:
         self._version = first.version
         self._is_reading = False
         may_have_left = partial(self._may_have_left, self._heard_at_s, has_published=has_published)
-        admission = await services.handshake.admit(first, self._peer, lambda is_owned: may_have_left(is_owned=is_owned))
+        admission = await services.handshake.admit(
+            first, self._peer, lambda is_owned: may_have_left(is_owned=is_owned), self._certificate_name
+        )
         if isinstance(self._stream, LimitsUnaccepted):
             self._stream.peer_accepted()
         self._is_reading = True

@@ -94,7 +94,9 @@ class Handshake:
         self._limits = limits
         self.quotas = quotas or Quotas()
 
-    async def admit(self, connect: Connect, peer: str, may_have_left: Callable[[bool], bool]) -> Admission:
+    async def admit(
+        self, connect: Connect, peer: str, may_have_left: Callable[[bool], bool], certificate_name: str = ""
+    ) -> Admission:
         """Accept a client. When this returns, its session belongs to this broker.
 
         Args:
@@ -102,6 +104,7 @@ class Handshake:
             peer: Its address, ``HOST:PORT``.
             may_have_left: Called with whether the session has an owner; returns whether the client may have closed this
                 connection and be connected elsewhere.
+            certificate_name: The name in its certificate; empty without one.
 
         Raises:
             ConnectRefusedError: The client is refused.
@@ -113,7 +116,9 @@ class Handshake:
             )
         client_id = self._client_id(connect)
         topic = self._will_topic(connect)
-        principal = await self._access.authenticate(client_id, connect.username, connect.password, peer)
+        principal = await self._access.authenticate(
+            client_id, connect.username, connect.password, peer, certificate_name
+        )
         if principal is None:
             raise ConnectRefusedError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
         if connect.client_id and not self._access.may_use_client_id(principal):

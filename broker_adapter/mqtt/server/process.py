@@ -27,13 +27,13 @@ from broker_adapter.mqtt.broker.composition import (
     access_control_of,
     access_rules_of,
     broker_id_of,
+    credentials_of,
     limits_of,
     listener_limits_of,
     mapping_of,
     quotas_of,
     storage_rules_of,
     tls_of,
-    users_of,
     why_no_client_can_connect,
 )
 from broker_adapter.mqtt.broker.exposure import exposure_of
@@ -46,8 +46,9 @@ from broker_adapter.mqtt.telemetry.metrics import broker_pages
 from broker_adapter.mqtt.telemetry.store_watch import log_waiting
 from broker_adapter.mqtt.transport.listeners import Listeners, Peer
 from broker_adapter.opening import is_shared, open_adapter
+from journal.access.login_methods import Credentials
 from journal.access.rules import AccessRules
-from journal.access.users import Users
+from journal.net.certificate_names import name_in
 from journal.net.listening import bind, listens_at
 from journal.net.origins import Origins
 from journal.settings.access import is_loopback
@@ -104,7 +105,7 @@ async def run_broker(
 class _Readable:
     """Settings that are read again at SIGHUP."""
 
-    users: Users | None
+    credentials: Credentials
     rules: AccessRules
     tls: ssl.SSLContext | None
 
@@ -128,7 +129,7 @@ class _Process:
         self._health = Health(config.broker.store, self._stopping.is_set)
         self._rules_access: RulesAccess | None = None
         self._broker_running: Broker | None = None
-        self._exposure = ExposureLog(log, _exposure_of(config, self._access.authentication.users))
+        self._exposure = ExposureLog(log, _exposure_of(config, self._access.logins.credentials))
 
     async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
         async with trio.open_nursery() as nursery:
@@ -230,7 +231,12 @@ class _Process:
 
     def _listeners_of(self, broker: Broker) -> Listeners:
         async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
-            await broker.serve_stream(stream, peer=peer.address, transport=peer.transport)
+            await broker.serve_stream(
+                stream,
+                peer=peer.address,
+                transport=peer.transport,
+                certificate_name=name_in(peer.certificate, self._access.logins.credentials.certificate_field),
+            )
 
         origins = Origins(self._config.listen.websocket_origins)
         self._listeners = Listeners(serve, listener_limits_of(self._config.limits), self._tls, origins)
@@ -273,7 +279,7 @@ class _Process:
         except ConfigurationError as error:
             log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is no bug of ours
             return
-        self._access.authentication.users = readable.users
+        self._access.logins.credentials = readable.credentials
         self._access.rules = readable.rules
         self._access.administrators = config.access.administrators
         self._access.client_ids = ClientIds(config.access.client_ids)
@@ -284,11 +290,11 @@ class _Process:
             await self._broker_running.follow_rights()
         log.info(
             "reloaded",
-            users=0 if readable.users is None else len(readable.users),
+            users=len(readable.credentials.users or ()),
             rules=len(config.access.rules),
             certificates=readable.tls is not None,
         )
-        self._exposure.reloaded(_exposure_of(_in_use(self._config, config), readable.users))
+        self._exposure.reloaded(_exposure_of(_in_use(self._config, config), readable.credentials))
         if RuleSet.of(config) != RuleSet.of(self._config):
             log.warning("changed rules apply once they are stored: use `journal-broker apply FILE`")
         if changed := _others_changed(self._config, config):
@@ -296,13 +302,13 @@ class _Process:
 
 
 def _read(config: BrokerConfig) -> _Readable:
-    return _Readable(users_of(config), access_rules_of(config), tls_of(config))
+    return _Readable(credentials_of(config), access_rules_of(config), tls_of(config))
 
 
-def _exposure_of(config: BrokerConfig, users: Users | None) -> Exposure:
-    if missing := why_no_client_can_connect(config, users):
+def _exposure_of(config: BrokerConfig, credentials: Credentials) -> Exposure:
+    if missing := why_no_client_can_connect(config, credentials):
         return Exposure(missing, is_remote=False, is_questionable=True)
-    return exposure_of(config, 0 if users is None else len(users))
+    return exposure_of(config, len(credentials.users or ()))
 
 
 def _in_use(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
@@ -313,9 +319,9 @@ def _in_use(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
 def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:
     """Names of the sections that changed and are not read again, except for rules."""
     unread = attrs.evolve(
-        old.access, users_file="", administrators=(), client_ids=(), rules=(), default=new.access.default
+        old.access, users_file="", administrators=(), client_ids=(), logins=(), rules=(), default=new.access.default
     )
-    same = attrs.evolve(new.access, users_file="", administrators=(), client_ids=(), rules=())
+    same = attrs.evolve(new.access, users_file="", administrators=(), client_ids=(), logins=(), rules=())
     rules = ("storage", "mapping", "bridge")
     names = [field.name for field in attrs.fields(BrokerConfig) if field.name not in ("access", "tls", *rules)]
     changed = [name for name in names if getattr(old, name) != getattr(new, name)]

@@ -35,10 +35,12 @@ class Peer:
     Attributes:
         address: ``HOST:PORT``.
         transport: Name of the listener: ``mqtt``, ``mqtts``, ``websocket`` or ``websockets``.
+        certificate: Its certificate, which was verified, in the form of the standard library; None without one.
     """
 
     address: str
     transport: str
+    certificate: object = attrs.field(default=None, repr=False)
 
     @property
     def host(self) -> str:
@@ -184,14 +186,15 @@ class Listeners:
 
     async def _serve_tls(self, sock: socket.socket, peer: Peer) -> None:
         stream = await self._secure(sock)
-        await self._handle(stream, peer)
+        await self._handle(stream, attrs.evolve(peer, certificate=stream.peer_certificate))
         await stream.aclose()
 
     async def _serve_websocket(self, sock: socket.socket, peer: Peer) -> None:
         await self._serve_messages(TcpStream(sock), peer)
 
     async def _serve_secure_websocket(self, sock: socket.socket, peer: Peer) -> None:
-        await self._serve_messages(await self._secure(sock), peer)
+        stream = await self._secure(sock)
+        await self._serve_messages(stream, attrs.evolve(peer, certificate=stream.peer_certificate))
 
     async def _secure(self, sock: socket.socket) -> TlsStream:
         assert self.tls is not None  # the configuration has TLS if a listener needs it

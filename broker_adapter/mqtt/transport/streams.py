@@ -171,6 +171,11 @@ class TlsStream(trio.abc.Stream):
     def __init__(self, stream: trio.SSLStream[TcpStream]) -> None:
         self._stream = stream
 
+    @property
+    def peer_certificate(self) -> object:
+        """The peer's certificate, which was verified, in the form of the standard library; None if it has none."""
+        return self._stream.getpeercert()
+
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """As `TcpStream.receive_some`. A peer that ends TCP without a TLS `close_notify` counts as gone, too."""
         try:

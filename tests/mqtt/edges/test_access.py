@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.access.users import AccessControl
-from journal.access.authentication import Authentication
 from journal.access.authorization import Action
+from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users
 from shards.topics.topic_filters import matches
@@ -201,13 +201,14 @@ async def test_which_clients_are_accepted_and_as_which_user(
     known: bool, anonymous: bool, username: str | None, password: bytes | None, expected: str | None
 ) -> None:
     """A user name that cannot be checked is not used: a client could claim any name."""
-    access: Access = AccessControl(Authentication(users() if known else None), AccessRules(), anonymous=anonymous)
+    logins = Logins(Credentials(users=users() if known else None))
+    access: Access = AccessControl(logins, AccessRules(), anonymous=anonymous)
     principal = await access.authenticate("c", username, password, "10.0.0.1:5000")
     assert principal == (None if expected is None else Principal("c", expected))
 
 
 async def test_a_client_that_guesses_is_slowed_down_from_any_port() -> None:
-    access = AccessControl(Authentication(users(), lambda: 0.0), AccessRules(), anonymous=False)
+    access = AccessControl(Logins(Credentials(users=users()), lambda: 0.0), AccessRules(), anonymous=False)
     for port in range(4):
         assert await access.authenticate("c", "anna", b"wrong", f"10.0.0.1:{port}") is None
     assert await access.authenticate("c", "anna", b"secret", "10.0.0.1:5000") is None
@@ -215,7 +216,7 @@ async def test_a_client_that_guesses_is_slowed_down_from_any_port() -> None:
 
 
 async def test_exchanged_rules_hold_from_the_next_question_on() -> None:
-    control = AccessControl(Authentication(None), AccessRules([deny("a")]), anonymous=True)
+    control = AccessControl(Logins(Credentials()), AccessRules([deny("a")]), anonymous=True)
     assert not control.may_publish(ANNA, "a")
     assert not control.may_subscribe(ANNA, "#")
     control.rules = AccessRules([allow("a")], default=False)

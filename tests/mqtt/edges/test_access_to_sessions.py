@@ -8,7 +8,7 @@ import trio
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt_codec import Properties, ReasonCode
 from broker_adapter.mqtt_codec.packets import Disconnect, Pubcomp, Publish, Pubrel
-from journal.access.authentication import Authentication
+from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users
 from tests.mqtt.serving import Client, Serving, serving
@@ -20,7 +20,7 @@ NAMES = ("anna", "bob", "plant")
 def access_control() -> AccessControl:
     users = Users({name: PasswordHash.of(name.encode(), Cost(2, 1, 1)) for name in NAMES})
     rules = [AccessRule(True, ("%u/#", "open/#")), AccessRule(True, ("#",), user="plant")]
-    return AccessControl(Authentication(users), AccessRules(rules, default=False), anonymous=False)
+    return AccessControl(Logins(Credentials(users=users)), AccessRules(rules, default=False), anonymous=False)
 
 
 ONLY_OPEN = AccessRules([AccessRule(True, ("open/#",)), AccessRule(True, ("#",), user="plant")], default=False)

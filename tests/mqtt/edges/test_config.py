@@ -27,6 +27,7 @@ from broker_adapter.mqtt.config import (
 )
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.storage_rules import Storage
+from journal.settings.logins import LoginTable, LoginType
 from journal.settings.values import ConfigurationError, allowed, kind_of
 
 SHIPPED = Path(__file__).parents[3] / "conf" / "broker.toml"
@@ -53,12 +54,15 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
 
 def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path) -> None:
     shown = tomllib.loads(with_tables())
-    (rule,) = shown["access"]["rules"]
-    found = {"access.rules": rule, **{name: shown[name][0] for name in ("quotas", "storage", "mapping", "bridge")}}
+    (rule,), (login,) = shown["access"]["rules"], shown["access"]["logins"]
+    others = {name: shown[name][0] for name in ("quotas", "storage", "mapping", "bridge")}
+    found = {"access.logins": login, "access.rules": rule, **others}
     assert {name: list(settings) for name, settings in found.items()} == {
         name: list(attributes) for name, attributes in TABLES.items()
     }
-    config = load(tmp_path, with_tables())
+    authority = {"tls.certificate_file": "c", "tls.key_file": "k", "tls.client_ca_file": "ca"}
+    config = load(tmp_path, with_tables(), **authority)
+    assert config.access.logins == (LoginTable(LoginType.CERTIFICATE, ("device-17",)),)
     assert config.access.rules == (AccessRuleTable(Permission.ALLOW, ("users/%u/#", "public/#")),)
     assert config.storage == (StorageTable("plant/+/temperature", (0, 1), Storage.MEMORY, False),)
     assert config.mapping == (MappingTable("meters/#", "$meters", 16),)
@@ -109,7 +113,8 @@ def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
     assert len(TABLES["bridge"]) <= 25, "a bridge is a program of its own"
     assert len(shared) <= 35, "rules of the store, which are no settings of one broker"
     assert len(TABLES["quotas"]) <= 8, "limits of single users, as the server has them"
-    assert len(SETTINGS) - len(shared) - len(TABLES["quotas"]) <= 40
+    assert len(TABLES["access.logins"]) <= 25, "settings of each kind of login, as the server has them"
+    assert len(SETTINGS) - len(shared) - len(TABLES["quotas"]) - len(TABLES["access.logins"]) <= 40
     for section, key, attribute in SETTINGS:
         if "bounds" in attribute.metadata and attribute.default is not attrs.NOTHING:
             low, high = attribute.metadata["bounds"]

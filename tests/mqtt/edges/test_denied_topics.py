@@ -7,7 +7,7 @@ import pytest
 from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt_codec import Properties, ReasonCode
-from journal.access.authentication import Authentication
+from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRule, AccessRules
 from tests.mqtt.serving import Client, serving
 
@@ -16,7 +16,7 @@ DENIED = AccessRule(False, ("secret/#",), client_id="reader")
 
 
 def access_control(*rules: AccessRule, default: bool = True) -> AccessControl:
-    return AccessControl(Authentication(None), AccessRules(rules, default=default), anonymous=True)
+    return AccessControl(Logins(Credentials()), AccessRules(rules, default=default), anonymous=True)
 
 
 async def publish_all(publisher: Client, *, retain: bool = False, qos: int = 1) -> None:

@@ -19,7 +19,7 @@ from broker_adapter.mqtt.telemetry.health import Health
 from broker_adapter.mqtt.telemetry.metrics import broker_pages
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Disconnect
-from journal.access.authentication import Authentication
+from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRules
 from journal.access.users import read_users
 from journal.settings.values import ConfigurationError
@@ -355,7 +355,7 @@ async def test_credentials_that_cannot_be_read_are_none(
 ) -> None:
     passwd(monkeypatch, tmp_path / "users", "anna", "one")
     access = AccessControl(
-        Authentication(read_users(str(tmp_path / "users"))), AccessRules([], default=True), anonymous=False
+        Logins(Credentials(users=read_users(str(tmp_path / "users")))), AccessRules([], default=True), anonymous=False
     )
     pages = broker_pages(Health("memory:", lambda: False), 1, access)
     assert (await pages["/metrics"](Request("/metrics", header, "127.0.0.1"))).status == 401

@@ -10,7 +10,7 @@ from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.session import SessionSettings
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
-from journal.access.authentication import Authentication
+from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users
 from tests.mqtt.serving import Client, Serving, serving
@@ -22,7 +22,7 @@ NOT_SECRET = AccessRules([AccessRule(False, ("secret/#",), user="anna"), AccessR
 
 
 def access_control() -> AccessControl:
-    return AccessControl(Authentication(Users(HASHES)), EVERYTHING, anonymous=True)
+    return AccessControl(Logins(Credentials(users=Users(HASHES))), EVERYTHING, anonymous=True)
 
 
 async def connect(
@@ -58,7 +58,7 @@ async def test_a_user_who_is_removed_or_gets_another_password_is_disconnected(us
     access = access_control()
     async with serving(access=access) as served:
         anna, bob = await connect(served, "anna", version), await connect(served, "bob", version)
-        access.authentication.users = users
+        access.logins.credentials = Credentials(users=users)
         await served.broker.follow_rights()
         await anna.refused(ReasonCode.NOT_AUTHORIZED)
         assert served.broker.statistics.ended["revoked"] == 1
@@ -128,7 +128,7 @@ async def test_a_will_is_not_published_to_what_its_user_has_lost(
         if delay_s:
             await trio.aclose_forcefully(anna.stream)
             await trio.aclose_forcefully(other.stream)
-        access.authentication.users, access.rules = users, rules
+        access.logins.credentials, access.rules = Credentials(users=users), rules
         await served.broker.follow_rights()
         if not delay_s:
             await trio.aclose_forcefully(anna.stream)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt_codec import Properties, ReasonCode
-from journal.access.authentication import Authentication
 from journal.access.authorization import Action
+from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRule, AccessRules
 from shards.topics.topic_filters import matches
 from tests.mqtt.serving import serving
@@ -45,7 +45,7 @@ async def check(rules: AccessRules, topic_filter: str, way: str) -> None:
     """Compare what SUBACK says and which messages come with what the rules say about each topic."""
     permissions = rules.permissions_of(READER)
     allowed = [topic for topic in TOPICS if matches(topic_filter, topic) and permissions.may(Action.SUBSCRIBE, topic)]
-    access = AccessControl(Authentication(None), rules, anonymous=True)
+    access = AccessControl(Logins(Credentials()), rules, anonymous=True)
     async with serving(access=access) as served:
         reader = await served.client("reader", clean_start=False, properties=LASTING)
         publisher = await served.client("publisher")

@@ -8,7 +8,7 @@ from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.access.users import AccessControl, ClientIds
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Connack, Will
-from journal.access.authentication import Authentication
+from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRules
 from journal.access.users import Cost, PasswordHash, Users
 from tests.mqtt.edges.listening import logged
@@ -21,7 +21,7 @@ BOTH = [Version.V311, Version.V5]
 def access_control(*patterns: str) -> AccessControl:
     users = Users({name: PasswordHash.of(name.encode(), Cost(2, 1, 1)) for name in ("anna", "bob")})
     return AccessControl(
-        Authentication(users), AccessRules(default=True), anonymous=True, client_ids=ClientIds(patterns)
+        Logins(Credentials(users=users)), AccessRules(default=True), anonymous=True, client_ids=ClientIds(patterns)
     )
 
 

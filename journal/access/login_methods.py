@@ -1,0 +1,125 @@
+"""The login methods that a program has, arranged as its credentials and settings say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import attrs
+import trio
+
+from journal.access.authentication import Authentication
+from journal.access.certificate_login import CertificateLogin
+from journal.access.login_chain import LoginChain, Step
+from journal.access.logins import Attempt, Identity, LoginMethod, LoginStep
+from journal.access.password_login import PasswordLogin
+from journal.access.token_login import TokenLogin
+from journal.access.tokens import Tokens
+from journal.access.users import Users
+from journal.net.certificate_names import CertificateField
+
+_WAYS: Final = {
+    PasswordLogin.kind: "a user and a password",
+    TokenLogin.kind: "a token",
+    CertificateLogin.kind: "a client certificate",
+}
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Credentials:
+    """All that clients can log in with; replaced as a whole.
+
+    Attributes:
+        users: None without a password file.
+        tokens: None without a file of tokens.
+        certificates: Whether the names in client certificates, which TLS verifies, are user names.
+        certificate_field: The part of a client certificate that has the name.
+        order: The login methods in their order; None for all that are configured, certificates last.
+    """
+
+    users: Users | None = None
+    tokens: Tokens | None = None
+    certificates: bool = False
+    certificate_field: CertificateField = CertificateField.COMMON_NAME
+    order: tuple[LoginStep, ...] | None = None
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether any kind of credentials is configured."""
+        return bool(self.steps)
+
+    @property
+    def steps(self) -> tuple[LoginStep, ...]:
+        """The login methods in their order."""
+        if self.order is not None:
+            return self.order
+        kinds = {
+            TokenLogin.kind: self.tokens is not None,
+            PasswordLogin.kind: self.users is not None,
+            # A client with a certificate may log in as another user, with a password or a token.
+            CertificateLogin.kind: self.certificates,
+        }
+        return tuple(LoginStep(kind) for kind, is_configured in kinds.items() if is_configured)
+
+    @property
+    def ways(self) -> str:
+        """What a client has to send, for messages."""
+        kinds = {step.kind for step in self.steps}
+        return " or ".join(way for kind, way in _WAYS.items() if kind in kinds)
+
+
+class Logins:
+    """Authenticates clients.
+
+    Args:
+        credentials: See the attribute.
+        clock: Seconds, never going backwards.
+        time_s: Seconds since 1970.
+
+    Attributes:
+        credentials: What clients can log in with. It may be replaced; later logins use the new ones.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        clock: Callable[[], float] = trio.current_time,
+        time_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._passwords = PasswordLogin(Authentication(credentials.users, clock))
+        self._tokens = TokenLogin(credentials.tokens, clock, time_s)
+        self._certificates = CertificateLogin(credentials.certificate_field)
+        methods: Iterable[LoginMethod] = (self._passwords, self._tokens, self._certificates)
+        self._methods = {method.kind: method for method in methods}
+        self._chain = LoginChain()
+        self.credentials = credentials
+
+    @property
+    def credentials(self) -> Credentials:
+        """What clients can log in with."""
+        return self._credentials
+
+    @credentials.setter
+    def credentials(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._passwords.authentication.users = credentials.users
+        self._tokens.tokens = credentials.tokens
+        self._certificates.field = credentials.certificate_field
+        self._chain.arrange(Step(self._methods[step.kind], step.denied) for step in credentials.steps)
+
+    async def authenticate(self, attempt: Attempt) -> Identity | None:
+        """Who a client is; None if no method decides about what it sent.
+
+        Raises:
+            AuthenticationError: It is refused. The message goes to the client.
+        """
+        return await self._chain.authenticate(attempt)
+
+    def is_still_known(self, identity: Identity) -> bool:
+        """Whether a client would still be accepted with the same credentials, by the method that accepted it."""
+        return self._chain.is_still_known(identity)
+
+    def may_know(self, name: str) -> bool:
+        """Whether any method may accept a user of this name."""
+        return self._chain.may_know(name)
