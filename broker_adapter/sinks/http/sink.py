@@ -6,7 +6,7 @@ import base64
 import gzip
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
@@ -173,14 +173,25 @@ def shown_address(url: str) -> str:
 async def _beginning(response: httpx.Response) -> bytes:
     """The body as it was sent, not decoded; if it is too long, only its beginning.
 
-    It is read to the end, so that its connection can be reused.
+    It is read to the end, so that its connection can be reused. Of a body that is too long, the connection is closed.
     """
+    import httpx
+
     body = b""
-    async for chunk in response.aiter_raw():
+    chunks = response.aiter_raw()
+    async for chunk in chunks:
         body += chunk
         if len(body) > MAX_BODY_BYTES:
-            return body[:MAX_BODY_BYTES]
-    return body
+            break
+    else:
+        return body
+    # The response is read by several async generators, one within the other, and closing the outermost one abandons
+    # the others to the garbage collector. All of them end with the error of a read from a closed connection.
+    await response.aclose()
+    with suppress(httpx.HTTPError):
+        async for _ in chunks:
+            pass
+    return body[:MAX_BODY_BYTES]
 
 
 def _authorization(settings: HttpSettings) -> dict[str, str]:

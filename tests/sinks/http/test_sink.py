@@ -23,6 +23,7 @@ import trustme
 import zstandard
 
 from broker_adapter.sinks import Batch, BatchRefusedError, RowsRefusedError, Sink, SinkContext, SinkUnavailableError
+from broker_adapter.sinks.http.replies import MAX_BODY_BYTES
 from broker_adapter.sinks.http.settings import Compression, Format, HttpSettings, Method, check
 from broker_adapter.sinks.kinds import find_kind
 from journal.settings.file import Schema
@@ -158,6 +159,20 @@ async def test_a_service_that_closes_in_the_middle_of_a_request_leaves_nothing_t
                     await sink.write(batch_of([{"n": "x" * (8 << 20)}]))
             gc.collect()
         nursery.cancel_scope.cancel()
+    assert [str(each.message) for each in warned] == []
+
+
+async def test_a_reply_that_is_too_long_leaves_nothing_to_the_garbage_collector(service: Service) -> None:
+    """It was read by generators, one within the other, which were abandoned in the middle."""
+    service.status, service.body = 500, b"x" * (3 * MAX_BODY_BYTES)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        async with sink_of(url=url_of(service)) as sink:
+            for _ in range(2):
+                with pytest.raises(SinkUnavailableError, match="answered with status 500: xxx"):
+                    await sink.write(batch_of([{"n": 1}]))
+            await trio.lowlevel.checkpoint()
+            gc.collect()
     assert [str(each.message) for each in warned] == []
 
 
