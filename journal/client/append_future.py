@@ -95,7 +95,13 @@ class AppendFuture:
         Raises:
             StorageError: The append was refused, and is not retried.
         """
-        await self.wait_done()
+        # Inlined from `wait_done`: one coroutine less for every append that a caller waits for.
+        if self.is_done:
+            await trio.lowlevel.checkpoint()
+        else:
+            if self.event is None:
+                self.event = trio.Event()
+            await self.event.wait()
         return self.result_nowait()
 
     async def wait_done(self) -> None:
