@@ -86,6 +86,11 @@ def shown(text: str) -> str:
     return f"{text!a}" if len(text) <= _SHOWN_MAX_CHARACTERS else f"{text[:_SHOWN_MAX_CHARACTERS]!a}..."
 
 
+def shortened(text: str) -> str:
+    """The same for a field of the log, without quotes."""
+    return text if len(text) <= _SHOWN_MAX_CHARACTERS else f"{text[:_SHOWN_MAX_CHARACTERS]}..."
+
+
 def _refuse_control_characters(what: str, text: str) -> None:
     found = _CONTROL_CHARACTER.search(text)
     if found is not None:

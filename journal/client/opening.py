@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -15,6 +16,7 @@ from journal.client.appends import AppendLimits, Appends
 from journal.client.batching import BatchEncoder
 from journal.client.client import Client
 from journal.client.connection import HEARTBEAT_S
+from journal.client.peer_probe import find_other_server
 from journal.client.reconnection import ServerRestored
 from journal.client.session_keeper import SessionTimes, keep_session
 from journal.client.transport import Transport, open_transport
@@ -123,6 +125,7 @@ async def open_client(
                 credentials=place.credentials if credentials is None else lambda: credentials,
                 backoff=backoff,
                 times=times,
+                find_other_server=None if connect else partial(find_other_server, place),
             )
 
         nursery.start_soon(keep)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from journal.client.address import Address
+from journal.client.address import DEFAULT_PORTS, Address
 from journal.net.protocol_sniffing import SniffedProtocol, spoken_in
 from journal.protocol.errors import ConnectionLostError
 from shards.errors import InvalidRequestError, StorageError
@@ -27,19 +27,37 @@ def check_answer(address: Address, first: bytes) -> None:
     """
     if not first:
         raise closed_without_answer(address)
-    spoken = spoken_in(first)
-    if spoken is SniffedProtocol.TLS:
-        raise _wants_tls(address)
+    error = other_server(address, spoken_in(first))
+    if error is not None:
+        raise error
+
+
+def other_server(address: Address, spoken: SniffedProtocol) -> InvalidRequestError | None:
+    """The error for a port where another protocol is used than that of the address; None for an unknown one."""
+    if spoken is SniffedProtocol.TLS and not address.is_encrypted:
+        return _wants_tls(address)
     if spoken is SniffedProtocol.HTTP:
-        raise InvalidRequestError(
-            f"{address} uses HTTP; name the port of listen.tcp, or write journal+ws:// for that of listen.websocket"
+        secure = "s" if address.is_encrypted else ""
+        return InvalidRequestError(
+            f"{address} uses HTTP; name the port of listen.tcp (by default {DEFAULT_PORTS['tcp']}), or write "
+            f"journal+ws{secure}:// for that of listen.websocket (by default {DEFAULT_PORTS['ws']})"
         )
+    if spoken is SniffedProtocol.MQTT:
+        return InvalidRequestError(
+            f"{address} is an MQTT broker; name the port of the journal server: its listen.tcp, by default "
+            f"{DEFAULT_PORTS['tcp']}"
+        )
+    return None
 
 
-def closed_without_answer(address: Address) -> ConnectionLostError:
+class ClosedWithoutAnswerError(ConnectionLostError):
+    """The peer closed the connection before it had sent anything: the server stops, or another program listens."""
+
+
+def closed_without_answer(address: Address) -> ClosedWithoutAnswerError:
     """The error for a connection that ended before anything was received."""
     speaks = "no TLS" if address.is_encrypted else "TLS"
-    return ConnectionLostError(
+    return ClosedWithoutAnswerError(
         f"{address} closed the connection without an answer: the server is stopping or has too many connections, or "
         f"uses {speaks}: then write {_TWIN[address.kind]}; or another program has this port, such as an MQTT broker"
     )
@@ -65,6 +83,8 @@ def not_a_websocket(address: Address, first: bytes) -> StorageError:
     spoken = spoken_in(first)
     if spoken is SniffedProtocol.TLS:
         return _wants_tls(address)
+    if spoken is SniffedProtocol.MQTT:
+        return other_server(address, spoken) or closed_without_answer(address)
     if spoken is SniffedProtocol.OTHER:
         return InvalidRequestError(f"{address} does not use WebSocket; name the port of listen.websocket")
     head, _, body = first.decode("latin-1").partition("\r\n\r\n")
@@ -80,4 +100,7 @@ def not_a_websocket(address: Address, first: bytes) -> StorageError:
 
 
 def _wants_tls(address: Address) -> InvalidRequestError:
-    return InvalidRequestError(f"{address} uses TLS; write {_TWIN[address.kind]}")
+    return InvalidRequestError(
+        f"{address} uses TLS; write {_TWIN[address.kind]} if it is the journal server, otherwise name the port of the "
+        f"server (by default {DEFAULT_PORTS[address.kind]})"
+    )

@@ -12,6 +12,8 @@ import attrs
 import trio
 
 from journal.client.connection import HEARTBEAT_S, Connection, Listener
+from journal.client.peer_diagnosis import ClosedWithoutAnswerError
+from journal.client.peer_probe import SILENCE_S
 from journal.client.transport import Transport
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, ServerRestoredError
 from journal.protocol.messages import HelloReply
@@ -71,6 +73,7 @@ async def keep_session(
     credentials: Callable[[], dict[str, str] | None] = lambda: None,
     backoff: BackOff,
     times: SessionTimes = SessionTimes(),
+    find_other_server: Callable[[], Awaitable[StorageError | None]] | None = None,
 ) -> None:
     """Keep a session open, one after another, until cancelled or until there is no hope.
 
@@ -86,7 +89,10 @@ async def keep_session(
         credentials: Returns the credentials for HELLO; called for every session.
         backoff: Delays between attempts.
         times: How long the server may take.
+        find_other_server: Called at most once, before the first session, if the peer gives no answer; returns the error
+            for a peer that is no server of this protocol.
     """
+    find = find_other_server
     attempt = short_count = 0
     patience_s = times.give_up_after_s if times.first_within_s is None else times.first_within_s
     last_seen = trio.current_time()
@@ -94,15 +100,19 @@ async def keep_session(
         began = False
         reason: StorageError = ConnectionLostError(f"no reply to HELLO within {times.connect_timeout_s:g} s")
         connection: Connection | None = None
+        silence = _Silence(find)
         async with trio.open_nursery() as nursery:
             try:
                 ended = trio.Event()
-                with trio.move_on_after(times.connect_timeout_s):
+                with trio.move_on_after(times.connect_timeout_s) as silence.opening:
+                    nursery.start_soon(silence.watch)
                     connection = Connection(await connect(nursery), owner)
                     nursery.start_soon(_run, connection, times, ended)
                     hello = await connection.hello(name, credentials(), heartbeat_s=times.heartbeat_s)
                     began = True
+                silence.watching.cancel()
                 if began and connection is not None:
+                    find = None
                     patience_s = times.give_up_after_s
                     began_at = trio.current_time()
                     await owner.prepare_session(connection, hello)
@@ -119,6 +129,10 @@ async def keep_session(
                     # its own reason, also if the server has closed the connection before this task continued.
                     reason = connection.reason
             nursery.cancel_scope.cancel()
+        if find is not None and isinstance(reason, ClosedWithoutAnswerError):
+            reason, find = await find() or reason, None
+        elif silence.has_asked:
+            reason, find = silence.found or reason, None
         if began:
             owner.session_ended(reason)
         if isinstance(reason, _FINAL_ERRORS):
@@ -131,6 +145,27 @@ async def keep_session(
             return
         await trio.sleep(backoff.delay_s(attempt))
         attempt += 1
+
+
+class _Silence:
+    """Finds out what listens at a port that gives no answer while a session is opened."""
+
+    def __init__(self, find: Callable[[], Awaitable[StorageError | None]] | None) -> None:
+        self.opening = trio.CancelScope()
+        self.watching = trio.CancelScope()
+        self.found: StorageError | None = None
+        self.has_asked = False
+        self._find = find
+
+    async def watch(self) -> None:
+        """Wait a little, ask, and end the opening if another program listens."""
+        with self.watching:
+            await trio.sleep(SILENCE_S)
+            if self._find is not None:
+                self.has_asked = True
+                self.found = await self._find()
+                if self.found is not None:
+                    self.opening.cancel()
 
 
 async def _run(connection: Connection, times: SessionTimes, ended: trio.Event) -> None:

@@ -98,8 +98,9 @@ class TcpTransport:
 class TlsTransport:
     """Frames over TLS."""
 
-    def __init__(self, secure: TlsSocket) -> None:
+    def __init__(self, secure: TlsSocket, address: Address) -> None:
         self._socket = secure
+        self._address: Address | None = address
 
     async def receive_into(self, buffer: memoryview) -> int:
         try:
@@ -107,9 +108,14 @@ class TlsTransport:
             await trio.lowlevel.checkpoint()
             while True:
                 try:
-                    return self._socket.recv_into(buffer)
+                    received = self._socket.recv_into(buffer)
                 except BlockingIOError:
                     await trio.lowlevel.wait_readable(self._socket)
+                    continue
+                if self._address is not None and received:
+                    address, self._address = self._address, None
+                    check_answer(address, bytes(buffer[: min(received, ENOUGH_BYTES)]))
+                return received
         except (OSError, trio.ClosedResourceError) as error:
             raise _lost(error, "receiving") from error
 
@@ -290,7 +296,7 @@ async def _open_tls(address: Address, stream: trio.SocketStream) -> TlsTransport
         if isinstance(error, OSError):
             raise _not_agreed(address, error) from None
         raise
-    return TlsTransport(secure)
+    return TlsTransport(secure, address)
 
 
 def _unanswered(address: Address, error: Exception) -> ConnectionLostError:

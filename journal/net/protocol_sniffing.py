@@ -7,6 +7,7 @@ length, which is then at most 64 KiB.
 from __future__ import annotations
 
 import enum
+import struct
 from typing import Final
 
 ENOUGH_BYTES: Final = 8
@@ -18,6 +19,12 @@ LEAST_BYTES: Final = 3
 _HANDSHAKE: Final = 0x16
 _ALERT: Final = 0x15
 _TLS_MAJOR: Final = 3
+_CONNECT: Final = b"\x10"
+_CONNACK: Final = b"\x20"
+_CONNACK_BYTES: Final = 4
+_HELLO_BEGINS: Final = struct.Struct("<IH")
+_HELLO_OP: Final = 1
+_HELLO_MAX_BYTES: Final = 64 * 1024
 _HTTP: Final = (b"HTTP/", b"GET ", b"POST ", b"PUT ", b"HEAD ", b"PATCH ", b"DELETE ", b"OPTIONS ", b"PRI ")
 
 
@@ -26,6 +33,7 @@ class SniffedProtocol(enum.Enum):
 
     TLS = "TLS"
     HTTP = "HTTP"
+    MQTT = "MQTT"
     OTHER = "something else"
 
 
@@ -35,12 +43,33 @@ def spoken_in(first: bytes) -> SniffedProtocol:
         return SniffedProtocol.TLS
     if first.startswith(_HTTP):
         return SniffedProtocol.HTTP
+    if _is_connect(first) or _is_refusing_connack(first):
+        return SniffedProtocol.MQTT
     return SniffedProtocol.OTHER
 
 
-def is_mqtt(first: bytes) -> bool:
+def _is_connect(first: bytes) -> bool:
     """Whether these bytes begin a CONNECT of MQTT, with a name of the protocol that begins with ``MQ``."""
-    return first[:1] == b"\x10" and b"MQ" in first[4:ENOUGH_BYTES]
+    return first[:1] == _CONNECT and b"MQ" in first[4:ENOUGH_BYTES]
+
+
+def _is_refusing_connack(first: bytes) -> bool:
+    """Whether they begin a CONNACK with a reason other than 0. As the length of a frame it would be over 16 MiB."""
+    return first[:1] == _CONNACK and len(first) >= _CONNACK_BYTES and first[2] <= 1 and first[3] != 0
+
+
+def is_accepting_connack(answer: bytes) -> bool:
+    """Whether the answer to a CONNECT of MQTT 3.1.1 accepts it."""
+    return answer == b"\x20\x02\x00\x00"
+
+
+def is_hello(first: bytes) -> bool:
+    """Whether these bytes begin a HELLO of the native protocol."""
+    if len(first) < _HELLO_BEGINS.size:
+        return False
+    length: int
+    length, op = _HELLO_BEGINS.unpack_from(first)
+    return bool(op == _HELLO_OP) and length <= _HELLO_MAX_BYTES
 
 
 def is_binary(first: bytes) -> bool:

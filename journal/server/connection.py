@@ -16,7 +16,7 @@ from structlog.contextvars import bound_contextvars
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
 from journal.access.rights import Operation, Use
-from journal.net.protocol_sniffing import ENOUGH_BYTES, SniffedProtocol, is_mqtt, spoken_in
+from journal.net.protocol_sniffing import ENOUGH_BYTES, SniffedProtocol, spoken_in
 from journal.protocol.errors import ProtocolError, RemoteProtocolError, UnknownHandleError, encode_error
 from journal.protocol.frames import APPEND_HEAD, APPENDED_HEAD, HEADER, HELLO_MAX_FRAME_BYTES, Op
 from journal.server.client_connection import Accepted, ClientConnection
@@ -266,7 +266,7 @@ class Connection(ClientConnection):
         spoken = SniffedProtocol.OTHER if self.greeted else spoken_in(first)
         if spoken is SniffedProtocol.TLS:
             return speaks_no_tls("tcp")
-        if not self.greeted and is_mqtt(first):
+        if spoken is SniffedProtocol.MQTT:
             return "an MQTT client has connected to the journal server; it must connect to a broker (`journal-broker`)"
         told = f"frame of {length} bytes: a frame has {HEADER.size} to {self._max_frame_bytes} bytes"
         if spoken is SniffedProtocol.HTTP:

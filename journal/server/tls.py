@@ -83,7 +83,7 @@ async def speaks_alike(
         reason = speaks_http(listener, place)
     else:
         return True
-    if listener == "tcp" and spoken is SniffedProtocol.OTHER:
+    if listener == "tcp" and spoken in (SniffedProtocol.OTHER, SniffedProtocol.MQTT):
         answer = encode_error(0, 0, InvalidRequestError(reason))
     else:
         # A TLS client takes any text for a record of a wrong version, and reports that.

@@ -23,6 +23,7 @@ import structlog
 import trio
 
 from journal.net.listening import accept, linger, prepare
+from journal.net.protocol_sniffing import is_binary
 
 MAX_CONNECTIONS: Final = 64
 _MAX_HEAD_BYTES: Final = 16 * 1024
@@ -240,12 +241,18 @@ class HttpPages:
         request: h11.Request | None = None
         body = bytearray()
         max_body_bytes = 0
+        is_new = True
         while True:
             event = http.next_event()
             if event is h11.NEED_DATA:
                 if http.they_are_waiting_for_100_continue:
                     await stream.send_all(http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-                http.receive_data(bytes(await stream.receive_some(_RECEIVED_AT_ONCE)))
+                data = bytes(await stream.receive_some(_RECEIVED_AT_ONCE))
+                if is_new and is_binary(data):
+                    # It would wait for the end of a line that never comes, and the peer for an answer.
+                    raise h11.RemoteProtocolError("this port speaks HTTP, and these bytes are none")
+                is_new = False
+                http.receive_data(data)
             elif isinstance(event, h11.Request):
                 request = event
                 resource = self._pages.get(_target_of(event)[0])

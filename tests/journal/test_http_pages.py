@@ -48,6 +48,16 @@ async def said(port: int, request: bytes) -> bytes:
             return b"".join([piece async for piece in stream])
 
 
+async def test_bytes_that_are_no_http_are_answered_at_once() -> None:
+    """A client of the journal server waited for ten seconds, and the page for the end of a line."""
+    async with serving() as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(b"\x3e\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x83\xa7version\x02")
+        with trio.fail_after(http_pages.REQUEST_S / 4):
+            answer = b"".join([piece async for piece in stream])
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"this port speaks HTTP, and these bytes are none\n")
+
+
 def asking(target: str, *, method: str = "GET", headers: str = "Connection: close\r\n", body: str = "") -> bytes:
     return f"{method} {target} HTTP/1.1\r\nHost: here\r\n{headers}\r\n{body}".encode()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from journal.client import open_client
+from journal.client import open_client, session_keeper
 from journal.net.protocol_sniffing import SniffedProtocol, spoken_in
 from journal.protocol import FrameParser, Op, decode_error, encode, frames
 from journal.protocol.errors import ConnectionLostError
@@ -232,9 +232,107 @@ async def test_what_a_server_that_starts_or_stops_may_do_is_tried_again(scheme: 
                 pass
 
 
+CONNACK = b"\x20\x02\x00\x00"
+
+
+async def mqtt_broker(stream: trio.abc.Stream) -> None:
+    """Closes at once if the first packet is no CONNECT, as brokers of other makers do."""
+    if (await stream.receive_some(4096)).startswith(b"\x10"):
+        await stream.send_all(CONNACK)
+
+
+async def web_server(stream: trio.abc.Stream) -> None:
+    """Waits for the end of a line, whatever comes."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        more = await stream.receive_some(4096)
+        if not more:
+            return
+        received += more
+    await stream.send_all(b"HTTP/1.0 200 OK\r\n\r\n")
+
+
+async def secure_web_server(stream: trio.abc.Stream) -> None:
+    """As many with TLS, answers HTTP in the clear to HTTP in the clear."""
+    first = bytes(await stream.receive_some(4096))
+    if first.startswith(b"\x16\x03"):
+        await stream.send_all(b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03" + b"\x05" * 32)
+    elif first.startswith((b"GET", b"HEAD")):
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "program", "told"),
+    [
+        ("journal", mqtt_broker, "is an MQTT broker; name the port of the journal server"),
+        ("journals", mqtt_broker, "is an MQTT broker; name the port of the journal server"),
+        ("journal+ws", mqtt_broker, "is an MQTT broker; name the port of the journal server"),
+        ("journal", web_server, "uses HTTP; name the port of listen.tcp"),
+        ("journals", web_server, "uses HTTP; name the port of listen.tcp"),
+        ("journal", secure_web_server, "uses TLS; write journals:// if it is the journal server"),
+        ("journal+ws", secure_web_server, r"opened no WebSocket: 400 Bad Request"),
+    ],
+)
+async def test_a_port_without_an_answer_is_asked_what_listens_there(
+    scheme: str, program: Callable[[trio.abc.Stream], Awaitable[None]], told: str
+) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            async with stream:
+                await program(stream)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        place = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        with trio.fail_after(AT_ONCE_S), pytest.raises(InvalidRequestError, match=f"{place} {told}"):
+            async with open_client(f"{scheme}://{place}"):
+                pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_is_slow_is_asked_once_and_then_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is behind something that passes on nothing of a connection for a while."""
+    monkeypatch.setattr(session_keeper, "SILENCE_S", 0.1)
+    asked = 0
+    was_asked = trio.Event()
+    async with serving(tmp_path) as served, trio.open_nursery() as nursery:
+
+        async def pass_on(near: trio.SocketStream) -> None:
+            nonlocal asked
+            asked += 1
+            async with near, await trio.open_tcp_stream("127.0.0.1", served.ports["tcp"]) as far:
+                if asked > 1:
+                    was_asked.set()
+                await was_asked.wait()
+                async with trio.open_nursery() as inner:
+
+                    async def copy(source: trio.SocketStream, target: trio.SocketStream) -> None:
+                        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                            async for data in source:
+                                await target.send_all(data)
+                        inner.cancel_scope.cancel()
+
+                    inner.start_soon(copy, near, far)
+                    inner.start_soon(copy, far, near)
+
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, pass_on, listeners)
+        with trio.fail_after(PATIENCE_S):
+            async with open_client(f"127.0.0.1:{listeners[0].socket.getsockname()[1]}") as client:
+                await client.create_shard("a")
+        assert asked == 2
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     ("first", "spoken"),
     [
+        (b"\x20\x02\x00\x01", SniffedProtocol.MQTT),
+        (b"\x20\x03\x00\x84\x00", SniffedProtocol.MQTT),
+        (b"\x10\x0c\x00\x04MQTT", SniffedProtocol.MQTT),
         (ALERT, SniffedProtocol.TLS),
         (CLIENT_HELLO[:3], SniffedProtocol.TLS),
         (CLIENT_HELLO[:2], SniffedProtocol.OTHER),
@@ -251,3 +349,4 @@ def test_what_is_spoken_shows_in_the_first_bytes(first: bytes, spoken: SniffedPr
 def test_no_frame_before_the_end_of_hello_looks_like_something_else() -> None:
     for length in range(frames.HEADER.size, frames.HELLO_MAX_FRAME_BYTES + 1):
         assert spoken_in(frames.HEADER.pack(length, Op.HELLO, 0, 1)[:8]) is SniffedProtocol.OTHER
+        assert spoken_in(frames.HEADER.pack(length, 0, 9, 0)[:8]) is SniffedProtocol.OTHER

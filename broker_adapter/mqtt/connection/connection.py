@@ -17,6 +17,7 @@ import trio
 from broker_adapter.errors import ServerRestoredError
 from broker_adapter.mqtt.access.quotas import Account
 from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
+from broker_adapter.mqtt.connection.misdirected import misdirected
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
 from broker_adapter.mqtt.model.errors import ProtocolViolationError
@@ -26,8 +27,9 @@ from broker_adapter.mqtt.transport.output import StreamCarrier
 from broker_adapter.mqtt.transport.streams import KnowsPeer, LimitsUnaccepted
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Publish
-from broker_adapter.mqtt_codec.text import shown
+from broker_adapter.mqtt_codec.text import shortened
 from journal.net.output import Output
+from journal.net.protocol_sniffing import ENOUGH_BYTES
 
 _RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5
@@ -116,6 +118,7 @@ class Connection:
         self._leave_quota: Callable[[], None] | None = None
         self._account: Account | None = None
         self._version = Version.V311
+        self._claimed_id = ""
         self._heard_at_s = trio.current_time()
         self._silence_s = services.limits.connect_timeout_s
         # While nothing is read from the client, its silence must not end the connection.
@@ -138,6 +141,12 @@ class Connection:
     def client_id(self) -> str:
         """The client's identifier, empty before its CONNECT was accepted."""
         return "" if self._handler is None else self._handler.session.client_id
+
+    @property
+    def _named(self) -> dict[str, str]:
+        """The client's identifier for the log; of a CONNECT that was refused, the one in it."""
+        name = self.client_id or shortened(self._claimed_id)
+        return {"client": name} if name else {}
 
     @property
     def is_blocked(self) -> bool:
@@ -200,7 +209,7 @@ class Connection:
         if self._services.access.is_admitted(handler.principal):
             handler.follow_rights()
             return
-        self._log("the user was removed or has another password", user=shown(handler.principal.username))
+        self._log("the user was removed or has another password", user=shortened(handler.principal.username))
         self.end(ReasonCode.NOT_AUTHORIZED, why="revoked")
 
     def unanswered(self) -> None:
@@ -212,7 +221,7 @@ class Connection:
 
     def _failed(self, error: Exception) -> None:
         """An error in the broker itself."""
-        log.error("connection failed", client=self.client_id, peer=self._peer, exc_info=error)
+        log.error("connection failed", **self._named, peer=self._peer, exc_info=error)
         self.end(ReasonCode.UNSPECIFIED_ERROR, _UNSETTLED, why="fault")
 
     def _end_with(self, final_bytes: bytes, ending: Ending = _LOST, why: EndReason | None = None) -> None:
@@ -319,12 +328,13 @@ class Connection:
                 self._failed(error)
 
     def _log(self, event: str, **details: object) -> None:
-        log.info(event, client=self.client_id, peer=self._peer, transport=self._transport, **details)
+        log.info(event, **self._named, peer=self._peer, transport=self._transport, **details)
 
     # Receiving
 
     async def _receive(self) -> None:
         stream, decoder, statistics = self._stream, self._decoder, self._services.statistics
+        is_first = True
         while self._ending is None:
             data = await stream.receive_some(_RECEIVED_AT_ONCE)
             if not data:
@@ -332,6 +342,11 @@ class Connection:
                 return
             self._heard_at_s = trio.current_time()
             statistics.bytes_received += len(data)
+            if is_first and (stray := misdirected(bytes(data[:ENOUGH_BYTES]))) is not None:
+                self._log("refused", error=stray.reason)
+                self._end_with(stray.answer, why="protocol")
+                return
+            is_first = False
             fault: MqttProtocolError | None = None
             try:
                 packets = decoder.receive(data)
@@ -422,6 +437,7 @@ class Connection:
             )
         services = self._services
         self._version = first.version
+        self._claimed_id = first.client_id
         self._is_reading = False
         may_have_left = partial(self._may_have_left, self._heard_at_s, has_published=has_published)
         admission = await services.handshake.admit(
