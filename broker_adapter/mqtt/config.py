@@ -234,12 +234,18 @@ class LimitsSection:
 
 @attrs.frozen
 class QuotaTable:
-    """Limits of a user at this broker."""
+    """Limits of a user at this broker, and from `sessions` on in the store."""
 
     user: Text = ""
     connections: int = field(default=0, metadata=within("connections", 0, 1_000_000))
     publishes_per_s: int = field(default=0, metadata=within("messages", 0, _MANY))
     bytes_per_s: Size = field(default=0, metadata=bytes_within(0, TIB))
+    connects_per_s: int = field(default=0, metadata=within("connections", 0, _MANY))
+    subscriptions: int = field(default=0, metadata=within("subscriptions", 0, 1_000_000))
+    sessions: int = field(default=0, metadata=within("sessions", 0, _MANY))
+    retained: int = field(default=0, metadata=within("messages", 0, _MANY))
+    retained_bytes: Size = field(default=0, metadata=bytes_within(0, TIB))
+    delayed: int = field(default=0, metadata=within("messages", 0, _MANY))
 
 
 @attrs.frozen

@@ -21,7 +21,8 @@ from shards.segments.chunks import MemoryAccount
 from shards.topics.topic_filters import matches
 
 _BURST_S: Final = 1.0
-_DEEPEST_DEBT_S: Final = 60.0
+DEEPEST_DEBT_S: Final = 60.0
+"""A bucket that has to be filled for so many seconds does not get emptier."""
 DEFAULT_PRODUCERS: Final = 10_000
 """Producers of a principal without a quota for them."""
 DEFAULT_MEMORY_DIVISOR: Final = 4
@@ -45,7 +46,7 @@ class Bucket:
         """Remove tokens, even more than there are."""
         self._fill(now)
         # Even a client that sends the largest frames at the lowest rate can send again after a bounded time.
-        self._level = max(self._level - amount, -self._per_s * _DEEPEST_DEBT_S)
+        self._level = max(self._level - amount, -self._per_s * DEEPEST_DEBT_S)
 
     def wait_s(self, now: float) -> float:
         """Seconds until the level is not negative; 0 if it is not now."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import attrs
 import structlog
 import trio
 
@@ -65,6 +66,7 @@ class Broker:
         clock: Gives the time of day.
 
     Attributes:
+        quotas: Limits of users, and what was refused because of them.
         blocked_count: Clients that did not read what was sent to them, at the last look.
         publish_watch: Knows how long the oldest publish has had no outcome.
     """
@@ -89,7 +91,7 @@ class Broker:
         self._adapter = adapter
         self._access = access
         self._limits = limits or Limits()
-        self._quotas = quotas
+        self.quotas = quotas or Quotas()
         self._clock = clock or SystemClock()
         self._system_interval_s = system_interval_s
         self._rules = rules or StorageRules()
@@ -107,6 +109,7 @@ class Broker:
             clock=self._clock,
             mapping=topic_mapping,
             may_publish_will=self._may_publish_will,
+            quotas=self.quotas,
             settings=session_settings,
         )
         self._placements = Placements(self._rules, topic_mapping, create)
@@ -149,7 +152,7 @@ class Broker:
                 distributor=self.distributor,
                 publisher=self._publisher,
                 retained=self._retained,
-                handshake=Handshake(self._access, self.sessions, self._limits, self._quotas),
+                handshake=Handshake(self._access, self.sessions, self._limits, self.quotas),
                 access=self._access,
                 limits=self._limits,
                 clock=self._clock,
@@ -256,6 +259,9 @@ class Broker:
         return user is None or self._access.may_publish_will(Principal(client_id, user), topic)
 
     async def _changes_for(self, message: Message) -> Changes:
+        # A will, or a delayed message that is due. It is published in any case, but not kept.
+        if message.retain and await self.sessions.stored_use.is_refused(message, None):
+            message = attrs.evolve(message, retain=False)
         return await self._publisher.changes_for(message)
 
     def _keeps_offline(self, topic: str) -> bool:

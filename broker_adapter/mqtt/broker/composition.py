@@ -68,7 +68,19 @@ def limits_of(section: LimitsSection) -> Limits:
 def quotas_of(config: BrokerConfig) -> Quotas:
     """Limits of users."""
     return Quotas(
-        Quota(table.user, table.connections, table.publishes_per_s, table.bytes_per_s) for table in config.quotas
+        Quota(
+            table.user,
+            table.connections,
+            table.publishes_per_s,
+            table.bytes_per_s,
+            table.connects_per_s,
+            table.subscriptions,
+            table.sessions,
+            table.retained,
+            table.retained_bytes,
+            table.delayed,
+        )
+        for table in config.quotas
     )
 
 

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from broker_adapter.errors import ServerRestoredError
-from broker_adapter.mqtt.access.quotas import Account
+from broker_adapter.mqtt.access.quotas import Account, Limit
 from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
 from broker_adapter.mqtt.connection.misdirected import misdirected
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
@@ -46,6 +46,7 @@ _REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
     ReasonCode.PACKET_TOO_LARGE: "packet_size",
     ReasonCode.SERVER_BUSY: "memory",
     ReasonCode.QUOTA_EXCEEDED: "quota",
+    ReasonCode.CONNECTION_RATE_EXCEEDED: "quota",
     ReasonCode.SERVER_UNAVAILABLE: "store",
 }
 """Reason under which a refused CONNECT is counted; all other reason codes count as ``protocol``."""
@@ -377,7 +378,12 @@ class Connection:
     async def _keep_rate(self, account: Account, publish_count: int, received_bytes: int) -> None:
         """Read nothing for as long as the client has sent too much for its user's quota."""
         wait_s = account.received(publish_count, received_bytes, trio.current_time())
-        if wait_s:
+        if account.is_overrun:
+            account.is_overrun = False
+            self._services.handshake.quotas.refusals.note(Limit.RATE, account.user)
+            self._log("sends faster than its user's quota allows, although it was delayed")
+            self.end(ReasonCode.MESSAGE_RATE_TOO_HIGH, why="rate")
+        elif wait_s:
             self._is_reading = False
             await trio.sleep(wait_s)
             self._heard_at_s = trio.current_time()

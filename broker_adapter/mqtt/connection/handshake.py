@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.access.permissions import Access, Principal, user_shown
-from broker_adapter.mqtt.access.quotas import Account, Quotas, TooManyConnectionsError
+from broker_adapter.mqtt.access.quotas import Account, ConnectsTooFastError, QuotaError, Quotas
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
 from broker_adapter.mqtt.session import (
@@ -149,10 +149,8 @@ class Handshake:
             )
         try:
             account = self.quotas.enter(principal)
-        except TooManyConnectionsError as error:
-            raise ConnectRefusedError(
-                ReasonCode.QUOTA_EXCEEDED, f"{user_shown(principal.username)} may not connect: {error}"
-            ) from error
+        except QuotaError as error:
+            raise self._over_quota(principal, error) from error
         opened = None
         try:
             opened = await self._sessions.open(
@@ -165,6 +163,8 @@ class Handshake:
                 may_open=partial(self._access.may_open_session, principal),
                 may_have_left=may_have_left,
             )
+        except QuotaError as error:
+            raise self._over_quota(principal, error) from error
         except SessionOfAnotherUserError as error:
             raise ConnectRefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
         except (StoreUnavailableError, ClientGoneError) as error:
@@ -174,6 +174,14 @@ class Handshake:
                 self.quotas.leave(account, principal)
         connack.session_present = opened.present
         return Admission(principal, opened.session, terms, connack, account)
+
+    def _over_quota(self, principal: Principal, error: QuotaError) -> ConnectRefusedError:
+        self.quotas.refusals.note(error.limit, principal.username)
+        is_rate = isinstance(error, ConnectsTooFastError)
+        return ConnectRefusedError(
+            ReasonCode.CONNECTION_RATE_EXCEEDED if is_rate else ReasonCode.QUOTA_EXCEEDED,
+            f"{user_shown(principal.username)} may not connect: {error}",
+        )
 
     def _client_id(self, connect: Connect) -> str:
         client_id = connect.client_id

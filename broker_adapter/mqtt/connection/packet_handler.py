@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from broker_adapter.mqtt.access.permissions import Principal
+from broker_adapter.mqtt.access.quotas import Limit
 from broker_adapter.mqtt.connection.acknowledgement_times import AcknowledgementTimes
 from broker_adapter.mqtt.connection.handshake import Admission
 from broker_adapter.mqtt.connection.services import Services
@@ -127,7 +128,8 @@ class PacketHandler:
             distributor=services.distributor,
             sessions=services.sessions,
             retained=services.retained,
-            limits=services.limits,
+            max_subscriptions=self._max_subscriptions(),
+            on_quota=self._note_quota,
             clock=services.clock,
             start=start,
             system_messages=services.system_messages,
@@ -137,6 +139,14 @@ class PacketHandler:
         # Most clients never publish.
         self._validator: PublishValidator | None = None
         self._pipeline: PublishPipeline | None = None
+
+    def _max_subscriptions(self) -> int:
+        services = self._services
+        quota = services.handshake.quotas.of(self.principal.username)
+        return min(quota.subscriptions or services.limits.max_subscriptions, services.limits.max_subscriptions)
+
+    def _note_quota(self) -> None:
+        self._services.handshake.quotas.refusals.note(Limit.SUBSCRIPTIONS, self.principal.username)
 
     async def _save(self) -> None:
         await self._services.sessions.save(self.session)
@@ -237,11 +247,13 @@ class PacketHandler:
 
     def _begin_publishing(self) -> PublishValidator:
         services, session = self._services, self.session
+        quota = services.handshake.quotas.of(self.principal.username)
         self._pipeline = PublishPipeline(
             services.publisher,
             commit=lambda changes, received: services.sessions.commit(session, changes, received=received),
             on_outcomes=self._acknowledge,
             start=self._start,
+            is_refused=services.sessions.stored_use.is_refused if quota.stored_limits else None,
         )
         session.publishes = self._pipeline
         if not session.is_open:

@@ -20,7 +20,6 @@ from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
 from broker_adapter.mqtt.delivery.replays import parse_replay_start
 from broker_adapter.mqtt.delivery.sender import MessageSender
 from broker_adapter.mqtt.model.errors import ProtocolViolationError
-from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import BEGINNING, Position
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
@@ -66,6 +65,8 @@ class SubscriptionHandler:
         inbox: Receives the messages that match.
         sender: Gets retained messages, before live ones.
         output: Where answers are sent.
+        max_subscriptions: Subscriptions that the session may have.
+        on_quota: Called when one was refused because of that.
         start: Starts a task that ends with the connection.
         system_messages: The newest statistics of this broker, by topic.
         max_packet_bytes: Largest packet that the client accepts.
@@ -83,7 +84,8 @@ class SubscriptionHandler:
         distributor: Distributor,
         sessions: Sessions,
         retained: Retained,
-        limits: Limits,
+        max_subscriptions: int,
+        on_quota: Callable[[], None],
         clock: Clock,
         start: Callable[[Callable[[], Awaitable[None]]], None],
         system_messages: Mapping[str, Message],
@@ -98,7 +100,8 @@ class SubscriptionHandler:
         self._distributor = distributor
         self._sessions = sessions
         self._retained = retained
-        self._limits = limits
+        self._max_subscriptions = max_subscriptions
+        self._on_quota = on_quota
         self._clock = clock
         self._start = start
         self._system_messages = system_messages
@@ -253,10 +256,9 @@ class SubscriptionHandler:
             self._sender.checks_topics = True
         subscriptions = self._session.subscriptions
         is_new = text not in subscriptions
-        if is_new and len(subscriptions) + len(self._replays) >= self._limits.max_subscriptions:
-            raise TopicRefusedError(
-                ReasonCode.QUOTA_EXCEEDED, f"more than {self._limits.max_subscriptions} subscriptions"
-            )
+        if is_new and len(subscriptions) + len(self._replays) >= self._max_subscriptions:
+            self._on_quota()
+            raise TopicRefusedError(ReasonCode.QUOTA_EXCEEDED, f"more than {self._max_subscriptions} subscriptions")
         memberships = self._session.memberships
         is_new_share = bool(request.group) and (request.group, topic_filter) not in memberships
         if is_new_share and len(memberships) >= MAX_SHARED:

@@ -46,6 +46,7 @@ class Message:
         offset: Its offset in the shard, -1 if it is not stored.
         lsn: Its lsn, 0 if it is not stored.
         header_count: Number of headers of its record if there are more than `MAX_HEADERS`; then they were not read.
+        user: Name of the user who published it, empty for an anonymous client; None if it is not known.
         encoded: The PUBLISH packet last encoded from it, with the key that says for which clients it can be used; see
             `publish_encoding`.
     """
@@ -62,6 +63,7 @@ class Message:
     offset: int = -1
     lsn: int = 0
     header_count: int = 0
+    user: str | None = None
     encoded: tuple[object, PublishTemplate] | None = attrs.field(default=None, repr=False)
 
 

@@ -29,17 +29,26 @@ RefusalReason = Literal[
     "store",
 ]
 """Why a connection is refused: no CONNECT in time, a malformed one, a wrong password, a will that is not allowed, an
-invalid client identifier, a client that accepts no packet as large as CONNACK, a user with too many connections, too
-much memory in use by clients that are not accepted yet,
-a store that cannot be reached."""
+invalid client identifier, a client that accepts no packet as large as CONNACK, a user with too many connections or
+sessions, or whose clients connect too often, too much memory in use by clients that are not accepted yet, a store that
+cannot be reached."""
 
 EndReason = Literal[
-    "protocol", "keep_alive", "stalled", "taken_over", "revoked", "stopping", "refused_publish", "unanswered", "fault"
+    "protocol",
+    "keep_alive",
+    "stalled",
+    "taken_over",
+    "revoked",
+    "rate",
+    "stopping",
+    "refused_publish",
+    "unanswered",
+    "fault",
 ]
 """Why the broker ends a client's connection: protocol error, keep-alive timeout, the client reads nothing, session
-taken over, its user was removed or has another password, the broker stops, a publish of an MQTT 3.1.1 client was
-refused (no packet can say so), a publish will never be answered after the connection to the store was lost, an error in
-the broker itself."""
+taken over, its user was removed or has another password, it sends faster than the quota of its user allows, the broker
+stops, a publish of an MQTT 3.1.1 client was refused (no packet can say so), a publish will never be answered after the
+connection to the store was lost, an error in the broker itself."""
 
 
 @attrs.define(slots=True)

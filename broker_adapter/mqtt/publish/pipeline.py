@@ -24,7 +24,7 @@ from broker_adapter.errors import (
     StorageError,
     VersionConflictError,
 )
-from broker_adapter.mqtt.model.message import digest_of, record_of
+from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of, record_of
 from broker_adapter.mqtt.publish.received import Received, needs_commit
 from broker_adapter.mqtt.publish.store_changes import JoinedAppend, Publisher, parts_of, reason_code_of
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
@@ -59,6 +59,8 @@ class PublishPipeline:
             packet identifiers and digests of the QoS 2 messages among them.
         on_outcomes: Called with messages whose outcome is known, in the order in which they were received.
         start: Starts a task that ends with the connection.
+        is_refused: Whether a quota of the client's user does not allow a retained or delayed message; None if it has
+            no such quota.
 
     Attributes:
         storing: QoS 2 messages that are not stored yet, by packet identifier.
@@ -72,7 +74,9 @@ class PublishPipeline:
         commit: Callable[[Changes, Mapping[int, int]], Awaitable[None]],
         on_outcomes: Callable[[list[Received]], None],
         start: Callable[[Callable[[], Awaitable[None]]], None],
+        is_refused: Callable[[Message, DelayedPublish | None], Awaitable[bool]] | None = None,
     ) -> None:
+        self._is_refused = is_refused
         self._publisher = publisher
         self._commit = commit
         self._on_outcomes = on_outcomes
@@ -310,6 +314,8 @@ class PublishPipeline:
             reason_code = None
             if message is not None and received.due is None:
                 reason_code = self._publisher.refusal_of(message)
+            if reason_code is None and message is not None and self._is_refused is not None:
+                reason_code = await self._over_quota(message, received.due)
             if reason_code is None:
                 run.append(received)
             else:
@@ -331,6 +337,13 @@ class PublishPipeline:
             if reason_code is None:
                 return
             self._finish(received, reason_code)
+
+    async def _over_quota(self, message: Message, due: DelayedPublish | None) -> ReasonCode | None:
+        assert self._is_refused is not None  # the caller has checked
+        try:
+            return ReasonCode.QUOTA_EXCEEDED if await self._is_refused(message, due) else None
+        except StorageError as error:
+            return reason_code_of(error)
 
     async def _commit_run(self, run: list[Received]) -> StorageError | None:
         """Commit messages together, or return why the store refuses."""

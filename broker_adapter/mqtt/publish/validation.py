@@ -129,6 +129,7 @@ class PublishValidator:
             properties,
             expires_at_us,
             now_us,
+            user=self._principal.username,
         )
         return Received(message, packet.packet_id, qos, due)
 

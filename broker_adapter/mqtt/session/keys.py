@@ -18,12 +18,12 @@ _ROOT: Final = b"mqtt/"
 BROKERS: Final = _ROOT + b"broker/"
 TIMERS: Final = _ROOT + b"timer/"
 RETAINED: Final = _ROOT + b"retained/"
-_SESSION: Final = _ROOT + b"session/"
+SESSIONS: Final = _ROOT + b"session/"
 _PROGRESS: Final = _ROOT + b"progress/"
 _OWNED: Final = _ROOT + b"owned/"
 _SHARE: Final = _ROOT + b"share/"
 _MEMBER: Final = _ROOT + b"member/"
-_DELAYED: Final = _ROOT + b"delayed/"
+DELAYED: Final = _ROOT + b"delayed/"
 _CLAIM: Final = _ROOT + b"claim/"
 
 MAX_PART_BYTES: Final = 1024
@@ -49,7 +49,7 @@ def broker(broker_id: str) -> bytes:
 
 def session(client_id: str) -> bytes:
     """Record of a session."""
-    return _SESSION + part(client_id)
+    return SESSIONS + part(client_id)
 
 
 def progress(client_id: str) -> bytes:
@@ -84,7 +84,7 @@ def claim(store_group: str, shard: str, offset: int, lsn: int) -> bytes:
 
 def delayed(name: str) -> bytes:
     """A delayed message that waits for its timer."""
-    return _DELAYED + name.encode()
+    return DELAYED + name.encode()
 
 
 def retained(topic: str) -> bytes:
@@ -137,4 +137,4 @@ def session_timer(due_us: int, kind: str, client_id: str) -> bytes:
 
 def session_of_part(key_part: bytes) -> bytes:
     """Record of a session, by the key part of its client."""
-    return _SESSION + key_part
+    return SESSIONS + key_part

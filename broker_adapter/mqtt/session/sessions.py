@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import attrs
 import msgspec
@@ -13,6 +14,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.background_tasks import background_tasks
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError
+from broker_adapter.mqtt.access.quotas import Quotas
 from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.session import transitions
@@ -32,6 +34,7 @@ from broker_adapter.mqtt.session.shares import Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord, stored_will
+from broker_adapter.mqtt.session.stored_use import StoredUse
 from broker_adapter.mqtt.session.takeover import TakenSession, Takeover, require_present, require_user
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
@@ -71,10 +74,12 @@ class Sessions:
         clock: Tells when timers are due.
         mapping: The shards of topics.
         may_publish_will: Asked before a will is published, as rights may have changed since its client connected.
+        quotas: Limits of users.
         settings: Timeouts towards other brokers and the store.
 
     Attributes:
         statistics: Counters.
+        stored_use: What users have in the store, as far as quotas limit it.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Sessions:
         clock: Clock,
         mapping: TopicMapping | None = None,
         may_publish_will: MayPublishWill = lambda _client_id, _user, _topic: True,
+        quotas: Quotas | None = None,
         settings: SessionSettings | None = None,
     ) -> None:
         if not broker_id or "/" in broker_id:
@@ -98,6 +104,7 @@ class Sessions:
         self._settings = settings = settings or SessionSettings()
         self.statistics = statistics = SessionStatistics()
         self._store_retry = store_retry = StoreRetry(adapter, settings, statistics)
+        self.stored_use = StoredUse(store_retry, quotas or Quotas())
         self._claims = Claims(store_retry, settings.claims_interval_s, settings.audit_interval_s)
         self._shares = Shares(store_retry, self._claims, mapping or TopicMapping(), clock)
         self._commits = Commits(store_retry, changes_for, self._shares, may_publish_will, clock, statistics)
@@ -169,6 +176,7 @@ class Sessions:
             tasks.start_soon(self._saving.run)
             tasks.start_soon(self._claims.run)
             tasks.start_soon(self._correct_store)
+            tasks.start_soon(self.stored_use.run)
             task_status.started()
             await trio.sleep_forever()
 
@@ -266,6 +274,7 @@ class Sessions:
         Raises:
             ClientGoneError: ``may_have_left`` returned true.
             SessionOfAnotherUserError: ``may_open`` returned false.
+            TooManySessionsError: The session does not exist, and the user has as many as it may have.
             StoreUnavailableError: The store did not answer in time.
             StorageError: The store refuses the session.
         """
@@ -274,7 +283,7 @@ class Sessions:
             0,
             clean_start,
             expiry_interval_s,
-            stored_will(will, client_id) if will is not None else None,
+            stored_will(will, client_id, user) if will is not None else None,
             version,
             user=user,
         )
@@ -288,7 +297,10 @@ class Sessions:
                         require_user(local.record, user, may_open)
                         await local.hand_over()
                     await self._pending_publishes.wait_answered(client_id)
-                    opened = self._register(await self._takeover.take(client_id, wanted, may_have_left, may_open))
+                    begin = partial(self.stored_use.begin_session, user) if self.stored_use.limits_sessions else None
+                    opened = self._register(
+                        await self._takeover.take(client_id, wanted, may_have_left, may_open, begin)
+                    )
         finally:
             if opened is None:
                 self._schedule_check(client_id)
@@ -457,6 +469,8 @@ class Sessions:
 
         async def carry_out(transition: Transition) -> None:
             await self._commits.make(session.client_id, transition)
+            if transition.record is None:
+                self.stored_use.end_session(owned.record.user)
 
         is_done = False
         try:

@@ -17,13 +17,19 @@ from shards.format.record import StoredRecord
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
-    """A message that is not in a shard: retained or delayed. Its headers are those of its record."""
+    """A message that is not in a shard: retained or delayed. Its headers are those of its record.
+
+    Attributes:
+        user: Name of the user who published it, empty for an anonymous client. None if the broker itself did, or if an
+            older program stored it; then it counts for no quota.
+    """
 
     topic: str
     payload: bytes
     headers: tuple[tuple[str, bytes], ...]
     timestamp_us: int
     expires_at_us: int
+    user: str | None = None
 
 
 class StoredWill(msgspec.Struct, array_like=True, frozen=True):
@@ -201,12 +207,14 @@ _SECOND_US: Final = 1_000_000
 def stored_message(message: Message) -> StoredMessage:
     """The stored form of a message."""
     record = record_of(message)
-    return StoredMessage(message.topic, message.payload, record.headers, message.timestamp_us, message.expires_at_us)
+    return StoredMessage(
+        message.topic, message.payload, record.headers, message.timestamp_us, message.expires_at_us, message.user
+    )
 
 
 def message_from(stored: StoredMessage, *, shard: str = "", lsn: int = 0) -> Message:
     """The message of a stored form; ``shard`` and ``lsn`` say where it was found."""
-    return message_of(
+    message = message_of(
         shard,
         StoredRecord(
             offset=-1,
@@ -219,11 +227,13 @@ def message_from(stored: StoredMessage, *, shard: str = "", lsn: int = 0) -> Mes
             expires_at_us=stored.expires_at_us,
         ),
     )
+    message.user = stored.user
+    return message
 
 
-def stored_will(will: Will, client_id: str) -> StoredWill:
+def stored_will(will: Will, client_id: str, user: str) -> StoredWill:
     """The stored form of a will."""
-    message = Message(will.topic, will.payload, will.qos, will.retain, client_id, will.properties)
+    message = Message(will.topic, will.payload, will.qos, will.retain, client_id, will.properties, user=user)
     return StoredWill(
         stored_message(message),
         delay_s=will.properties.will_delay_interval or 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import attrs
@@ -118,11 +118,13 @@ class Takeover:
         wanted: Opening,
         may_have_left: Callable[[bool], bool],
         may_open: Callable[[str], bool],
+        begin: Callable[[], Awaitable[None]] | None,
     ) -> TakenSession:
         """Read, decide and commit, until a commit is carried out. Of competing brokers exactly one commits, each time.
 
         When this returns, an owner that did not give the session up can store nothing for it any more. After a
-        cancellation the session may or may not belong to this broker.
+        cancellation the session may or may not belong to this broker. Before a session is created that does not exist,
+        ``begin``, if it is given, is called once, and may refuse it by an error.
 
         Raises:
             ClientGoneError: The client may be connected elsewhere.
@@ -147,6 +149,9 @@ class Takeover:
                 if not transitions.is_over(record, self._clock.now_us()):
                     require_user(record, wanted.user, may_open)
                 self._note_unfenced(client_id, record.unfenced)
+            if record is None and begin is not None:
+                await begin()
+                begin = None
             is_elsewhere = record is not None and record.owner not in (transitions.NO_OWNER, self._broker_id)
             # If the client connects elsewhere after this, the commit below fails, because the record has changed.
             require_present(client_id, may_have_left, is_owned=is_elsewhere)

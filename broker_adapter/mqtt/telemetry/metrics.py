@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import attrs
 
 from broker_adapter.bridge.driver import DRIVER_STATES
+from broker_adapter.mqtt.access.quotas import Limit
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.delivery import DeliveryStatistics
 from broker_adapter.mqtt.model.statistics import BrokerStatistics, Traffic
@@ -53,7 +54,7 @@ def _of_process(health: Health) -> Iterator[Family]:
 
 def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: int) -> Iterator[Family]:
     broker, statistics = serving.broker, serving.broker.statistics
-    yield from _connections(serving.listeners, statistics, max_connections)
+    yield from _connections(serving.listeners, statistics, broker.quotas.refusals.counts, max_connections)
     yield from _sessions(broker.sessions.statistics)
     yield gauges(
         "journal_broker_subscriptions",
@@ -97,7 +98,9 @@ def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: in
     yield from _rules(serving.rules())
 
 
-def _connections(listeners: Listeners, statistics: BrokerStatistics, max_connections: int) -> Iterator[Family]:
+def _connections(
+    listeners: Listeners, statistics: BrokerStatistics, refusals: Mapping[Limit, int], max_connections: int
+) -> Iterator[Family]:
     label = ("listener",)
     yield gauges("journal_broker_connections", "Open connections.", label, _by(listeners.by_listener))
     yield gauge("journal_broker_connections_limit", "Connections that may be open.", max_connections)
@@ -115,6 +118,12 @@ def _connections(listeners: Listeners, statistics: BrokerStatistics, max_connect
         "Connections of clients that the broker ended.",
         ("reason",),
         _by(statistics.ended),
+    )
+    yield counters(
+        "journal_broker_quota_refusals_total",
+        "What was refused to users because of [[quotas]].",
+        ("limit",),
+        _by(refusals),
     )
     yield counter("journal_broker_connects_total", "Clients that were accepted.", statistics.connects_total)
 

@@ -112,7 +112,7 @@ def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
     shared = [*TABLES["storage"], *TABLES["mapping"], *TABLES["bridge"]]
     assert len(TABLES["bridge"]) <= 25, "a bridge is a program of its own"
     assert len(shared) <= 35, "rules of the store, which are no settings of one broker"
-    assert len(TABLES["quotas"]) <= 8, "limits of single users, as the server has them"
+    assert len(TABLES["quotas"]) <= 10, "limits of single users, as the server has them"
     assert len(TABLES["access.logins"]) <= 25, "settings of each kind of login, as the server has them"
     assert len(SETTINGS) - len(shared) - len(TABLES["quotas"]) - len(TABLES["access.logins"]) <= 40
     for section, key, attribute in SETTINGS:

@@ -29,6 +29,7 @@ from broker_adapter.mqtt.session.stored import (
     stored_will,
     will_message,
 )
+from broker_adapter.mqtt.session.stored_use import MessageUser, SessionUser
 from broker_adapter.mqtt_codec.packets import Will
 from broker_adapter.mqtt_codec.properties import Properties
 from broker_adapter.state_forms import decode, encode
@@ -38,6 +39,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "v1" / "mqtt_state"
 LATER_GOLDEN = Path(__file__).parents[2] / "golden" / "v2" / "mqtt_state"
 NEWEST_GOLDEN = Path(__file__).parents[2] / "golden" / "v3" / "mqtt_state"
 OWNED_GOLDEN = Path(__file__).parents[2] / "golden" / "v4" / "mqtt_state"
+PUBLISHED_GOLDEN = Path(__file__).parents[2] / "golden" / "v5" / "mqtt_state"
 
 PROPERTIES = Properties(
     payload_format_indicator=1,
@@ -46,7 +48,7 @@ PROPERTIES = Properties(
     correlation_data=b"\x00\x01",
     user_properties=(("name", "value"), ("name", "other")),
 )
-MESSAGE = Message("a/b", b"\x00payload", 2, True, "publisher", PROPERTIES, 2_000_000, 1_000_000)
+MESSAGE = Message("a/b", b"\x00payload", 2, True, "publisher", PROPERTIES, 2_000_000, 1_000_000, user="anna")
 WILL = Will(
     "a/will",
     b"gone",
@@ -64,7 +66,7 @@ SAMPLES: dict[str, msgspec.Struct] = {
         protocol=5,
         expiry_interval_s=3600,
         disconnected_at_us=1_700_000_000_000_000,
-        will=stored_will(WILL, "client/é"),
+        will=stored_will(WILL, "client/é", "anna"),
         will_due_us=1_700_000_030_000_000,
         expires_due_us=1_700_003_600_000_000,
         subscriptions=(
@@ -104,6 +106,7 @@ SAMPLES: dict[str, msgspec.Struct] = {
     "lease": Lease("0123456789abcdef", 42, "broker-2"),
     "lease_replacing": Lease("0123456789abcdef@client-2", 1, "", ("client-0", "client-1")),
     "message": stored_message(MESSAGE),
+    "message_of_broker": stored_message(Message("a", b"", 0)),
     "share": ShareRecord("g", "b/#", "mqtt/0123456789abcdef/g", 98, 3),
     "cleanup": CleanupRecord("mqtt/0123456789abcdef/g", ("b/#", "folded/+")),
 }
@@ -119,14 +122,19 @@ LATER = {
 NEWEST = {"progress", "progress_owing"}
 """Written in another form since."""
 
-OWNED = {"session", "session_owned", "session_taken"}
+OWNED = {"session_owned", "session_taken"}
 """Written with the user that they belong to since."""
+
+PUBLISHED = {"message", "message_of_broker", "session"}
+"""Written with the user who published the message, or the will, since."""
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
     directory = (
-        OWNED_GOLDEN
+        PUBLISHED_GOLDEN
+        if name in PUBLISHED
+        else OWNED_GOLDEN
         if name in OWNED
         else NEWEST_GOLDEN
         if name in NEWEST
@@ -145,6 +153,34 @@ def test_sessions_of_earlier_versions_belong_to_no_user_yet(name: str) -> None:
     assert found == msgspec.structs.replace(SAMPLES[name], user=None)
 
 
+def without_publisher(sample: msgspec.Struct) -> SessionRecord:
+    """A session whose will does not say which user left it."""
+    assert isinstance(sample, SessionRecord)
+    assert sample.will is not None
+    message = msgspec.structs.replace(sample.will.message, user=None)
+    return msgspec.structs.replace(sample, will=msgspec.structs.replace(sample.will, message=message))
+
+
+def test_messages_and_wills_of_earlier_versions_are_of_no_user() -> None:
+    found = decode(StoredMessage, b"key", (GOLDEN / "message.bin").read_bytes())
+    assert found == msgspec.structs.replace(SAMPLES["message"], user=None)
+    session = decode(SessionRecord, b"key", (OWNED_GOLDEN / "session.bin").read_bytes())
+    assert session == without_publisher(SAMPLES["session"])
+    session = decode(SessionRecord, b"key", (LATER_GOLDEN / "session.bin").read_bytes())
+    assert session == msgspec.structs.replace(without_publisher(SAMPLES["session"]), user=None)
+
+
+def test_only_the_user_is_read_where_users_are_counted() -> None:
+    for directory in (GOLDEN, LATER_GOLDEN, OWNED_GOLDEN, PUBLISHED_GOLDEN):
+        if (found := directory / "session.bin").exists():
+            session = found.read_bytes()
+            assert decode(SessionUser, b"key", session).user == decode(SessionRecord, b"key", session).user
+        if (found := directory / "message.bin").exists():
+            message = decode(StoredMessage, b"key", found.read_bytes())
+            counted = decode(MessageUser, b"key", found.read_bytes())
+            assert (counted.user, counted.payload) == (message.user, message.payload)
+
+
 @pytest.mark.parametrize(
     ("directory", "name"),
     [(GOLDEN, "progress"), (LATER_GOLDEN, "progress"), (LATER_GOLDEN, "progress_owing")],
@@ -160,7 +196,8 @@ def test_progress_of_earlier_versions_knows_no_digests(directory: Path, name: st
 @pytest.mark.parametrize("name", ["session", "session_owned"])
 def test_a_session_of_the_first_version_was_not_taken_by_force(name: str) -> None:
     golden = (GOLDEN / f"{name}.bin").read_bytes()
-    assert decode(SessionRecord, b"key", golden) == msgspec.structs.replace(SAMPLES[name], user=None)
+    sample = without_publisher(SAMPLES[name]) if name == "session" else SAMPLES[name]
+    assert decode(SessionRecord, b"key", golden) == msgspec.structs.replace(sample, user=None)
 
 
 def test_a_lease_of_the_first_version_replaced_no_other() -> None:
@@ -249,7 +286,7 @@ def test_a_message_waits_unchanged() -> None:
 
 
 def test_a_will_becomes_a_message_of_the_time_at_which_it_is_published() -> None:
-    message = will_message(stored_will(WILL, "c"), 5_000_000)
+    message = will_message(stored_will(WILL, "c", "anna"), 5_000_000)
     assert (message.topic, message.payload, message.qos, message.retain) == ("a/will", b"gone", 1, True)
     assert (message.publisher, message.timestamp_us, message.expires_at_us) == ("c", 5_000_000, 65_000_000)
     assert message.properties == Properties(content_type="text/plain")
