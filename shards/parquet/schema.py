@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 FORMAT_VERSION = 1
+SHARED_FORMAT_VERSION = 2
 TIME = pa.timestamp("us", tz="UTC")
 
 
@@ -111,6 +112,18 @@ class SegmentMetadata:
     data_bytes: int
     data_sha256: str
     row_groups: tuple[RowGroupEntry, ...]
+
+    def row_count_of(self, index: int) -> int:
+        """Number of rows of a row group."""
+        return self.row_groups[index].next_offset - self.row_groups[index].first_offset
+
+    def rows_of(self, index: int) -> str:
+        """Which rows a row group has, for messages."""
+        return f"offsets {self.row_groups[index].first_offset} to {self.row_groups[index].next_offset}"
+
+    def is_possible(self, index: int) -> bool:
+        """Whether a row group can have these rows."""
+        return 0 <= self.row_groups[index].first_offset < self.row_groups[index].next_offset
 
     def encode(self) -> dict[str, str]:
         """Return the keys and texts to write."""

@@ -1,0 +1,151 @@
+"""Reading the row groups of a sealed file of any format: each is checked as a whole, and decoded alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shards.errors import CorruptionError
+from shards.format.checksum import crc32c
+from shards.parquet.file_end import FileEnd, FileFormat, FileMetadata
+from shards.seams.file_system import FileSystem
+
+M = TypeVar("M", bound=FileMetadata)
+
+
+class GroupReader(Generic[M]):
+    """A sealed file, open for reading. Threads may share it.
+
+    Args:
+        files: The file system.
+        path: The file.
+        form: Its format.
+
+    Attributes:
+        metadata: The metadata in the file.
+        footer: The same in pyarrow's form.
+        end: Where what is.
+
+    Raises:
+        CorruptionError: The file is damaged, truncated, or not of this format.
+        FormatVersionError: A newer program wrote it.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, files: FileSystem, path: str, form: FileFormat[M]) -> None:
+        self.path = path
+        self._schema = form.schema
+        self._file = files.open(path, write=False)
+        try:
+            self.end = FileEnd.read(path, self._file, form)
+        except BaseException:
+            self._file.close()
+            raise
+        self.metadata = self.end.metadata
+        self.footer = self.end.footer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; closing again does nothing."""
+        self._file.close()
+
+    def table(self, index: int, columns: Sequence[str] | None = None, *, check_pages: bool = False) -> pa.RecordBatch:
+        """Return the rows of a row group, with all columns or those named, in the order of the schema.
+
+        Args:
+            columns: At least one name of a column.
+            check_pages: Check the pages' own checksums too, not only the one of the whole row group.
+
+        Raises:
+            CorruptionError: The row group is damaged.
+            KeyError: There is no column of that name.
+            OSError: It cannot be read.
+        """
+        schema = self._schema if columns is None else _part_of_schema(self._schema, columns)
+        entry = self.metadata.row_groups[index]
+        data = self._file.pread(entry.end - entry.start, entry.start)
+        found = crc32c(data)
+        if found != entry.crc or len(data) != entry.end - entry.start:
+            raise self.corruption(
+                index,
+                f"checksum over {entry.end - entry.start} bytes: expected {entry.crc:#010x}, "
+                f"found {found:#010x} over {len(data)}",
+            )
+        try:
+            window = pa.PythonFile(_Window(data, entry.start, self.end.size_bytes), mode="r")
+            file = pq.ParquetFile(
+                window, metadata=self.footer, pre_buffer=False, page_checksum_verification=check_pages
+            )
+            rows = file.read_row_group(index, columns=schema.names, use_threads=False)
+            batch = _one_batch(rows, schema)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self.corruption(index, f"the pages cannot be decoded: {error}") from error
+        expected = self.metadata.row_count_of(index)
+        if batch.num_rows != expected:
+            raise self.corruption(index, f"expected {expected} rows, found {batch.num_rows}")
+        return batch
+
+    def corruption(self, index: int, problem: str) -> CorruptionError:
+        """Return the error for a problem with a row group."""
+        start = self.metadata.row_groups[index].start
+        return CorruptionError(self.path, start, f"row group {index} ({self.metadata.rows_of(index)}): {problem}")
+
+
+def _part_of_schema(schema: Any, columns: Sequence[str]) -> Any:
+    if unknown := set(columns).difference(schema.names):
+        raise KeyError(f"a sealed segment has no column {sorted(unknown)}, only {schema.names}")
+    return pa.schema([field for field in schema if field.name in columns])
+
+
+def _one_batch(rows: pa.Table, schema: Any) -> pa.RecordBatch:
+    rows = rows.select(schema.names)
+    if rows.num_rows == 0:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _Window:
+    """A part of a file as a file object: reads outside of it return nothing."""
+
+    closed = False
+
+    def __init__(self, data: bytes, start: int, file_size: int) -> None:
+        self._data = memoryview(data)
+        self._start = start
+        self._file_size = file_size
+        self._at = 0
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._at = position + (0, self._at, self._file_size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> memoryview:
+        begin = self._at - self._start
+        if begin < 0 or size < 0:
+            return self._data[:0]
+        self._at += size
+        return self._data[begin : begin + size]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""

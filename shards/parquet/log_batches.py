@@ -1,0 +1,261 @@
+"""Reading the batches of log segments for conversion: each is checked and goes to its place among the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from shards.errors import BatchError, CorruptionError
+from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, decode, verify
+from shards.format.batch_header import stored_size
+from shards.format.checksum import Buffer
+from shards.parquet.arrow_batches import BatchCollector
+from shards.parquet.schema import SCHEMA
+from shards.seams.file_system import File, FileSystem
+from shards.segments.log_segment import LogHeader
+
+ROW_GROUP_BYTES = 1 << 20
+ROW_GROUP_RECORDS = 1 << 16
+"""A row group ends at the latest with the batch that brings it to this many records."""
+BUFFER_BYTES = 4 << 20
+_MAX_BATCH_BYTES = 2 * MAX_RAW_BYTES
+_LOG_HEADER_BYTES = 2048
+
+
+class LogRange(Protocol):
+    """What is to be read of a log file: a `ConversionPlan` or one of the sources of a `SharedPlan`."""
+
+    @property
+    def log_path(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shard_id(self) -> int: ...
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def start_position(self) -> int: ...
+
+    @property
+    def end_position(self) -> int: ...
+
+
+class LogBatches:
+    """Reads the batches of log segments, one segment after the other, and checks them.
+
+    The logs are read through one buffer that is reused: allocating memory would take longer than all checks. Small logs
+    lie in it side by side.
+
+    Args:
+        files: The file system; a log is open only while it is read.
+        sources: The logs.
+        buffer_bytes: Number of bytes that are read at once; the buffer grows for a larger batch.
+        before_reuse: Called before bytes of earlier batches are overwritten.
+
+    Attributes:
+        buffer: Has the batch that was returned last.
+        source: The log that it is from.
+    """
+
+    def __init__(
+        self, files: FileSystem, sources: Sequence[LogRange], buffer_bytes: int, before_reuse: Callable[[], None]
+    ) -> None:
+        self._files = files
+        self._sources = sources
+        self._before_reuse = before_reuse
+        total = sum(max(0, source.end_position - source.start_position) for source in sources)
+        self.buffer = bytearray(min(buffer_bytes, total))
+        self._filled = 0
+        # Position in the log of the buffer's first byte; below 0 if other logs are in front.
+        self._position = 0
+
+    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield the place in the buffer and the header of each batch.
+
+        Raises:
+            CorruptionError: A batch is damaged, or the batches are not those of the source.
+            OSError: A log cannot be read.
+        """
+        for source in self._sources:
+            self.source = source
+            log = self._files.open(source.log_path, write=False)
+            try:
+                _check_header(log, source)
+                yield from self._batches_of(log, source)
+            finally:
+                log.close()
+
+    def position_of(self, at: int) -> int:
+        """Position in the log of a place in the buffer."""
+        return self._position + at
+
+    def _batches_of(self, log: File, source: LogRange) -> Iterator[tuple[int, BatchHeader]]:
+        at = self._filled
+        self._position = source.start_position - at
+        last = BatchHeader(0, source.base_offset, *(0,) * 15)
+        while self._position + at < source.end_position:
+            available = self._filled - at
+            if available < HEADER_SIZE or (size := stored_size(self.buffer, at)) > available:
+                at = self._fill(log, source, at)
+                continue
+            header = self._verify(at, last)
+            yield at, header
+            last = header
+            at += size
+        if last.next_offset != source.next_offset:
+            raise CorruptionError(
+                source.log_path,
+                source.end_position,
+                f"the batches end before offset {last.next_offset}, expected {source.next_offset}",
+            )
+
+    def _fill(self, log: File, source: LogRange, at: int) -> int:
+        """Read more of the log behind what is in the buffer from ``at`` on; returns where that is now."""
+        known = self._filled - at
+        needed = stored_size(self.buffer, at) if known >= HEADER_SIZE else HEADER_SIZE
+        left = source.end_position - self._position - at
+        if needed > min(left, _MAX_BATCH_BYTES):
+            raise CorruptionError(
+                source.log_path,
+                self._position + at,
+                f"a batch of {needed} bytes begins here, expected at most {left}",
+            )
+        if min(left, max(needed, len(self.buffer) // 4)) > len(self.buffer) - at:
+            # Most of the buffer is used: continue at its front.
+            self._before_reuse()
+            rest = bytes(memoryview(self.buffer)[at : self._filled])
+            if needed > len(self.buffer):
+                self.buffer = bytearray(needed)
+            self.buffer[:known] = rest
+            self._position += at
+            self._filled, at = known, 0
+        wanted = min(len(self.buffer), at + left)
+        view = memoryview(self.buffer)[self._filled : wanted]
+        self._filled += log.readinto(view, self._position + self._filled)
+        if self._filled < wanted:
+            raise CorruptionError(
+                source.log_path,
+                self._position + self._filled,
+                f"the file ends here, expected {source.end_position} bytes",
+            )
+        return at
+
+    def _verify(self, at: int, last: BatchHeader) -> BatchHeader:
+        try:
+            header = verify(self.buffer, at)
+        except BatchError as error:
+            raise CorruptionError(self.source.log_path, self.position_of(at), str(error)) from error
+        if (
+            header.base_offset != last.base_offset + last.record_count
+            or header.lsn <= last.lsn
+            or header.append_time_us < last.append_time_us
+            or header.flags
+        ):
+            raise CorruptionError(self.source.log_path, self.position_of(at), _why_out_of_order(header, last))
+        return header
+
+
+class CollectedRows:
+    """The rows of a row group, collected from batches in a buffer that is reused."""
+
+    def __init__(self) -> None:
+        self._collector = BatchCollector()
+        # Where the batches in the buffer are from: the log, the position in it, the place in the buffer.
+        self._places: list[tuple[LogRange, int, Buffer, int]] = []
+        # Rows whose bytes are not in the buffer any more.
+        self._parts: list[pa.RecordBatch] = []
+        self.record_count = 0
+        self.body_bytes = 0
+
+    def add(self, batches: LogBatches, at: int, header: BatchHeader) -> None:
+        """Add the batch that was read last.
+
+        Raises:
+            CorruptionError: It cannot be decompressed.
+        """
+        source, position = batches.source, batches.position_of(at)
+        try:
+            self._collector.add(batches.buffer, at, header)
+        except BatchError as error:
+            raise CorruptionError(source.log_path, position, str(error)) from error
+        self._places.append((source, position, batches.buffer, at))
+        self.record_count += header.record_count
+        self.body_bytes += header.raw_size
+
+    def is_full_before(self, header: BatchHeader, row_group_bytes: int) -> bool:
+        """Whether a row group ends before this batch: it is full, or the batch is one of its own."""
+        return self.record_count > 0 and (
+            self.body_bytes >= row_group_bytes
+            or self.record_count >= ROW_GROUP_RECORDS
+            or header.raw_size >= row_group_bytes
+            or header.record_count >= ROW_GROUP_RECORDS
+        )
+
+    def empty(self) -> None:
+        """Convert what is in the buffer to rows: its bytes will be overwritten.
+
+        Raises:
+            CorruptionError: A batch cannot be decoded.
+        """
+        places, self._places = self._places, []
+        if not places:
+            return
+        try:
+            self._parts.append(self._collector.finish())
+        except BatchError as error:
+            raise _first_unreadable(places, error) from error
+
+    def take(self) -> pa.Table:
+        """Return the rows and begin anew.
+
+        Raises:
+            CorruptionError: A batch cannot be decoded.
+        """
+        self.empty()
+        rows = pa.Table.from_batches(self._parts, SCHEMA)
+        self._parts = []
+        self.record_count = self.body_bytes = 0
+        return rows
+
+
+def _first_unreadable(places: list[tuple[LogRange, int, Buffer, int]], found: BatchError) -> CorruptionError:
+    """Return the error for the first batch that cannot be decoded alone, after all together could not."""
+    for source, position, buffer, at in places:
+        try:
+            decode(buffer, at)
+        except BatchError as error:
+            return CorruptionError(source.log_path, position, str(error))
+    source, position, _, _ = places[0]
+    return CorruptionError(source.log_path, position, str(found))
+
+
+def _why_out_of_order(header: BatchHeader, last: BatchHeader) -> str:
+    """Return the reason why a batch cannot follow the one before."""
+    if header.is_gap:
+        return "expected a batch of records, found a gap"
+    if header.base_offset != last.next_offset:
+        return f"expected a batch from offset {last.next_offset} on, found one from {header.base_offset}"
+    if header.lsn <= last.lsn:
+        return f"expected a batch with an lsn over {last.lsn}, found lsn {header.lsn}"
+    return f"expected a batch appended at {last.append_time_us} us or later, found {header.append_time_us} us"
+
+
+def _check_header(log: File, source: LogRange) -> None:
+    header, size = LogHeader.decode(source.log_path, log.pread(_LOG_HEADER_BYTES, 0))
+    for what, expected, found in (
+        ("shard", source.name, header.name),
+        ("shard id", f"{source.shard_id:016x}", f"{header.shard_id:016x}"),
+        ("base offset", source.base_offset, header.base_offset),
+        ("position of the first batch", source.start_position, size),
+    ):
+        if expected != found:
+            raise CorruptionError(source.log_path, 0, f"{what}: expected {expected}, found {found}")
