@@ -5,8 +5,9 @@ It needs only a file system and a plan, and no shard, so it can run in a separat
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Iterable
 from contextlib import closing, suppress
+from itertools import chain
 
 from shards.parquet.log_batches import BUFFER_BYTES, ROW_GROUP_BYTES
 from shards.parquet.log_rows import LogRows, log_row_groups
@@ -34,24 +35,27 @@ def convert_log(
         CorruptionError: A batch of the log is damaged or cannot be decoded, or the batches do not match the plan.
         OSError: A file could not be read or written.
     """
-    out = files.open(plan.out_path, create=True)
-    try:
-        out.truncate(0)
-        sealed = _write(out, plan, log_row_groups(files, plan, row_group_bytes, buffer_bytes))
-        out.fsync()
-    except BaseException:
+    with closing(log_row_groups(files, plan, row_group_bytes, buffer_bytes)) as groups:
+        # A log that cannot be read is found before there is a file.
+        first = next(groups, None)
+        out = files.open(plan.out_path, create=True)
+        try:
+            out.truncate(0)
+            sealed = _write(out, plan, chain([first] if first is not None else [], groups))
+            out.fsync()
+        except BaseException:
+            out.close()
+            with suppress(FileNotFoundError):
+                files.remove(plan.out_path)
+            raise
         out.close()
-        with suppress(FileNotFoundError):
-            files.remove(plan.out_path)
-        raise
-    out.close()
-    return sealed
+        return sealed
 
 
-def _write(out: File, plan: ConversionPlan, groups: Generator[LogRows]) -> SealedFile:
+def _write(out: File, plan: ConversionPlan, groups: Iterable[LogRows]) -> SealedFile:
     record_count = value_bytes = 0
     entries: list[RowGroupEntry] = []
-    with closing(groups), SealedOutput(out, SCHEMA, WRITER_OPTIONS) as output:
+    with SealedOutput(out, SCHEMA, WRITER_OPTIONS) as output:
         for group in groups:
             start, end, crc = output.add(group.rows)
             group_value_bytes = group.value_bytes

@@ -14,13 +14,19 @@ from shards.format.record import Record
 from shards.parquet import verification
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, MAGIC, TAIL, WRITER_OPTIONS
+from shards.parquet.shared_reading import PartOfFile, SharedReader
+from shards.parquet.shared_schema import SHARED_WRITER_OPTIONS
+from shards.parquet.shared_verification import verify_shared
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches
 from tests.shards.parquet.segments import convert, encode_all, stamp_all
+from tests.shards.parquet.shared_files import Appended, Log, gather
 
-_NUMBERS = re.compile(rb"\[" + rb"([0-9]{1,19})," * 7 + rb"( *[0-9]{1,19})\]")
+# The last three of the numbers of a row group are position, end position and checksum.
+_NUMBERS = re.compile(rb"\[(?:[0-9]{1,19},){4,5}([0-9]{1,19}),([0-9]{1,19}),( *[0-9]{1,19})\]")
 _PATH = "/sealed/segment.parquet"
+_SHARED_PATH = "/sealed/date=2023-11-14/51e5000000000007.parquet"
 
 
 def run_parquet(data: bytes) -> None:
@@ -48,6 +54,35 @@ def run_parquet(data: bytes) -> None:
         assert all(verification.verify(files, _PATH))
 
 
+def run_shared_file(data: bytes) -> None:
+    """A file is read as a shared file or refused by CorruptionError or FormatVersionError, and a check of it describes
+    the problems in sentences.
+
+    The batches of a part that can be read are ones that pass their own checks, and have the offsets of the part.
+    """
+    files = memory_files({_SHARED_PATH: data})
+    try:
+        reader = SharedReader(files, _SHARED_PATH)
+    except (CorruptionError, FormatVersionError):
+        assert verify_shared(files, _SHARED_PATH)
+        return
+    for part in _PARTS:
+        try:
+            groups = reader.groups_of(part)
+        except ValueError:
+            continue
+        for group in groups[:8]:
+            try:
+                encoded = reader.batches(part, group)
+            except CorruptionError:
+                continue
+            found = [verify(bytes(encoded.data), at) for at in encoded.positions]
+            assert [header.base_offset for header in found] == encoded.base_offsets
+            assert (found[0].base_offset, found[-1].next_offset) == (group.first_offset, group.next_offset)
+    if len(reader.metadata.row_groups) <= 8:
+        assert all(verify_shared(files, _SHARED_PATH, _PARTS))
+
+
 def _repair(data: bytes) -> bytes:
     """Make the checksums of row groups, page index and footer right. That of a row group is a decimal number in the
     footer: it is only written where it has room."""
@@ -66,11 +101,11 @@ def _repair(data: bytes) -> bytes:
         struct.pack_into("<I", fixed, len(fixed) - TAIL.size, max(0, len(fixed) - TAIL.size - footer_at))
     index_at = 4
     for found in _NUMBERS.finditer(fixed, footer_at):
-        start, end = int(found[6]), int(found[7])
-        width = len(found[8])
+        start, end = int(found[1]), int(found[2])
+        width = len(found[3])
         crc = b"%d" % crc32c(bytes(fixed[start:end])) if end <= checksums_at else b""
         if crc and len(crc) <= width:
-            fixed[found.start(8) : found.end(8)] = crc.rjust(width)
+            fixed[found.start(3) : found.end(3)] = crc.rjust(width)
         if end <= checksums_at:
             index_at = max(index_at, end)
     footer_crc = crc32c(bytes(fixed[footer_at : len(fixed) - TAIL.size]))
@@ -85,7 +120,7 @@ def _seeds() -> tuple[bytes, ...]:
         for salt in range(60):
             # A row group whose checksum has ten digits leaves room for every other one.
             content = convert(stamp_all(encode_all([(records, 0), ([Record(b"%d" % salt)], 0)]))).content
-            if all(len(found[8]) == 10 for found in _NUMBERS.finditer(content)):
+            if all(len(found[3]) == 10 for found in _NUMBERS.finditer(content)):
                 made.append(content)
                 break
     several = stamp_all(encode_all([(batches.RECORDS[3], 0)] * 3))
@@ -99,7 +134,35 @@ def _seeds() -> tuple[bytes, ...]:
     return tuple(made)
 
 
+_LOGS = (
+    Log("plant/line", 7, [Appended(batches.RECORDS[0]), Appended(batches.RECORDS[1])], base_offset=10),
+    Log("plant/machine", 3, [Appended(records) for records in batches.RECORDS[2:4]]),
+)
+_PARTS = (PartOfFile(7, 10, 10 + sum(map(len, batches.RECORDS[:2])), 0), PartOfFile(3, 0, 1, 2))
+
+
+@cache
+def _shared_seeds() -> tuple[bytes, ...]:
+    # Where nothing is compressed, changed bytes are changed values.
+    with patch.dict(SHARED_WRITER_OPTIONS, compression="none", compression_level=None):
+        plain = [gather(_LOGS).content(), gather(_LOGS, row_group_bytes=100).content(), gather(_LOGS[:1]).content()]
+    made = (*plain, gather(_LOGS).content())
+    for each in made:
+        assert verify_shared(memory_files({_SHARED_PATH: each}), _SHARED_PATH, _PARTS[:1]) == []
+    return made
+
+
 TARGETS = (
+    Target(
+        "shared_file",
+        run_shared_file,
+        _shared_seeds,
+        _repair,
+        (b"journal.row_groups", b"journal.", b"journal.date", b"[[", b"]]", b"99999999999999999999", MAGIC),
+        max_input_bytes=16_384,
+        max_growth_bytes=64 << 20,
+        is_slow=True,
+    ),
     Target(
         "parquet",
         run_parquet,

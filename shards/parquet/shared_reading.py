@@ -1,0 +1,148 @@
+"""Reading shared files: the rows of one shard as the record batches that they were, or whole row groups as columns."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from itertools import accumulate
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shards.parquet.arrow_buffers import column_numbers
+from shards.parquet.group_reader import GroupReader
+from shards.parquet.schema import SCHEMA
+from shards.parquet.shared_schema import SHARED_FORMAT, SharedMetadata
+from shards.parquet.wire_batches import EncodedGroup, encode_group
+from shards.seams.file_system import FileSystem
+
+# All that batches are made of: the name of the shard is known to the caller.
+_NEEDED = ("shard_id", "own_topic", *SCHEMA.names)
+
+
+@attrs.frozen(slots=True)
+class PartOfFile:
+    """The rows of one segment in a shared file.
+
+    Attributes:
+        shard_id: Id of the shard.
+        base_offset: Offset of the first record.
+        next_offset: Offset after the last one.
+        first_row: Row of the first record in the file.
+    """
+
+    shard_id: int
+    base_offset: int
+    next_offset: int
+    first_row: int
+
+
+@attrs.frozen(slots=True)
+class PartGroup:
+    """The rows of a part in one row group.
+
+    Attributes:
+        index: Number of the row group.
+        first_row: First row, counted in the row group.
+        first_offset: Its offset.
+        next_offset: Offset after the last row.
+        last_lsn: No record of them has a higher lsn.
+        newest_us: No record of them has a later timestamp.
+    """
+
+    index: int
+    first_row: int
+    first_offset: int
+    next_offset: int
+    last_lsn: int
+    newest_us: int
+
+
+class SharedReader(GroupReader[SharedMetadata]):
+    """A shared file, open for reading. Threads may share it.
+
+    Args:
+        files: The file system.
+        path: The file.
+
+    Raises:
+        CorruptionError: The file is damaged, truncated, or not a shared file.
+        FormatVersionError: A newer program wrote it.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        super().__init__(files, path, SHARED_FORMAT)
+        self._first_rows = [0, *accumulate(entry.row_count for entry in self.metadata.row_groups)]
+
+    def groups_of(self, part: PartOfFile) -> list[PartGroup]:
+        """Return where the rows of a part are.
+
+        Raises:
+            ValueError: The file does not have these rows.
+        """
+        end = part.first_row + part.next_offset - part.base_offset
+        if not 0 <= part.first_row < end <= self.metadata.record_count:
+            raise ValueError(
+                f"{self.path} has {self.metadata.record_count} rows, expected rows {part.first_row} to {end} for "
+                f"offsets {part.base_offset} to {part.next_offset} of shard {part.shard_id}"
+            )
+        found = []
+        index = bisect_right(self._first_rows, part.first_row) - 1
+        while index < len(self.metadata.row_groups) and self._first_rows[index] < end:
+            entry, group_row = self.metadata.row_groups[index], self._first_rows[index]
+            first = max(part.first_row, group_row)
+            after = min(end, self._first_rows[index + 1])
+            first_offset = part.base_offset + first - part.first_row
+            found.append(
+                PartGroup(
+                    index=index,
+                    first_row=first - group_row,
+                    first_offset=first_offset,
+                    next_offset=first_offset + after - first,
+                    last_lsn=entry.last_lsn,
+                    newest_us=entry.newest_us,
+                )
+            )
+            index += 1
+        return found
+
+    def batches(self, part: PartOfFile, group: PartGroup) -> EncodedGroup:
+        """Return the rows of a part in a row group as the record batches that were appended.
+
+        Offsets, lsns, times and records are the same; producer fields are 0 and nothing is compressed.
+
+        Args:
+            part: The part.
+            group: One of its `groups_of`.
+
+        Raises:
+            CorruptionError: The row group is damaged, or has other rows.
+            OSError: It cannot be read.
+        """
+        table = self.table(group.index, _NEEDED)
+        rows = table.slice(group.first_row, group.next_offset - group.first_offset)
+        offsets, shard_ids = column_numbers(rows.column("offset")), column_numbers(rows.column("shard_id"))
+        if (shard_ids != part.shard_id).any() or (offsets != np.arange(group.first_offset, group.next_offset)).any():
+            raise self.corruption(
+                group.index,
+                f"expected offsets {group.first_offset} to {group.next_offset} of shard {part.shard_id} from row "
+                f"{group.first_row} of the group on, found offset {offsets[0]} of shard {shard_ids[0]} and others",
+            )
+        try:
+            return encode_group(as_appended(rows))
+        except struct.error as error:
+            raise self.corruption(group.index, f"an offset, lsn or time is below 0: {error}") from error
+
+
+def as_appended(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of a shared file with the columns of a segment of one shard: topics are as records had them."""
+    own = rows.column("own_topic")
+    topics: Any = rows.column("topic")
+    if own.true_count < len(own):
+        topics = pc.if_else(own, topics, "")
+    columns = {name: rows.column(name) for name in SCHEMA.names} | {"topic": topics}
+    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)

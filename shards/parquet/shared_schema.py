@@ -1,0 +1,152 @@
+"""The columns and the metadata of a shared file, which has records of many shards of one day.
+
+The layout of the whole file is in docs/formats.md, section "Shared file (Parquet)".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+
+from shards.parquet.file_end import FileFormat
+from shards.parquet.schema import METADATA_PREFIX, SCHEMA, SHARED_FORMAT_VERSION, WRITER_OPTIONS
+from shards.segments.segment_paths import date_of_day, day_of_date
+
+DAY_US = 86_400_000_000
+SHARED_SCHEMA = pa.schema(
+    [
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("shard_id", pa.int64(), nullable=False),
+        *(SCHEMA.field(name) for name in ("offset", "lsn", "timestamp", "append_time", "topic")),
+        pa.field("own_topic", pa.bool_(), nullable=False),
+        *(SCHEMA.field(name) for name in ("key", "value", "headers", "tags", "expires_at")),
+    ]
+)
+"""The columns. ``topic`` is never empty by default: where ``own_topic`` is false it is the name of the shard."""
+
+DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+WRITTEN_SCHEMA = pa.schema(
+    [pa.field(field.name, DICTIONARY, False) if field.name in ("shard", "topic") else field for field in SHARED_SCHEMA]
+)
+"""The same columns as pyarrow's writer gets them: names and topics repeat, and need not be hashed again."""
+
+SHARED_WRITER_OPTIONS: dict[str, Any] = {
+    **WRITER_OPTIONS,
+    "use_dictionary": ["shard", "shard_id", *WRITER_OPTIONS["use_dictionary"]],
+    "write_statistics": ["shard", "shard_id", *WRITER_OPTIONS["write_statistics"]],
+}
+"""Keyword arguments of `pyarrow.parquet.ParquetWriter`."""
+
+
+@attrs.frozen
+class SharedGroupEntry:
+    """The metadata of one row group.
+
+    Attributes:
+        row_count: Number of its rows.
+        last_lsn: Highest lsn in it, of all shards.
+        newest_us: Newest record timestamp in it.
+        value_bytes: Size of its values together.
+        start: Position of its first page.
+        end: Position after its last page.
+        crc: CRC-32C of the bytes in between.
+    """
+
+    row_count: int
+    last_lsn: int
+    newest_us: int
+    value_bytes: int
+    start: int
+    end: int
+    crc: int
+
+
+@attrs.frozen
+class SharedMetadata:
+    """The ``journal.*`` keys of a shared file's metadata, all of them texts. Nothing here grows with the shards.
+
+    Attributes:
+        format: Version of this layout.
+        file_id: Random number of the file.
+        day: Days since 1970 of the append times; the key ``journal.date`` has it as a date.
+        record_count: Number of its rows.
+        value_bytes: Size of all values together.
+        data_bytes: Size of the part of the file up to the end of the last page.
+        data_sha256: Digest of that part, in hexadecimal digits.
+        row_groups: JSON: for each row group a list of the fields of `SharedGroupEntry`, in order.
+    """
+
+    format: int
+    file_id: int
+    day: int
+    record_count: int
+    value_bytes: int
+    data_bytes: int
+    data_sha256: str
+    row_groups: tuple[SharedGroupEntry, ...]
+
+    def row_count_of(self, index: int) -> int:
+        """Number of rows of a row group."""
+        return self.row_groups[index].row_count
+
+    def rows_of(self, index: int) -> str:
+        """Which rows a row group has, for messages."""
+        first = sum(entry.row_count for entry in self.row_groups[:index])
+        return f"rows {first} to {first + self.row_groups[index].row_count}"
+
+    def is_possible(self, index: int) -> bool:
+        """Whether a row group can have these rows."""
+        return self.row_groups[index].row_count > 0
+
+    def encode(self) -> dict[str, str]:
+        """Return the keys and texts to write."""
+        texts = {
+            "format": str(self.format),
+            "file_id": f"{self.file_id:016x}",
+            "date": date_of_day(self.day),
+            "record_count": str(self.record_count),
+            "value_bytes": str(self.value_bytes),
+            "data_bytes": str(self.data_bytes),
+            "data_sha256": self.data_sha256,
+            "row_groups": msgspec.json.encode([attrs.astuple(group) for group in self.row_groups]).decode(),
+        }
+        return {f"{METADATA_PREFIX}{name}": text for name, text in texts.items()}
+
+    @classmethod
+    def decode(cls, stored: dict[bytes, bytes]) -> SharedMetadata:
+        """Decode the metadata from the keys and texts of a file.
+
+        Raises:
+            ValueError: A key is missing, or its text is not valid.
+        """
+
+        def text(name: str) -> str:
+            found = stored.get(f"{METADATA_PREFIX}{name}".encode())
+            if found is None:
+                raise ValueError(f"the metadata has no {METADATA_PREFIX}{name}")
+            return found.decode()
+
+        version = int(text("format"))
+        if version != SHARED_FORMAT_VERSION:
+            raise ValueError(f"the file has sealed format {version}, a shared file has {SHARED_FORMAT_VERSION}")
+        groups = msgspec.json.decode(text("row_groups"), type=list[tuple[int, int, int, int, int, int, int]])
+        metadata = cls(
+            format=version,
+            file_id=int(text("file_id"), 16),
+            day=day_of_date(text("date")),
+            record_count=int(text("record_count")),
+            value_bytes=int(text("value_bytes")),
+            data_bytes=int(text("data_bytes")),
+            data_sha256=text("data_sha256"),
+            row_groups=tuple(SharedGroupEntry(*group) for group in groups),
+        )
+        rows = sum(entry.row_count for entry in metadata.row_groups)
+        if rows != metadata.record_count:
+            raise ValueError(f"the metadata has {metadata.record_count} records, its row groups {rows}")
+        return metadata
+
+
+SHARED_FORMAT = FileFormat("sealed format", SHARED_FORMAT_VERSION, SHARED_SCHEMA, SharedMetadata.decode)
