@@ -92,19 +92,6 @@ def parse_size_bytes(text: str) -> int:
     return int(match[1]) * _UNITS_BYTES[match[2]]
 
 
-def format_size(size_bytes: int) -> str:
-    """A size for people, in powers of 1024 with three significant digits: `1.21 MiB`."""
-    if size_bytes < 1024:
-        return f"{size_bytes} B"
-    size = float(size_bytes)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        size /= 1024
-        if size < 999.5 or unit == "TiB":
-            break
-    digits = max(0, 2 - (size >= 9.995) - (size >= 99.95))
-    return f"{size:.{digits}f} {unit}"
-
-
 def format_duration(duration_s: int) -> str:
     """A duration for people, in the largest units that divide it: `7d`, `1h30m`."""
     if duration_s == 0:

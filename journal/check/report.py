@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import attrs
 
+from shards.quantities import counted, format_size
+
 Progress = Callable[[int], None]
 
 MOST_FINDINGS = 10_000
@@ -80,11 +82,13 @@ class Report:
     def summary(self) -> str:
         """One line of text."""
         counts = self.counts
-        found = f"{len(self.damages)} damages" if self.damages else "no damage"
-        more = f" ({self.left_out} findings are not listed)" if self.left_out else ""
+        found = counted(len(self.damages), "damage") if self.damages else "no damage"
+        more = f" ({counted(self.left_out, 'finding')} not listed)" if self.left_out else ""
         return (
-            f"{self.directory}: {found}, {len(self.notes)} notes{more}; read {counts.bytes_read:,} bytes: "
-            f"{counts.entries:,} entries in {counts.journal_files} journal files, {counts.batches:,} batches with "
-            f"{counts.records:,} records in {counts.segments:,} segments ({counts.sealed_segments:,} sealed) of "
-            f"{counts.shards:,} shards"
+            f"{self.directory}: {found}, {counted(len(self.notes), 'note')}{more}; read "
+            f"{format_size(counts.bytes_read)}: "
+            f"{counted(counts.entries, 'entry', 'entries')} in {counted(counts.journal_files, 'journal file')}, "
+            f"{counted(counts.batches, 'batch', 'batches')} with {counted(counts.records, 'record')} in "
+            f"{counted(counts.segments, 'segment')} ({counts.sealed_segments:,} sealed) of "
+            f"{counted(counts.shards, 'shard')}"
         )

@@ -18,6 +18,7 @@ from command_line.boundary import CommandError, describe
 from command_line.output import progress, write_json, write_text
 from command_line.quantities import parse_timeout_s
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect, explain
+from shards.quantities import plural
 
 if TYPE_CHECKING:
     from journal.client import AppendFuture, Client
@@ -83,7 +84,10 @@ class _Acknowledged:
     def __str__(self) -> str:
         if self.level is None:
             return "0 records acknowledged"
-        return f"{self.count} records acknowledged ({self.level_name}), last offset {self.last_offset}"
+        return (
+            f"{self.count} {plural(self.count, 'record')} acknowledged ({self.level_name}), last offset "
+            f"{self.last_offset}"
+        )
 
 
 async def _append(server: str, shard: str, ack: AckLevel, batch_records: int, timeout_s: float) -> _Acknowledged:

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from command_line.app import JsonOption
 from command_line.boundary import CommandError, UsageError
 from command_line.output import progress, write_json, write_text
-from command_line.quantities import format_size
 from journal.cli.connection import ServerOption, connect
+from shards.quantities import counted, format_size, plural
 
 if TYPE_CHECKING:
     from journal.backup import BackupResult
@@ -53,8 +53,9 @@ def backup(
         write_json(made)
         return
     write_text(
-        f"backup {made.number} in {made.backup}: up to lsn {made.lsn}, {made.files:,} files of "
-        f"{format_size(made.size_bytes)}; {made.copied_files:,} files of {format_size(made.copied_bytes)} were new, "
+        f"backup {made.number} in {made.backup}: up to lsn {made.lsn}, {counted(made.files, 'file')} of "
+        f"{format_size(made.size_bytes)}; {counted(made.copied_files, 'file')} of {format_size(made.copied_bytes)} "
+        f"{plural(made.copied_files, 'was', 'were')} new, "
         f"{format_size(made.freed_bytes)} of older ones were removed"
     )
 
@@ -165,6 +166,7 @@ def restore(
         write_json(restored)
         return
     write_text(
-        f"{restored.directory}: backup {restored.number}, up to lsn {restored.lsn}, {restored.files:,} files of "
+        f"{restored.directory}: backup {restored.number}, up to lsn {restored.lsn}, "
+        f"{counted(restored.files, 'file')} of "
         f"{format_size(restored.size_bytes)}, all digests compared"
     )

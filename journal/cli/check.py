@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from command_line.app import JsonOption
 from command_line.output import progress, write_json, write_text
-from command_line.quantities import format_size
+from shards.quantities import counted, format_size
 
 
 def check(directory: str, /, *, json: JsonOption = False) -> int:
@@ -54,6 +54,6 @@ def compact(directory: str, /, *, config: str | None = None, json: JsonOption = 
         return
     write_text(
         f"{compacted.directory}: gained {format_size(max(compacted.gained_bytes, 0))}; "
-        f"{compacted.removed_files:,} files of {format_size(compacted.removed_bytes)} removed, "
+        f"{counted(compacted.removed_files, 'file')} of {format_size(compacted.removed_bytes)} removed, "
         f"views from {format_size(compacted.views_before_bytes)} to {format_size(compacted.views_after_bytes)}"
     )

@@ -9,6 +9,7 @@ from command_line.app import JsonOption
 from command_line.boundary import CommandError, UsageError
 from command_line.output import note, progress, write_json, write_text
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
+from shards.quantities import counted
 
 if TYPE_CHECKING:
     from journal.client import Client
@@ -107,7 +108,7 @@ async def _change_all(
                     changing.start_soon(change_some)
             nursery.cancel_scope.cancel()
     if failed:
-        raise CommandError(f"{failed} of {len(wanted)} shards could not be {done_word}")
+        raise CommandError(f"{failed} of {counted(len(wanted), 'shard')} could not be {done_word}")
 
 
 async def _matching(client: Client, topic_filter: str | None) -> list[str]:
@@ -130,11 +131,11 @@ def outcome_for_people(info: ShardInfo, *, converts: bool) -> str:
     files = [segment for segment in info.segments if segment.kind is SegmentKind.PARQUET]
     closed = max((segment.next_offset for segment in info.segments if segment.closed), default=info.start_offset)
     if not converts:
-        what = f"closed up to offset {closed}"
-    elif files:
+        return f"{info.name}: closed up to offset {closed}"
+    if files:
         what = f"sealed up to offset {files[-1].next_offset}"
     else:
-        what = f"nothing to convert; closed up to offset {closed}"
+        return f"{info.name}: nothing to convert; closed up to offset {closed}"
     # The reply has only the newest segments; older ones may be left out.
     over = "over " if info.segments and info.segments[0].base_offset > info.start_offset else ""
-    return f"{info.name}: {what}, {over}{len(files)} Parquet {'file' if len(files) == 1 else 'files'}"
+    return f"{info.name}: {what}, {over}{counted(len(files), 'Parquet file')}"

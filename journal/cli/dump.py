@@ -17,6 +17,7 @@ from cyclopts import Parameter
 from command_line.app import JsonOption
 from command_line.boundary import CommandError
 from command_line.output import write_json, write_lines, write_text
+from shards.quantities import counted
 
 if TYPE_CHECKING:
     from journal.engine.wal.entry import Entry
@@ -158,7 +159,7 @@ def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
             else:
                 write_text(
                     f"byte {entry.start}: row group {group.index}, offsets {group.first_offset} to "
-                    f"{group.next_offset - 1} ({group.next_offset - group.first_offset} records), last lsn "
+                    f"{group.next_offset - 1} ({counted(group.next_offset - group.first_offset, 'record')}), last lsn "
                     f"{group.last_lsn}, {entry.end - entry.start} bytes, {group.value_bytes} of values"
                 )
             if wanted.records:
@@ -172,7 +173,9 @@ def _dump_index(path: str, content: memoryview, wanted: _Wanted) -> None:
     if wanted.as_json:
         write_json({"kind": "index", "size_bytes": len(content), "entries": len(content) // STORED_SIZE})
     else:
-        write_text(f"index file with {len(content) // STORED_SIZE} entries, {len(content):,} bytes")
+        write_text(
+            f"index file with {counted(len(content) // STORED_SIZE, 'entry', 'entries')}, {len(content):,} bytes"
+        )
     for position in range(0, len(content), STORED_SIZE):
         entry = SparseIndex.decode(bytes(content[position : position + STORED_SIZE]), 1)
         if entry is None:
@@ -254,7 +257,8 @@ def _print_batch(position: int, batch: BatchHeader, wanted: _Wanted) -> None:
         return
     producer = f", producer {batch.producer_id}/{batch.producer_epoch}/{batch.sequence}" if batch.producer_id else ""
     write_text(
-        f"byte {position}: offsets {batch.base_offset} to {batch.last_offset} ({batch.record_count} records), "
+        f"byte {position}: offsets {batch.base_offset} to {batch.last_offset} "
+        f"({counted(batch.record_count, 'record')}), "
         f"lsn {batch.lsn}, {batch.size_bytes} bytes, codec {batch.codec}{producer}"
     )
 

@@ -8,8 +8,9 @@ from cyclopts import Parameter
 
 from command_line.app import JsonOption
 from command_line.output import write_json, write_table, write_text
-from command_line.quantities import format_duration, format_size, parse_duration_s, parse_size_bytes
+from command_line.quantities import format_duration, parse_duration_s, parse_size_bytes
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, ask
+from shards.quantities import counted, format_size
 
 if TYPE_CHECKING:
     from shards.model import Retention, ShardInfo
@@ -142,7 +143,7 @@ def retention_for_people(retention: Retention) -> str:
     bounds = (
         (format_duration(retention.max_age_s), retention.max_age_s),
         (format_size(retention.max_bytes), retention.max_bytes),
-        (f"{retention.max_records:,} records", retention.max_records),
+        (counted(retention.max_records, "record"), retention.max_records),
     )
     return ", ".join(bound for bound, is_set in bounds if is_set) or EVERYTHING
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 from command_line.app import JsonOption, YesOption
 from command_line.boundary import CommandError, UsageError
 from command_line.output import require_yes, write_json, write_text
-from command_line.quantities import format_size, parse_duration_s, parse_size_bytes
+from command_line.quantities import parse_duration_s, parse_size_bytes
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
 from journal.cli.shard import EVERYTHING, retention_for_people
+from shards.quantities import counted, format_size
 
 if TYPE_CHECKING:
     from journal.client import Client
@@ -172,7 +173,7 @@ async def delete(server: str, name: str, *, yes: bool, as_json: bool) -> None:
         cursors = await _cursor_count(client, name)
         held = f"{_offsets(info.start_offset, info.next_offset)} ({format_size(info.size_bytes)})"
         if cursors:
-            held += f" and {cursors:,} cursor{'s' if cursors > 1 else ''}"
+            held += f" and {counted(cursors, 'cursor')}"
         await require_yes(f"Delete {name} with {held} permanently?", yes)
         await client.delete_shard(name)
     _tell(info, f"{name}: deleted, with {held}", as_json=as_json)

@@ -80,6 +80,11 @@ def parse_start(text: str, *, now_us: int, local_zone: tzinfo | None = None) -> 
         return Start.latest()
     if _OFFSET.fullmatch(text):
         return Start.offset(int(text))
+    if text.startswith("-") and _OFFSET.fullmatch(text[1:]):
+        raise UsageError(
+            f"--from {text}: offsets begin at 0, and a duration back from now has a unit, such as {text}m (minutes) or "
+            f"-15m; `latest` is the end of the shard"
+        )
     if text.startswith("-"):
         return Start.time(max(0, now_us - parse_duration_us(text[1:])))
     try:

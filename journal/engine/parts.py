@@ -41,6 +41,7 @@ from journal.settings.server import ServerConfig
 from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
 from shards.format.batch_header import BatchHeader
 from shards.model import Mode, ShardConfig
+from shards.quantities import format_size
 from shards.seams.file_system import FileSystem
 from shards.seams.store import DirectoryStore, Mutations
 from shards.segments.chunks import MemoryAccount
@@ -351,13 +352,15 @@ class EngineParts:
         appender.refuse_files = failure or self.disk_space.full
         if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:
             failure = OverloadedError(
-                f"memory-mode shards hold {self.table.memory_pool.held_bytes} bytes, the limit "
-                f"(storage.memory_budget_bytes); shorten their retention or switch some to file mode"
+                f"memory-mode shards hold {format_size(self.table.memory_pool.held_bytes)}, the limit is "
+                f"{format_size(self.config.storage.memory_budget_bytes)} (storage.memory_budget_bytes); shorten "
+                "their retention or switch some to file mode"
             )
         if failure is None and account is not None and account.is_full:
             failure = QuotaExceededError(
-                f"memory-mode shards hold {account.held_bytes} bytes of {account.owner}, whose share is "
-                f"{account.limit_bytes} (quotas.memory_bytes); shorten their retention, or ask for a higher quota"
+                f"memory-mode shards hold {format_size(account.held_bytes)} of {account.owner}, whose share is "
+                f"{format_size(account.limit_bytes)} (quotas.memory_bytes); shorten their retention, or ask for a "
+                "higher quota"
             )
         self.table.memory_pool.account = account
         appender.refuse_memory = failure

@@ -10,6 +10,7 @@ from journal.settings.logins import LoginType
 from journal.settings.server import ServerConfig
 from journal.settings.values import Permission
 from journal.telemetry.exposure import Exposure, reachable, remote_addresses
+from shards.quantities import counted
 
 _SHOWN_RULES: Final = 10
 _SHOWN_NAMES: Final = 6
@@ -57,9 +58,9 @@ def _kinds(known: Known) -> list[str]:
 def _way(kind: str, config: ServerConfig, known: Known) -> str:
     match kind:
         case LoginType.USERS:
-            return f"{_counted(len(known.users or ()), 'user')} of {config.access.users_file}"
+            return f"{counted(len(known.users or ()), 'user')} of {config.access.users_file}"
         case LoginType.TOKENS:
-            return f"{_counted(len(known.tokens or ()), 'token')} of {config.access.tokens_file}"
+            return f"{counted(len(known.tokens or ()), 'token')} of {config.access.tokens_file}"
         case _:
             return f"certificates of {config.tls.client_ca_file} by their {known.certificate_field.words}"
 
@@ -73,9 +74,9 @@ def _allowed(config: ServerConfig, known: Known) -> str:
     allowing = [rule for rule in rules if rule.permission is Permission.ALLOW]
     grants = [_grant(rule) for rule in allowing[:_SHOWN_RULES]]
     if len(allowing) > _SHOWN_RULES:
-        grants.append(_counted(len(allowing) - _SHOWN_RULES, "other rule"))
+        grants.append(counted(len(allowing) - _SHOWN_RULES, "other rule"))
     if denying_count := len(rules) - len(allowing):
-        grants.append(f"{_counted(denying_count, 'rule')} to deny")
+        grants.append(f"{counted(denying_count, 'rule')} to deny")
     return f"What no rule allows is denied. The rules are: {'; '.join(grants)}."
 
 
@@ -89,7 +90,3 @@ def _grant(rule: AccessRuleTable) -> str:
     ]
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return f"{subject} {actions} on {', '.join(names[:_SHOWN_NAMES])}{more}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

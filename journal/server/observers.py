@@ -14,6 +14,7 @@ from journal.server.login import Login
 from journal.server.statistics import ServerStatistics
 from journal.telemetry.loop_monitor import LoopLag
 from shards.errors import StorageError
+from shards.quantities import format_size
 
 
 class Observers:
@@ -74,10 +75,11 @@ def _what_is_full(engine: Engine) -> str:
     used, tails = statistics.journal_bytes, statistics.tail_bytes
     if used >= storage.journal_budget_bytes:
         return (
-            f"the checkpoint is too far behind, journal files hold {used} of {storage.journal_budget_bytes} bytes "
-            f"(storage.journal_budget_bytes); the disk is slower than the incoming data"
+            f"the checkpoint is too far behind, journal files hold {format_size(used)} of "
+            f"{format_size(storage.journal_budget_bytes)} (storage.journal_budget_bytes); the disk is slower than "
+            "the incoming data"
         )
     return (
-        f"{tails} of {storage.tail_budget_bytes} bytes wait to be written to their segment files "
+        f"{format_size(tails)} of {format_size(storage.tail_budget_bytes)} wait to be written to their segment files "
         f"(storage.tail_budget_bytes); the disk is slower than the incoming data"
     )

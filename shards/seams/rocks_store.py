@@ -30,6 +30,7 @@ from rocksdict import (
 )
 
 from shards.errors import CorruptionError, DiskFullError, StorageFailedError
+from shards.quantities import format_size
 from shards.seams.file_system import OsFileSystem, make_durable_directory
 from shards.seams.held_directory import HeldDirectory
 from shards.seams.rocks_opening import raise_in_use, raise_opening_error, refuse_lost_directory
@@ -169,8 +170,8 @@ class RocksStore:
                 self._catch_up(db, self._queue.taken)
             except DiskFullError as error:
                 self._failure = (
-                    f"{error}; {self._queue.size_bytes} bytes wait to be written there, the limit is "
-                    f"{self._queue_bytes}"
+                    f"{error}; {format_size(self._queue.size_bytes)} wait to be written there, the limit is "
+                    f"{format_size(self._queue_bytes)}"
                 )
                 raise StorageFailedError(self._failure) from error
 

@@ -11,6 +11,7 @@ from command_line.app import JsonOption
 from command_line.boundary import UsageError
 from command_line.output import write_json, write_text
 from command_line.quantities import parse_duration_us
+from shards.quantities import counted
 from spark_export.cli.export_options import WRITE_DEFAULT, FileForm, WriteOptions
 from spark_export.cli.place import Place
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
@@ -71,10 +72,12 @@ def drain(
         write_json(result)
         return
     if result.recovered:
-        write_text(f"{queue}: {result.recovered:,} records left it that an earlier drain had added to {result.target}")
+        write_text(
+            f"{queue}: {counted(result.recovered, 'record')} left it that an earlier drain had added to {result.target}"
+        )
     if result.run is None:
         write_text(f"{result.target}: no records wait in {queue}")
     else:
-        write_text(f"{result.target}: run {result.run} added {result.records:,} records of {queue}")
+        write_text(f"{result.target}: run {result.run} added {counted(result.records, 'record')} of {queue}")
     if result.skipped:
         write_text(f"{queue}: {result.skipped:,} others had expired, were dropped for newer ones, or were lost")

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from command_line.app import JsonOption
 from command_line.output import write_json, write_text
+from shards.quantities import counted
 from spark_export.cli.export_options import WRITE_DEFAULT, FileForm, WriteOptions
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
@@ -58,5 +59,5 @@ def export(
     elif result.run is None:
         write_text(f"{result.target}: nothing new")
     else:
-        shards = f"{result.shards:,} shard{'' if result.shards == 1 else 's'}"
-        write_text(f"{result.target}: run {result.run} added {result.records:,} records of {shards}")
+        shards = counted(result.shards, "shard")
+        write_text(f"{result.target}: run {result.run} added {counted(result.records, 'record')} of {shards}")

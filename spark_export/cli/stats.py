@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from command_line.app import JsonOption
 from command_line.output import waiting, write_lines, write_table
-from command_line.quantities import format_size
+from shards.quantities import format_size
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 
 if TYPE_CHECKING:

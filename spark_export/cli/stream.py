@@ -15,6 +15,7 @@ from command_line.app import JsonOption
 from command_line.boundary import UsageError
 from command_line.output import note, write_json, write_text
 from command_line.quantities import parse_duration_us
+from shards.quantities import counted
 from spark_export.cli.export_options import parts_of
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
@@ -156,7 +157,7 @@ def _report(query: StreamingQuery, reported: int, *, as_json: bool, quiet: bool)
 def _line(batch: MicroBatch) -> str:
     seconds = max(batch.duration_ms, 1) / 1000
     rate = batch.records / seconds
-    text = f"batch {batch.batch}: {batch.records:,} records in {seconds:,.1f} s ({rate:,.0f}/s)"
+    text = f"batch {batch.batch}: {counted(batch.records, 'record')} in {seconds:,.1f} s ({rate:,.0f}/s)"
     if batch.behind is None:
         return text
     return f"{text}, {batch.behind:,} behind" if batch.behind else f"{text}, up to date"

@@ -126,7 +126,7 @@ def test_a_server_that_does_not_answer_is_reported(tmp_path: Path) -> None:
         waiting, gave_up = errors.decode().splitlines()
         assert waiting == "journal: s: waiting: the server has not answered yet"
         assert "gave up after 6s" in gave_up
-        assert "before that: 1 records acknowledged (durable), last offset 0" in gave_up
+        assert "before that: 1 record acknowledged (durable), last offset 0" in gave_up
         assert append.returncode == 1
     finally:
         server.kill()

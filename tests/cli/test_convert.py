@@ -22,13 +22,13 @@ ACTIVE = segment(SegmentKind.LOG, 25, 40, closed=False)
     [
         ((PARQUET, ACTIVE), True, "sealed up to offset 10, 1 Parquet file"),
         ((PARQUET, CLOSED, ACTIVE), True, "sealed up to offset 10, 1 Parquet file"),
-        ((PARQUET, CLOSED, ACTIVE), False, "closed up to offset 25, 1 Parquet file"),
+        ((PARQUET, CLOSED, ACTIVE), False, "closed up to offset 25"),
         (
             (segment(SegmentKind.MEMORY, 0, 7), ACTIVE),
             True,
-            "nothing to convert; closed up to offset 7, 0 Parquet files",
+            "nothing to convert; closed up to offset 7",
         ),
-        ((), True, "nothing to convert; closed up to offset 0, 0 Parquet files"),
+        ((), True, "nothing to convert; closed up to offset 0"),
     ],
 )
 def test_what_was_appended_since_is_not_called_sealed(

@@ -48,6 +48,11 @@ def test_anything_else_is_refused_with_the_forms_there_are(text: str) -> None:
         parse_start(text, now_us=NOW_US)
 
 
+def test_a_negative_offset_is_told_from_a_duration_without_a_unit() -> None:
+    with pytest.raises(UsageError, match=r"--from -1: offsets begin at 0, and a duration .* such as -1m .*`latest`"):
+        parse_start("-1", now_us=NOW_US)
+
+
 def test_a_time_without_a_zone_is_local_time() -> None:
     expected = datetime(2026, 7, 1, 8).astimezone().timestamp()
     assert parse_start("2026-07-01T08:00", now_us=NOW_US) == Start.time(int(expected * 1_000_000))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from command_line.boundary import UsageError
 from command_line.quantities import (
     format_duration,
-    format_size,
     parse_duration_s,
     parse_duration_us,
     parse_size_bytes,
 )
+from shards.quantities import counted, format_size, plural
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,13 @@ def test_a_formatted_size_is_within_one_percent(size_bytes: int) -> None:
     number, unit = format_size(size_bytes).split()
     factor = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}[unit]
     assert float(number) * factor == pytest.approx(size_bytes, rel=0.01)
+
+
+def test_a_count_has_the_noun_that_goes_with_it() -> None:
+    assert [counted(count, "record") for count in (0, 1, 2, 2000)] == [
+        "0 records",
+        "1 record",
+        "2 records",
+        "2,000 records",
+    ]
+    assert [plural(count, "batch", "batches") for count in (0, 1, 2)] == ["batches", "batch", "batches"]

@@ -145,7 +145,7 @@ def test_a_nearly_full_disk_refuses_appends_before_it_is_full_and_takes_them_aga
         with server.client() as client:
             handle = client.open("a", ShardConfig())
             stored: list[bytes] = []
-            with pytest.raises(DiskFullError, match=r"bytes left, under the reserve of 6291456 .*disk_reserve_bytes"):
+            with pytest.raises(DiskFullError, match=r"left, under the reserve of 6.00 MiB .*disk_reserve_bytes"):
                 for _ in range(400):
                     value = os.urandom(64 << 10)
                     client.append(handle, value)

@@ -91,7 +91,7 @@ async def test_sound_sealed_segments_are_counted_and_nothing_is_reported() -> No
     report = check(await directory())
     assert (report.damages, report.notes) == ([], [])
     assert (report.counts.segments, report.counts.sealed_segments, report.counts.records) == (3, 2, 6)
-    assert "in 3 segments (2 sealed) of 1 shards" in report.summary
+    assert "in 3 segments (2 sealed) of 1 shard" in report.summary
 
 
 @pytest.mark.slow("damages a file at every byte")

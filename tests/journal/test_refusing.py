@@ -12,6 +12,7 @@ from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import DiskFullError, StorageError, StorageFailedError
 from shards.format.batch import encode_values
 from shards.model import ShardConfig
+from shards.quantities import format_size
 
 MIB = 1 << 20
 CONFIG = ServerConfig(
@@ -77,7 +78,7 @@ async def test_the_log_says_when_appends_are_refused_and_when_no_more(
             engine.parts.disk_space.refuse_for(None)
             engine.parts.disk_space.refuse_for(None)
         assert [message for message in caplog.messages if message.startswith("appends are accepted again: ")] == [
-            f"appends are accepted again: {engine.parts.disk_space.free_bytes} bytes are free"
+            f"appends are accepted again: {format_size(engine.parts.disk_space.free_bytes)} are free"
         ]
 
 

@@ -12,7 +12,7 @@ from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOptio
 from command_line.app import JsonOption, YesOption
 from command_line.boundary import UsageError
 from command_line.output import note, require_yes, write_json, write_table, write_text
-from command_line.quantities import format_size
+from shards.quantities import counted, format_size
 
 if TYPE_CHECKING:
     from broker_adapter.adapter import StorageAdapter
@@ -113,7 +113,6 @@ async def _write_json(adapter: StorageAdapter, name: str, count: int | None) -> 
 
 
 async def _replay(server: str, name: str) -> None:
-    from broker_adapter.cache_queue.cli.view import counted
     from broker_adapter.cache_queue.dead_letters import replay_dead_letters
     from broker_adapter.cache_queue.queue import definition_of, settings_of
 
@@ -124,7 +123,6 @@ async def _replay(server: str, name: str) -> None:
 
 
 async def _purge(server: str, name: str, yes: bool) -> None:
-    from broker_adapter.cache_queue.cli.view import counted
     from broker_adapter.cache_queue.dead_letters import count_dead_letters, purge_dead_letters
     from broker_adapter.cache_queue.queue import definition_of
 

@@ -8,6 +8,7 @@ from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOptio
 from command_line.boundary import CommandError
 from command_line.output import is_terminal, note, progress, write_text
 from command_line.quantities import parse_timeout_s
+from shards.quantities import counted
 
 if TYPE_CHECKING:
     from broker_adapter.adapter import StorageAdapter
@@ -36,7 +37,7 @@ def drain_command(name: str, /, *, timeout: str = "", server: StoreOption = DEFA
 async def _drain(server: str, name: str, timeout_s: float) -> None:
     import trio
 
-    from broker_adapter.cache_queue.cli.view import counted, outcomes_between
+    from broker_adapter.cache_queue.cli.view import outcomes_between
     from broker_adapter.cache_queue.lease import LeaseSettings
     from broker_adapter.cache_queue.queue import change_queue, definition_of, look
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, ask, connect
 from command_line.app import YesOption
 from command_line.output import note, require_yes, write_text
-from command_line.quantities import format_size
+from shards.quantities import counted, format_size
 
 if TYPE_CHECKING:
     from broker_adapter.adapter import StorageAdapter
@@ -51,7 +51,6 @@ def purge_command(name: str, /, *, yes: YesOption = False, server: StoreOption =
 
 
 async def _purge(server: str, name: str, yes: bool) -> None:
-    from broker_adapter.cache_queue.cli.view import counted
     from broker_adapter.cache_queue.queue import purge_queue
 
     async with connect(server) as adapter:
@@ -61,7 +60,6 @@ async def _purge(server: str, name: str, yes: bool) -> None:
 
 
 async def _question(adapter: StorageAdapter, name: str) -> str:
-    from broker_adapter.cache_queue.cli.view import counted
     from broker_adapter.cache_queue.queue import look
 
     depth = (await look(adapter, name)).depth

@@ -11,7 +11,8 @@ from cyclopts import Parameter
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER, StoreOption, ask, connect
 from command_line.app import JsonOption
 from command_line.output import Table, redrawing, write_json, write_table, write_tables
-from command_line.quantities import format_duration, format_size
+from command_line.quantities import format_duration
+from shards.quantities import counted, format_size
 
 if TYPE_CHECKING:
     from broker_adapter.adapter import StorageAdapter
@@ -142,7 +143,7 @@ def tables(view: QueueView) -> list[Table]:
 
 
 def _situation(view: QueueView) -> Iterator[tuple[str, str]]:
-    from broker_adapter.cache_queue.cli.view import counted, rate, time_to_drain
+    from broker_adapter.cache_queue.cli.view import rate, time_to_drain
 
     state, status, depth = view.state, view.state.status, view.state.depth
     waits = f"{counted(depth.record_count, 'record')}, {format_size(depth.size_bytes)}"

@@ -11,6 +11,7 @@ from broker_adapter.cache_queue.queue import QueueState, settings_of
 from command_line.quantities import format_duration
 from journal.settings.values import format_size
 from shards.model import SegmentKind
+from shards.quantities import counted
 
 _MICROSECONDS = 1_000_000
 _SILENT_AFTER_S = 25
@@ -186,15 +187,10 @@ def bounds(state: QueueState) -> Iterator[tuple[str, str]]:
     if settings.mode.value == "hybrid":
         yield "in memory up to", format_size(settings.memory_bytes)
     most = [format_size(settings.max_bytes)] if settings.max_bytes else []
-    most += [f"{settings.max_records:,} records"] if settings.max_records else []
+    most += [counted(settings.max_records, "record")] if settings.max_records else []
     yield "holds at most", " and ".join(most) or "no bound"
     yield "max age", format_duration(settings.max_age_s) if settings.max_age_s else "never"
     yield "when full", settings.overflow.value
-
-
-def counted(count: int, what: str) -> str:
-    """A count with its noun: `1 record`, `2 records`."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def rate(value: float) -> str:

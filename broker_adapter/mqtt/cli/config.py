@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from command_line.output import write_text
 from command_line.overrides import overrides_of
 from command_line.shipped_files import print_default_file
+from shards.quantities import counted
 
 if TYPE_CHECKING:
     from broker_adapter.mqtt.config import BrokerConfig
@@ -83,13 +84,13 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
         return 1
     user_count = len(credentials.users or ())
     counts = (
-        (len(wanted.access.rules), "access rules"),
-        (len(wanted.storage), "storage rules"),
-        (len(wanted.mapping), "mapping rules"),
-        (len(wanted.bridge), "bridges"),
-        (user_count, "users"),
+        (len(wanted.access.rules), "access rule"),
+        (len(wanted.storage), "storage rule"),
+        (len(wanted.mapping), "mapping rule"),
+        (len(wanted.bridge), "bridge"),
+        (user_count, "user"),
     )
-    parts = ", ".join(f"{count} {what}" for count, what in counts)
+    parts = ", ".join(counted(count, what) for count, what in counts)
     write_text(f"{'the defaults' if config is None else config}: a broker can start with it; {parts}")
     write_text(exposure_of(wanted, user_count).text)
     return 0

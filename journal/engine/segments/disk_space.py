@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from journal.engine.write.commands import Commands
 from shards.errors import DiskFullError
+from shards.quantities import format_size
 from shards.seams.file_system import FileSystem
 
 _log = logging.getLogger("journal.maintenance")
@@ -58,7 +59,7 @@ class DiskSpace:
         if full is not None and self.full is None:
             _log.warning("appends are refused: %s", full)
         elif full is None and self.full is not None:
-            _log.info("appends are accepted again: %d bytes are free", self.free_bytes)
+            _log.info("appends are accepted again: %s are free", format_size(self.free_bytes))
         self.full = full
         self._commands.refuse = full
 
@@ -69,6 +70,7 @@ class DiskSpace:
         if self.free_bytes >= self._reserve_bytes:
             return None
         return DiskFullError(
-            f"the disk of {fullest} has {self.free_bytes} bytes left, under the reserve of {self._reserve_bytes} "
-            f"(storage.disk_reserve_bytes); free some space, trim shards or shorten retention. Reads continue"
+            f"the disk of {fullest} has {format_size(self.free_bytes)} left, under the reserve of "
+            f"{format_size(self._reserve_bytes)} (storage.disk_reserve_bytes); free some space, trim shards or shorten "
+            "retention. Reads continue"
         )

@@ -211,7 +211,7 @@ def test_a_configuration_that_a_broker_can_start_with(
     capsys.readouterr()
     assert run(["check", "--config", config, "--set", f"access.users_file={users}"]) == 0
     assert capsys.readouterr().out == (
-        f"{config}: a broker can start with it; 2 access rules, 2 storage rules, 1 mapping rules, 1 bridges, 1 users\n"
+        f"{config}: a broker can start with it; 2 access rules, 2 storage rules, 1 mapping rule, 1 bridge, 1 user\n"
         f"Only clients on this machine can connect, to mqtt = 127.0.0.1:1883. Accepted are 1 user of {users}. "
         "What they may publish and subscribe to is denied where 2 rules do not decide.\n"
     )
