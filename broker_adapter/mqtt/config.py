@@ -211,6 +211,7 @@ class AccessSection:
     administrators: UserNames = ()
     client_ids: ClientIdPatterns = ()
     default: DefaultPermission = DefaultPermission.AUTO
+    audit_file: File = ""
     logins: tuple[LoginTable, ...] = ()
     rules: tuple[AccessRuleTable, ...] = ()
 

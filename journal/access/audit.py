@@ -51,17 +51,31 @@ class AuditLog:
         return self._descriptor is not None
 
     def write(
-        self, *, principal: str, peer: str, act: str, target: str, outcome: str, cursor: str = "", left_out: int = 0
+        self,
+        *,
+        principal: str,
+        peer: str,
+        act: str,
+        target: str,
+        outcome: str,
+        cursor: str = "",
+        client: str = "",
+        reason: str = "",
+        left_out: int = 0,
     ) -> None:
         """Add a line. Blocks only for the page cache. A write error is reported in the server's log, and not raised.
+
+        Characters of names that cannot be printed, or that change the order of others, are escaped.
 
         Args:
             principal: The principal; empty for one without a name.
             peer: Its address, ``HOST:PORT``.
             act: The act, in one word.
-            target: The shard that was affected.
+            target: The shard, or at a broker the topic or other object, that was affected.
             outcome: ``ok``, or the code of the error.
             cursor: The cursor of that shard, if the act affected one.
+            client: Identifier of the MQTT client that did it or was affected.
+            reason: Why an administrator did it.
             left_out: Number of lines that were left out and that this line stands for.
         """
         if self._descriptor is None:
@@ -74,11 +88,11 @@ class AuditLog:
             "target": target,
             "outcome": outcome,
         }
-        if cursor:
-            fields["cursor"] = cursor
+        optional = {"cursor": cursor, "client": client, "reason": reason}
+        fields.update({name: text for name, text in optional.items() if text})
         if left_out:
             fields["left_out"] = left_out
-        line = _ENCODER.encode(fields)
+        line = _printable(_ENCODER.encode(fields).decode()).encode()
         try:
             os.write(self._descriptor, line + b"\n")
         except OSError as error:
@@ -137,6 +151,18 @@ def _umask() -> int:
     umask = os.umask(_OWNER_ALONE)
     os.umask(umask)
     return umask
+
+
+def _printable(line: str) -> str:
+    """A line of JSON without characters that a terminal obeys or hides; the same values for a parser."""
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else _escaped(each) for each in line)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 @contextmanager

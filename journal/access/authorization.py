@@ -35,6 +35,7 @@ class Resource(enum.StrEnum):
     METRICS = "metrics"
     SOMEWHERE = "some shard"
     EVERYTHING = "all shards"
+    BROKERS = "all brokers"
 
 
 class Principal(Protocol):

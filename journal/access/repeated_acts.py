@@ -7,7 +7,7 @@ each would fill the disk and hide the rest.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +19,8 @@ from journal.access.authentication import network_of
 
 PERIOD_S: Final = 600.0
 _REMEMBERED: Final = 10_000
+_SEVERAL: Final = "several"
+"""Outcome in the line of acts that are too many to have lines of their own."""
 
 
 @attrs.frozen(slots=True)
@@ -30,7 +32,13 @@ class _Act:
     act: str
     target: str
     cursor: str
+    client: str
     outcome: str
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """What acts with too many different targets have in common."""
+        return self.principal, self.network, self.act
 
 
 @attrs.define(slots=True)
@@ -46,21 +54,43 @@ class RepeatedActs:
     Args:
         audit: The audit log.
         clock: Seconds, never going backwards.
+        max_different: Acts of one kind, of one principal from one network, that have lines of their own in a period.
+            They may differ in target, cursor, client and outcome. Those beyond are one act, without these.
     """
 
-    def __init__(self, audit: AuditLog, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        audit: AuditLog,
+        clock: Callable[[], float] = time.monotonic,
+        max_different: int = _REMEMBERED,
+    ) -> None:
         self._audit = audit
         self._clock = clock
+        self._max_different = max_different
+        self._different: Counter[tuple[str, str, str]] = Counter()
         # In the order in which their periods end.
         self._acts: OrderedDict[_Act, _Repeats] = OrderedDict()
 
-    def write(self, *, principal: str, peer: str, act: str, target: str, outcome: str, cursor: str = "") -> None:
+    def write(
+        self,
+        *,
+        principal: str,
+        peer: str,
+        act: str,
+        target: str,
+        outcome: str,
+        cursor: str = "",
+        client: str = "",
+    ) -> None:
         """Record one act; see `AuditLog.write`."""
         if not self._audit.is_kept:
             return
         self.tell()
-        one = _Act(principal, network_of(peer.rpartition(":")[0].strip("[]")), act, target, cursor, outcome)
+        one = _Act(principal, network_of(peer.rpartition(":")[0].strip("[]")), act, target, cursor, client, outcome)
         repeats = self._acts.get(one)
+        if repeats is None and self._different[one.kind] >= self._max_different:
+            one = attrs.evolve(one, target="", cursor="", client="", outcome=_SEVERAL)
+            repeats = self._acts.get(one)
         if repeats is not None:
             repeats.left_out += 1
             repeats.peer = peer
@@ -68,6 +98,7 @@ class RepeatedActs:
         if len(self._acts) >= _REMEMBERED:
             self._end_first()
         self._acts[one] = _Repeats(self._clock() + PERIOD_S, peer)
+        self._different[one.kind] += 1
         self._line(one, peer)
 
     def tell(self, *, also_unfinished: bool = False) -> None:
@@ -84,6 +115,9 @@ class RepeatedActs:
 
     def _end_first(self) -> None:
         one, repeats = self._acts.popitem(last=False)
+        self._different[one.kind] -= 1
+        if not self._different[one.kind]:
+            del self._different[one.kind]
         if repeats.left_out:
             self._line(one, repeats.peer, repeats.left_out)
 
@@ -94,6 +128,7 @@ class RepeatedActs:
             act=one.act,
             target=one.target,
             cursor=one.cursor,
+            client=one.client,
             outcome=one.outcome,
             left_out=left_out,
         )

@@ -1,6 +1,6 @@
 """The rights that operations need: one table for every way into the server.
 
-Frames, the JSON sub-protocol and HTTP, which the console and the commands use, name an `Operation` and what it touches;
+Frames, the JSON sub-protocol and HTTP, also that of MQTT brokers, which the console and the commands use, name an `Operation` and what it touches;
 `require` decides by the table. docs/security.md shows the table. Tests fail when an operation of any way in has no row,
 when the document differs from the table, and when an operation needs another right than its row says.
 
@@ -62,6 +62,8 @@ class Operation(enum.StrEnum):
     CHANGE_STATE = "write or delete a key of the state store"
     OPEN_PRODUCER = "open a producer of one's own"
     LIST_QUEUES = "see cache queues"
+    SEE_BROKER_RULES = "see the rules of all brokers"
+    CHANGE_BROKER_RULES = "change the rules of all brokers"
 
 
 @attrs.frozen(slots=True)
@@ -82,6 +84,8 @@ class Row:
         frames: The operations of the native protocol that are or contain it.
         json: Those of the JSON sub-protocol.
         http: Methods and paths.
+        broker: Methods and paths at an MQTT broker. A broker knows one right, to administer all brokers: the users that
+            `access.administrators` of its settings lists have it.
         without_login: It is open to peers without credentials, also where others need some.
     """
 
@@ -90,6 +94,7 @@ class Row:
     frames: tuple[str, ...] = ()
     json: tuple[str, ...] = ()
     http: tuple[str, ...] = ()
+    broker: tuple[str, ...] = ()
     without_login: bool = False
 
 
@@ -100,6 +105,7 @@ def _to(action: Action, *resources: Resource) -> tuple[Right, ...]:
 _ADMINISTER_SHARD: Final = _to(Action.ADMINISTER, Resource.SHARD)
 _ADMINISTER_FILTER: Final = _to(Action.ADMINISTER, Resource.FILTER)
 _ADMINISTER_NODE: Final = _to(Action.ADMINISTER, Resource.EVERYTHING)
+_ADMINISTER_BROKERS: Final = _to(Action.ADMINISTER, Resource.BROKERS)
 _APPEND_SHARD: Final = _to(Action.APPEND, Resource.SHARD)
 _READ_SHARD: Final = _to(Action.READ, Resource.SHARD)
 _READ_FILTER: Final = _to(Action.READ, Resource.FILTER)
@@ -190,6 +196,8 @@ _ROWS: Final = (
     ),
     Row(_O.OPEN_PRODUCER, (_to(Action.APPEND, Resource.SOMEWHERE),), frames=("PRODUCER_OPEN",)),
     Row(_O.LIST_QUEUES, (_READ_FILTER, _ADMINISTER_FILTER), http=("GET /api/v1/queues",)),
+    Row(_O.SEE_BROKER_RULES, (_ADMINISTER_BROKERS,), broker=("GET /api/v1/rules",)),
+    Row(_O.CHANGE_BROKER_RULES, (_ADMINISTER_BROKERS,), broker=("PUT /api/v1/rules",)),
 )
 
 TABLE: Final[dict[Operation, Row]] = {row.operation: row for row in _ROWS}
@@ -253,7 +261,7 @@ class Use:
                 kind, name = Resource.SHARD, METRICS
             case Resource.EVERYTHING:
                 kind, name = Resource.FILTER, _ALL_SHARDS
-            case Resource.SOMEWHERE:
+            case Resource.SOMEWHERE | Resource.BROKERS:
                 name = ""
         if name is None:
             raise TypeError(f"{self.operation.name} needs a {resource}, which was not given")
@@ -321,6 +329,8 @@ def _shown(kind: Resource, name: str) -> str:
     match kind:
         case Resource.SOMEWHERE:
             return "to any topic"
+        case Resource.BROKERS:
+            return "all brokers"
         case Resource.GROUP | Resource.CURSOR:
             return f"{kind} {name!a}"
         case _:

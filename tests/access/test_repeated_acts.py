@@ -52,3 +52,18 @@ def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_told(
     for target in ("x", "x", "y", "z"):
         commit(acts, "anna", target)
     assert lines_of(file) == [("anna", "x", 0), ("anna", "y", 0), ("anna", "x", 1), ("anna", "z", 0)]
+
+
+def test_acts_with_ever_other_targets_share_a_line_beyond_a_number(tmp_path: Path) -> None:
+    """A client chooses the topics that are refused to it, and must not fill the disk by choosing many."""
+    clock, file = Clock(), tmp_path / "audit"
+    acts = RepeatedActs(AuditLog(str(file)), clock, max_different=3)
+    for number in range(100):
+        commit(acts, "anna", f"x/{number}")
+    commit(acts, "bob", "x/50")
+    assert lines_of(file) == [*(("anna", f"x/{number}", 0) for number in range(3)), ("anna", "", 0), ("bob", "x/50", 0)]
+    clock.now = PERIOD_S
+    acts.tell()
+    assert lines_of(file)[5:] == [("anna", "", 96)]
+    commit(acts, "anna", "x/99")
+    assert lines_of(file)[6:] == [("anna", "x/99", 0)], "a new period has room again"

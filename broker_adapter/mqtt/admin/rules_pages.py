@@ -8,37 +8,36 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl
 
-import attrs
 import msgspec
 import structlog
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.errors import AuthenticationError, InvalidRequestError, NotAuthorizedError, StorageError
-from broker_adapter.mqtt.access.users import AccessControl
-from broker_adapter.mqtt.admin.openapi import DOCUMENT_PATH, RULES_PATH, openapi_document
-from broker_adapter.mqtt.admin.problems import (
-    NotADocumentError,
-    NotReadyError,
-    RulesUnknownError,
-    problem_reply,
+from broker_adapter.errors import InvalidRequestError, StorageError
+from broker_adapter.mqtt.admin.administration import (
+    JSON,
+    Administration,
+    Asker,
+    AtWork,
+    query_of,
+    require_wait,
 )
+from broker_adapter.mqtt.admin.openapi import DOCUMENT_PATH, RULES_PATH, openapi_document
+from broker_adapter.mqtt.admin.problems import NotADocumentError, RulesUnknownError
 from broker_adapter.mqtt.rules.differences import HIDDEN, differences
 from broker_adapter.mqtt.rules.report import brokers, look, report, version_of
 from broker_adapter.mqtt.rules.rule_set import RuleSet, RulesRefusedError, check_rules
 from broker_adapter.mqtt.rules.store import Applied, apply_rules, read_rules, require_version, wait_followed
 from broker_adapter.mqtt.rules.stored import StoredRules
+from journal.access.rights import Operation
 from journal.settings.values import ConfigurationError
 from journal.telemetry.http_pages import Page, Reply, Request, Resource
-from shards.seams.clock import Clock, SystemClock
+from shards.seams.clock import Clock
 
 MAX_BODY_BYTES: Final = 256 * 1024
-MAX_WAIT_S: Final = 60.0
-_JSON: Final = "application/json"
 _TOML: Final = "application/toml"
 _ENTITY_TAG: Final = re.compile(r'"(\d{1,18})"')
 _SOURCE: Final = "the request"
@@ -46,21 +45,6 @@ _SOURCE: Final = "the request"
 _T = TypeVar("_T")
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
-
-
-@attrs.frozen
-class RulesAccess:
-    """The objects that the pages need while the broker serves clients.
-
-    Attributes:
-        adapter: The store.
-        broker_id: Id of this broker.
-        is_shared: Whether other brokers can use the store. Otherwise the rules are those of the settings.
-    """
-
-    adapter: StorageAdapter
-    broker_id: str
-    is_shared: bool
 
 
 class _ChangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,81 +59,44 @@ class _ChangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-def rules_pages(
-    access: AccessControl,
-    working_on: Callable[[], RulesAccess | str],
-    version: str,
-    *,
-    clock: Clock | None = None,
-) -> dict[str, Page | Resource]:
+def rules_pages(administration: Administration, version: str) -> dict[str, Page | Resource]:
     """The pages, by path.
 
     Args:
-        access: Authenticates users, and says who is an administrator.
-        working_on: Returns the objects that the pages need; or, while the broker is not ready, the reason as text.
+        administration: Authenticates the askers.
         version: Version of the program.
     """
-    pages = _RulesPages(access, working_on, clock or SystemClock())
+    pages = _RulesPages(administration)
     document = msgspec.json.encode(openapi_document(version))
 
     async def openapi(_request: Request) -> Reply:
-        return Reply(document, content_type=_JSON)
+        return Reply(document, content_type=JSON)
 
-    return {
-        RULES_PATH: Resource({"GET": pages.get, "PUT": pages.put}, MAX_BODY_BYTES),
-        DOCUMENT_PATH: openapi,
+    methods = {
+        "GET": administration.page(Operation.SEE_BROKER_RULES, pages.get),
+        "PUT": administration.page(Operation.CHANGE_BROKER_RULES, pages.put),
     }
+    return {RULES_PATH: Resource(methods, MAX_BODY_BYTES), DOCUMENT_PATH: openapi}
 
 
 class _RulesPages:
-    def __init__(self, access: AccessControl, working_on: Callable[[], RulesAccess | str], clock: Clock) -> None:
-        self._access = access
-        self._working_on = working_on
-        self._clock = clock
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
 
-    async def get(self, request: Request) -> Reply:
-        return await self._answer(request, self._get)
-
-    async def put(self, request: Request) -> Reply:
-        return await self._answer(request, self._change)
-
-    async def _answer(self, request: Request, carry_out: Callable[[Request, str], Awaitable[Reply]]) -> Reply:
-        try:
-            who = await self._administrator(request)
-        except AuthenticationError as error:
-            return problem_reply(error, HTTPStatus.UNAUTHORIZED)
-        except NotAuthorizedError as error:
-            return problem_reply(error, HTTPStatus.FORBIDDEN)
-        try:
-            return await carry_out(request, who)
-        except StorageError as error:
-            return problem_reply(error)
-
-    async def _administrator(self, request: Request) -> str:
-        user, password = request.basic_credentials
-        principal = await self._access.authenticate("", user, password, f"{request.host}:0")
-        if principal is None or not principal.username:
-            raise AuthenticationError("name a user of access.users_file and its password")
-        if not self._access.may_administer(principal):
-            log.warning("rules are not for this user", user=principal.username, peer=request.host)
-            raise NotAuthorizedError(
-                f"the user {principal.username!a} may not see and change rules; add it to access.administrators"
-            )
-        return principal.username
-
-    async def _get(self, request: Request, _who: str) -> Reply:
+    async def get(self, request: Request, _asker: Asker) -> Reply:
         if request.query:
             raise InvalidRequestError("GET has no query parameters here")
-        stored, followers = await look(self._ready().adapter)
+        stored, followers = await look(self._administration.ready.adapter)
         return _reply(_known(lambda: report(stored, followers)), stored)
 
-    async def _change(self, request: Request, who: str) -> Reply:
+    async def put(self, request: Request, asker: Asker) -> Reply:
         outcome, version = "internal_error", 0
         try:
-            query = _query(request.query)
+            query = query_of(request.query, _ChangeQuery)
+            require_wait(query.wait)
             rules = _rules(request)
             expected_version = _expected_version(request.headers)
-            on = self._ready()
+            on = self._administration.ready
             if query.dry_run:
                 outcome = "nothing to change"
                 return await _would_change(on.adapter, rules, expected_version)
@@ -158,33 +105,30 @@ class _RulesPages:
                     "the store of this broker is not shared: its rules are those of the broker's settings, read at "
                     "each start; change them there"
                 )
-            applied = await _apply(on, rules, who, expected_version, query.wait, self._clock)
+            clock = self._administration.clock
+            applied = await _apply(on, rules, asker, expected_version, query.wait, clock)
             outcome, version = "ok" if applied.changes else "unchanged", applied.stored.version
             behind = await wait_followed(on.adapter, version, timeout_s=query.wait)
         except StorageError as error:
             outcome = error.code
             raise
         finally:
-            log.info("rules received over HTTP", user=who, peer=request.host, outcome=outcome, version=version)
+            log.info("rules received over HTTP", user=asker.name, peer=asker.peer, outcome=outcome, version=version)
+            target = f"version {version}" if version else ""
+            self._administration.audit.record("rules", by=asker.name, peer=asker.peer, target=target, outcome=outcome)
         body = {**version_of(applied.stored), "changes": applied.changes, "behind": brokers(behind)}
         return _reply(body, applied.stored, HTTPStatus.ACCEPTED if behind else HTTPStatus.OK)
 
-    def _ready(self) -> RulesAccess:
-        on = self._working_on()
-        if isinstance(on, str):
-            raise NotReadyError(f"{on}; try again when the broker is ready")
-        return on
-
 
 async def _apply(
-    on: RulesAccess, rules: RuleSet, who: str, expected_version: int | None, within_s: float, clock: Clock
+    on: AtWork, rules: RuleSet, asker: Asker, expected_version: int | None, within_s: float, clock: Clock
 ) -> Applied:
     try:
         return await apply_rules(
             on.adapter,
             rules,
             source=_SOURCE,
-            by=f"{who}@{on.broker_id}",
+            by=asker.at(on.broker_id),
             clock=clock,
             expected_version=expected_version,
             within_s=within_s,
@@ -208,19 +152,6 @@ def _known(make: Callable[[], _T]) -> _T:
         return make()
     except ConfigurationError as error:
         raise RulesUnknownError(str(error)) from error
-
-
-def _query(text: str) -> _ChangeQuery:
-    items = parse_qsl(text, keep_blank_values=True)
-    if len(dict(items)) < len(items):
-        raise InvalidRequestError("a parameter is given more than once")
-    try:
-        query = msgspec.convert(dict(items), _ChangeQuery, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"query: {error}") from error
-    if not 0 <= query.wait <= MAX_WAIT_S:
-        raise InvalidRequestError(f"wait={query.wait} is out of bounds; allowed: 0 to {MAX_WAIT_S:.0f} seconds")
-    return query
 
 
 def _expected_version(headers: Mapping[str, str]) -> int | None:
@@ -274,9 +205,9 @@ def _toml(body: bytes) -> dict[str, Any]:
     return tomllib.loads(body.decode())
 
 
-_PARSERS: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {_JSON: _json, _TOML: _toml}
+_PARSERS: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {JSON: _json, _TOML: _toml}
 
 
 def _reply(body: object, stored: StoredRules | None, status: HTTPStatus = HTTPStatus.OK) -> Reply:
     tag = f'"{0 if stored is None else stored.version}"'
-    return Reply(msgspec.json.encode(body) + b"\n", status, _JSON, headers={"ETag": tag})
+    return Reply(msgspec.json.encode(body) + b"\n", status, JSON, headers={"ETag": tag})

@@ -16,6 +16,7 @@ from broker_adapter.background_tasks import background_tasks
 from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.changes import Changes
 from broker_adapter.errors import StorageError
+from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.access.quotas import Quotas
 from broker_adapter.mqtt.connection.connect_budget import ConnectBudget
@@ -60,6 +61,7 @@ class Broker:
         create: Configuration with which shards of topics are created, except for the mode.
         limits: Limits of connections.
         quotas: Limits of users.
+        audit: The audit log; none without it.
         session_settings: Timeouts towards other brokers and the store.
         system_interval_s: Interval at which statistics are published, in seconds; 0 for never.
         version: Name and version in the statistics.
@@ -82,6 +84,7 @@ class Broker:
         create: ShardConfig | None = None,
         limits: Limits | None = None,
         quotas: Quotas | None = None,
+        audit: BrokerAudit | None = None,
         session_settings: SessionSettings | None = None,
         system_interval_s: float = 10.0,
         version: str = "journal-broker",
@@ -92,6 +95,7 @@ class Broker:
         self._access = access
         self._limits = limits or Limits()
         self.quotas = quotas or Quotas()
+        self._audit = audit or BrokerAudit()
         self._clock = clock or SystemClock()
         self._system_interval_s = system_interval_s
         self._rules = rules or StorageRules()
@@ -152,8 +156,9 @@ class Broker:
                 distributor=self.distributor,
                 publisher=self._publisher,
                 retained=self._retained,
-                handshake=Handshake(self._access, self.sessions, self._limits, self.quotas),
+                handshake=Handshake(self._access, self.sessions, self._limits, self.quotas, self._audit),
                 access=self._access,
+                audit=self._audit,
                 limits=self._limits,
                 clock=self._clock,
                 statistics=self.statistics,
@@ -256,7 +261,13 @@ class Broker:
 
     def _may_publish_will(self, client_id: str, user: str | None, topic: str) -> bool:
         # Of a session that an older program stored nothing but the rights at its CONNECT is known.
-        return user is None or self._access.may_publish_will(Principal(client_id, user), topic)
+        if user is None:
+            return True
+        author = Principal(client_id, user)
+        may = self._access.may_publish_will(author, topic)
+        if not may:
+            self._audit.denied("will", author, "", topic)
+        return may
 
     async def _changes_for(self, message: Message) -> Changes:
         # A will, or a delayed message that is due. It is published in any case, but not kept.

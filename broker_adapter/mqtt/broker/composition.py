@@ -12,6 +12,7 @@ import structlog
 
 from broker_adapter.bridge.config import BridgeTable, bridge_of
 from broker_adapter.bridge.spec import BridgeSpec
+from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.quotas import Quota, Quotas
 from broker_adapter.mqtt.access.users import AccessControl, ClientIds
 from broker_adapter.mqtt.broker.exposure import allows_by_default
@@ -22,6 +23,7 @@ from broker_adapter.mqtt.rules.rule_set import RuleSet
 from broker_adapter.mqtt.transport.listeners import ListenerLimits
 from broker_adapter.topic_mapping import MappingRule
 from journal.access import authorization
+from journal.access.audit import AuditLog
 from journal.access.certificates import server_context
 from journal.access.login_methods import Credentials, Logins
 from journal.access.login_settings import certificate_field_of, order_of
@@ -208,6 +210,20 @@ def access_control_of(config: BrokerConfig) -> AccessControl:
         administrators=config.access.administrators,
         client_ids=ClientIds(config.access.client_ids),
     )
+
+
+def audit_of(config: BrokerConfig, access: AccessControl) -> BrokerAudit:
+    """The audit log.
+
+    Raises:
+        ConfigurationError: The file cannot be opened.
+    """
+
+    def is_user(name: str) -> bool:
+        users = access.logins.credentials.users
+        return users is not None and users.hash_of(name) is not None
+
+    return BrokerAudit(AuditLog(config.access.audit_file), is_user)
 
 
 def why_no_client_can_connect(config: BrokerConfig, credentials: Credentials) -> str:

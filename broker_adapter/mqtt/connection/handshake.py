@@ -9,6 +9,7 @@ from typing import Final
 
 import attrs
 
+from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.permissions import Access, Principal, user_shown
 from broker_adapter.mqtt.access.quotas import Account, ConnectsTooFastError, QuotaError, Quotas
 from broker_adapter.mqtt.model.limits import Limits
@@ -27,6 +28,12 @@ from shards.topics.topic_filters import is_filter
 
 _MAX_PACKET_ID: Final = 65_535
 _UNLIMITED_BYTES: Final = 268_435_460
+_AUDITED: Final = {
+    ReasonCode.NOT_AUTHORIZED,
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    ReasonCode.QUOTA_EXCEEDED,
+}
+"""Reasons of refusals of an authenticated client that are in the audit log."""
 
 
 class ConnectRefusedError(Exception):
@@ -68,10 +75,12 @@ class Admission:
     """A client that was accepted.
 
     Attributes:
+        peer: Its address, ``HOST:PORT``.
         account: The use that its user makes of its quota; None without a quota. `Quotas.leave` ends the connection's.
     """
 
     principal: Principal
+    peer: str
     session: Session
     terms: Terms
     connack: Connack
@@ -86,12 +95,21 @@ class Handshake:
         sessions: Opens their sessions.
         limits: Limits of the broker.
         quotas: Limits of users.
+        audit: The audit log.
     """
 
-    def __init__(self, access: Access, sessions: Sessions, limits: Limits, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        sessions: Sessions,
+        limits: Limits,
+        quotas: Quotas | None = None,
+        audit: BrokerAudit | None = None,
+    ) -> None:
         self._access = access
         self._sessions = sessions
         self._limits = limits
+        self._audit = audit or BrokerAudit()
         self.quotas = quotas or Quotas()
 
     async def admit(
@@ -109,7 +127,7 @@ class Handshake:
         Raises:
             ConnectRefusedError: The client is refused.
         """
-        limits, properties = self._limits, connect.properties
+        properties = connect.properties
         if properties.authentication_method is not None:
             raise ConnectRefusedError(
                 ReasonCode.BAD_AUTHENTICATION_METHOD, f"authentication method {shown(properties.authentication_method)}"
@@ -120,16 +138,38 @@ class Handshake:
             client_id, connect.username, connect.password, peer, certificate_name
         )
         if principal is None:
+            self._audit.login_refused(connect.username, peer)
             raise ConnectRefusedError(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong user name or password")
+        self._audit.logged_in(principal, peer)
+        try:
+            admission, taken_from = await self._open(principal, connect, peer, topic, may_have_left)
+        except ConnectRefusedError as error:
+            if error.reason_code in _AUDITED:
+                self._audit.denied("connect", principal, peer, topic or "", error.reason_code.name.lower())
+            raise
+        if taken_from:
+            self._audit.took_over(principal, peer, taken_from)
+        return admission
+
+    async def _open(
+        self,
+        principal: Principal,
+        connect: Connect,
+        peer: str,
+        will_topic: str | None,
+        may_have_left: Callable[[bool], bool],
+    ) -> tuple[Admission, str]:
+        """Open the session of an authenticated client; return also the broker from which it was taken."""
+        limits, properties, client_id = self._limits, connect.properties, principal.client_id
         if connect.client_id and not self._access.may_use_client_id(principal):
             raise ConnectRefusedError(
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                 f"access.client_ids does not allow {user_shown(principal.username)} to use the client "
                 f"identifier {shown(client_id)}",
             )
-        if topic is not None and not self._access.may_publish(principal, topic):
+        if will_topic is not None and not self._access.may_publish(principal, will_topic):
             raise ConnectRefusedError(
-                ReasonCode.NOT_AUTHORIZED, f"the client may not publish its will to {shown(topic)}"
+                ReasonCode.NOT_AUTHORIZED, f"the client may not publish its will to {shown(will_topic)}"
             )
         expiry_interval_s = self._expiry_interval_s(connect)
         terms = Terms(
@@ -173,7 +213,7 @@ class Handshake:
             if opened is None and account is not None:
                 self.quotas.leave(account, principal)
         connack.session_present = opened.present
-        return Admission(principal, opened.session, terms, connack, account)
+        return Admission(principal, peer, opened.session, terms, connack, account), opened.taken_from
 
     def _over_quota(self, principal: Principal, error: QuotaError) -> ConnectRefusedError:
         self.quotas.refusals.note(error.limit, principal.username)

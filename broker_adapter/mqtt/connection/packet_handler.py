@@ -125,6 +125,7 @@ class PacketHandler:
             output,
             principal=admission.principal,
             access=services.access,
+            on_denied=partial(services.audit.denied, "subscribe", admission.principal, admission.peer),
             distributor=services.distributor,
             sessions=services.sessions,
             retained=services.retained,
@@ -264,6 +265,7 @@ class PacketHandler:
             version=self._version,
             principal=self._admission.principal,
             access=services.access,
+            on_denied=partial(services.audit.denied, "publish", self._admission.principal, self._admission.peer),
             limits=services.limits,
             statistics=services.statistics,
         )

@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from broker_adapter.adapter import StorageAdapter
+from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.permissions import Access
 from broker_adapter.mqtt.connection.connect_budget import ConnectBudget
 from broker_adapter.mqtt.connection.handshake import Handshake
@@ -37,6 +38,7 @@ class Services:
     retained: Retained
     handshake: Handshake
     access: Access
+    audit: BrokerAudit
     limits: Limits
     clock: Clock
     statistics: BrokerStatistics

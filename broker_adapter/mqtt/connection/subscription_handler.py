@@ -68,6 +68,7 @@ class SubscriptionHandler:
         max_subscriptions: Subscriptions that the session may have.
         on_quota: Called when one was refused because of that.
         start: Starts a task that ends with the connection.
+        on_denied: Called with a filter that the rules do not allow to the client.
         system_messages: The newest statistics of this broker, by topic.
         max_packet_bytes: Largest packet that the client accepts.
     """
@@ -81,6 +82,7 @@ class SubscriptionHandler:
         *,
         principal: Principal,
         access: Access,
+        on_denied: Callable[[str], None],
         distributor: Distributor,
         sessions: Sessions,
         retained: Retained,
@@ -97,6 +99,7 @@ class SubscriptionHandler:
         self._output = output
         self._principal = principal
         self._access = access
+        self._on_denied = on_denied
         self._distributor = distributor
         self._sessions = sessions
         self._retained = retained
@@ -226,6 +229,8 @@ class SubscriptionHandler:
                     made = await self._grant(asked, identifiers[0] if identifiers else 0, replay_from)
                 except TopicRefusedError as error:
                     codes.append(error.reason_code)
+                    if error.reason_code == ReasonCode.NOT_AUTHORIZED:
+                        self._on_denied(asked.topic_filter)
                 except ServerRestoredError:
                     raise
                 except StorageError:

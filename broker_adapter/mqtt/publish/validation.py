@@ -5,7 +5,7 @@ The message is stored by `pipeline` then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import attrs
@@ -45,6 +45,7 @@ class PublishValidator:
     Args:
         session: Has the QoS 2 messages that are stored already.
         storing: QoS 2 messages that are being stored.
+        on_denied: Called with a topic that the rules do not allow to the client, for each message to it.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class PublishValidator:
         version: Version,
         principal: Principal,
         access: Access,
+        on_denied: Callable[[str], None],
         limits: Limits,
         statistics: BrokerStatistics,
     ) -> None:
@@ -63,6 +65,7 @@ class PublishValidator:
         self._version = version
         self._principal = principal
         self._access = access
+        self._on_denied = on_denied
         self._statistics = statistics
         self._max_delay_s = limits.max_delay_s
         self._aliases = InboundAliases(limits.topic_alias_maximum)
@@ -94,6 +97,8 @@ class PublishValidator:
             self._routes.clear()
         route = self._routes.get(topic) or self._find_route(topic)
         if route.refused is not None:
+            if route.refused == ReasonCode.NOT_AUTHORIZED:
+                self._on_denied(topic)
             if not qos:
                 statistics.dropped["not_allowed"] += 1
                 return None

@@ -20,12 +20,15 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.bridge.queue_routing import QueueRouting
 from broker_adapter.cache_queue import LeaseSettings
 from broker_adapter.errors import StorageFailedError, afresh
+from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.users import AccessControl, ClientIds
-from broker_adapter.mqtt.admin.rules_pages import RulesAccess, rules_pages
+from broker_adapter.mqtt.admin.administration import Administration, AtWork
+from broker_adapter.mqtt.admin.rules_pages import rules_pages
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.broker.composition import (
     access_control_of,
     access_rules_of,
+    audit_of,
     broker_id_of,
     credentials_of,
     limits_of,
@@ -99,6 +102,7 @@ async def run_broker(
             await process.run(task_status)
         finally:
             log_limit.tell(also_unfinished=True)
+            process.audit.close()
 
 
 @attrs.frozen
@@ -120,6 +124,7 @@ class _Process:
         self._read_again = read_again
         self._lease = lease
         self._access: AccessControl = access_control_of(config)
+        self.audit: BrokerAudit = audit_of(config, self._access)
         self._tls = tls_of(config)
         self._listeners: Listeners | None = None
         self._stopping = trio.Event()
@@ -127,7 +132,7 @@ class _Process:
         self._is_ready = False
         self._store_failure: StorageFailedError | None = None
         self._health = Health(config.broker.store, self._stopping.is_set)
-        self._rules_access: RulesAccess | None = None
+        self._at_work: AtWork | None = None
         self._broker_running: Broker | None = None
         self._exposure = ExposureLog(log, _exposure_of(config, self._access.logins.credentials))
 
@@ -135,6 +140,7 @@ class _Process:
         async with trio.open_nursery() as nursery:
             # Signals are handled from before the start until after the end, which a second one must not interrupt.
             await nursery.start(self._take_signals)
+            nursery.start_soon(self.audit.keep_telling)
             with self._life:
                 await self._serve(task_status)
             if not self._is_ready:
@@ -173,7 +179,7 @@ class _Process:
                         listeners = self._listeners_of(broker)
                         await serving.start(listeners.run, for_clients)
                         health.serving = Serving(broker, bridges, listeners, lambda: rules.followed)
-                        self._rules_access = RulesAccess(adapter, broker_id, is_shared(self._config.broker.store))
+                        self._at_work = AtWork(adapter, broker_id, is_shared(self._config.broker.store))
                         serving.start_soon(self._stop_after_failure, adapter)
                         self._is_ready = True
                         task_status.started([f"{name}={listens_at(sock)}" for name, sock in sockets.items()])
@@ -224,6 +230,7 @@ class _Process:
             rules=storage_rules_of(rules),
             limits=limits_of(config.limits),
             quotas=quotas_of(config),
+            audit=self.audit,
             system_interval_s=config.broker.sys_interval_s,
             version=_version(),
             queue_routing=queue_routing,
@@ -245,14 +252,15 @@ class _Process:
     def _pages(self) -> HttpPages:
         is_for_all = is_loopback(self._config.listen.http)
         asks = None if is_for_all else self._access
+        administration = Administration(self._access, self._look_for_work, self.audit)
         pages = {
             **broker_pages(self._health, self._config.limits.max_connections, asks),
-            **rules_pages(self._access, self._reach_rules, _version()),
+            **rules_pages(administration, _version()),
         }
         return HttpPages(pages, tls=lambda: None if is_for_all else self._tls)
 
-    def _reach_rules(self) -> RulesAccess | str:
-        return self._rules_access or "; ".join(self._health.why_not_ready()) or NOT_OPEN
+    def _look_for_work(self) -> AtWork | str:
+        return self._at_work or "; ".join(self._health.why_not_ready()) or NOT_OPEN
 
     # Signals
 
@@ -276,8 +284,10 @@ class _Process:
         try:
             config = self._read_again()
             readable = await trio.to_thread.run_sync(_read, config)
+            self.audit.reopen()
         except ConfigurationError as error:
             log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is no bug of ours
+            self.audit.record("reload", outcome=error.code)
             return
         self._access.logins.credentials = readable.credentials
         self._access.rules = readable.rules
@@ -288,6 +298,7 @@ class _Process:
             self._listeners.tls = readable.tls
         if self._broker_running is not None:
             await self._broker_running.follow_rights()
+        self.audit.record("reload")
         log.info(
             "reloaded",
             users=len(readable.credentials.users or ()),

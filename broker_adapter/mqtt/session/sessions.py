@@ -54,10 +54,12 @@ class OpenedSession:
 
     Attributes:
         present: Whether it existed before; the Session Present flag of CONNACK.
+        taken_from: The broker at which another connection had it; empty if none had.
     """
 
     session: Session
     present: bool
+    taken_from: str = ""
 
 
 class Sessions:
@@ -288,6 +290,7 @@ class Sessions:
             user=user,
         )
         opened: OpenedSession | None = None
+        taken_from = ""
         try:
             with trio.move_on_after(self._settings.open_timeout_s):
                 async with self._locks.take(client_id):
@@ -296,11 +299,11 @@ class Sessions:
                     if local is not None:
                         require_user(local.record, user, may_open)
                         await local.hand_over()
+                        taken_from = self._broker_id
                     await self._pending_publishes.wait_answered(client_id)
                     begin = partial(self.stored_use.begin_session, user) if self.stored_use.limits_sessions else None
-                    opened = self._register(
-                        await self._takeover.take(client_id, wanted, may_have_left, may_open, begin)
-                    )
+                    taken = await self._takeover.take(client_id, wanted, may_have_left, may_open, begin)
+                    opened = self._register(taken, taken.taken_from or taken_from)
         finally:
             if opened is None:
                 self._schedule_check(client_id)
@@ -311,7 +314,7 @@ class Sessions:
             )
         return opened
 
-    def _register(self, taken: TakenSession) -> OpenedSession:
+    def _register(self, taken: TakenSession, taken_from: str) -> OpenedSession:
         transition = taken.transition
         record = transition.record
         assert record is not None
@@ -327,7 +330,7 @@ class Sessions:
         statistics.durable_count += session.is_durable
         statistics.opened_count += 1
         statistics.resumed_count += transition.present
-        return OpenedSession(session, transition.present)
+        return OpenedSession(session, transition.present, taken_from)
 
     async def _give_up(self, client_id: str, epoch: int) -> None:
         """Another broker asks for a session: store it a last time, and end its connection."""

@@ -35,11 +35,13 @@ class TakenSession:
         transition: The transition that made it so.
         record_version: Version of its record in the store.
         progress_version: Version of its progress; 0 if none is stored.
+        taken_from: The broker that owned it; empty if none did.
     """
 
     transition: Transition
     record_version: int
     progress_version: int
+    taken_from: str = ""
 
 
 def require_present(client_id: str, may_have_left: Callable[[bool], bool], *, is_owned: bool) -> None:
@@ -134,6 +136,7 @@ class Takeover:
         attempts: dict[int, tuple[Opening, Transition]] = {}
         asked: set[int] = set()
         attempt = conflict_count = 0
+        taken_from = ""
         while True:
             verified_count = self._verified_count()
             found = await read(self._store_retry, client_id, with_progress=not wanted.clean_start)
@@ -143,7 +146,7 @@ class Takeover:
                 await self.fence(client_id)
                 taken = await self._finish(*attempts[record.claim], found.record_version)
                 if taken is not None and self._verified_count() == verified_count:
-                    return taken
+                    return attrs.evolve(taken, taken_from=taken_from)
                 continue
             if record is not None:
                 if not transitions.is_over(record, self._clock.now_us()):
@@ -155,6 +158,8 @@ class Takeover:
             is_elsewhere = record is not None and record.owner not in (transitions.NO_OWNER, self._broker_id)
             # If the client connects elsewhere after this, the commit below fails, because the record has changed.
             require_present(client_id, may_have_left, is_owned=is_elsewhere)
+            if record is not None and is_elsewhere:
+                taken_from = record.owner
             if record is not None and is_elsewhere and record.epoch not in asked:
                 asked.add(record.epoch)
                 if not await self._peer_channel.ask(
@@ -183,7 +188,7 @@ class Takeover:
                     continue
                 record_version = committed.values[0].version
                 progress_version = committed.values[1].version if opening.expiry_interval_s > 0 else 0
-                return TakenSession(transition, record_version, progress_version)
+                return TakenSession(transition, record_version, progress_version, taken_from)
             attempt += 1
 
     def _note_unfenced(self, client_id: str, broker_ids: Iterable[str]) -> None:
