@@ -21,7 +21,7 @@ from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.storage_rules import Storage
 from broker_adapter.opening import ENGINES
 from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
-from journal.settings.access import is_loopback
+from journal.settings.access import is_loopback, problems_of_roles
 from journal.settings.file import Schema
 from journal.settings.logins import LoginTable, LoginType, UserNames, login_problems
 from journal.settings.values import (
@@ -192,6 +192,14 @@ class TlsSection:
 
 
 @attrs.frozen
+class RoleTable:
+    """A name for a set of rules, and the users who have this role."""
+
+    name: Text
+    users: UserNames
+
+
+@attrs.frozen
 class AccessRuleTable:
     """One rule about the permissions of clients."""
 
@@ -200,6 +208,7 @@ class AccessRuleTable:
     action: Action = Action.ALL
     user: Text = ""
     client: Text = ""
+    role: Text = ""
 
 
 @attrs.frozen
@@ -213,6 +222,7 @@ class AccessSection:
     default: DefaultPermission = DefaultPermission.AUTO
     audit_file: File = ""
     logins: tuple[LoginTable, ...] = ()
+    roles: tuple[RoleTable, ...] = ()
     rules: tuple[AccessRuleTable, ...] = ()
 
 
@@ -315,6 +325,11 @@ def _check(config: BrokerConfig) -> Iterable[str]:
         LoginType.CERTIFICATE: ("tls.client_ca_file", tls.client_ca_file),
     }
     yield from login_problems(config.access.logins, files, certificates_alone=True)
+    yield from problems_of_roles(
+        [role.name for role in config.access.roles],
+        [(rule.role, rule.user) for rule in config.access.rules],
+        "user",
+    )
     users = [quota.user for quota in config.quotas]
     for number, user in enumerate(users, 1):
         if user in users[: number - 1]:

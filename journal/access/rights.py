@@ -62,6 +62,7 @@ class Operation(enum.StrEnum):
     CHANGE_STATE = "write or delete a key of the state store"
     OPEN_PRODUCER = "open a producer of one's own"
     LIST_QUEUES = "see cache queues"
+    READ_BROKER_API_DESCRIPTION = "read the description of a broker's API"
     SEE_BROKER_RULES = "see the rules of all brokers"
     CHANGE_BROKER_RULES = "change the rules of all brokers"
 
@@ -196,6 +197,7 @@ _ROWS: Final = (
     ),
     Row(_O.OPEN_PRODUCER, (_to(Action.APPEND, Resource.SOMEWHERE),), frames=("PRODUCER_OPEN",)),
     Row(_O.LIST_QUEUES, (_READ_FILTER, _ADMINISTER_FILTER), http=("GET /api/v1/queues",)),
+    Row(_O.READ_BROKER_API_DESCRIPTION, broker=("GET /api/v1/openapi.json",), without_login=True),
     Row(_O.SEE_BROKER_RULES, (_ADMINISTER_BROKERS,), broker=("GET /api/v1/rules",)),
     Row(_O.CHANGE_BROKER_RULES, (_ADMINISTER_BROKERS,), broker=("PUT /api/v1/rules",)),
 )

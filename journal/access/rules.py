@@ -81,7 +81,8 @@ class AccessRule:
         client_id: The client that it applies to; empty for all.
         groups: Filters of the names of groups, with the same placeholders.
         cursors: Filters of the names of cursors, likewise.
-        role: The role that it applies to, if a login gave it to the subject; empty for all.
+        role: The role that it is for; empty for all subjects.
+        members: The users who have this role, beside the subjects to whom their login gave it.
     """
 
     allow: bool
@@ -92,6 +93,7 @@ class AccessRule:
     groups: tuple[str, ...] = ()
     cursors: tuple[str, ...] = ()
     role: str = ""
+    members: frozenset[str] = frozenset()
 
     @property
     def is_same_for_all(self) -> bool:
@@ -110,7 +112,7 @@ class AccessRule:
     def _filled(self, filters: tuple[str, ...], subject: Subject) -> tuple[str, ...]:
         if (self.user and self.user != subject.username) or (self.client_id and self.client_id != subject.client_id):
             return ()
-        if self.role and self.role not in subject.grants.roles:
+        if self.role and self.role not in subject.grants.roles and subject.username not in self.members:
             return ()
         filled = (self._fill(each, subject) for each in filters)
         return tuple(each for each in filled if each is not None)
@@ -237,6 +239,13 @@ class AccessRules:
     def allow_everything(self) -> bool:
         """Whether no action is denied to any subject."""
         return self._default and not self._rules
+
+    def deciding(self, subject: Subject, action: Action, topic: str) -> int | None:
+        """The place, from 0, of the rule that decides about an action with one topic; None if none does."""
+        for place, rule in enumerate(self._rules):
+            if action in rule.actions and any(matches(each, topic) for each in rule.filters_for(subject)):
+                return place
+        return None
 
     def permissions_of(self, subject: Subject) -> Permissions:
         """The rights of a subject."""

@@ -60,16 +60,12 @@ def read(config: ServerConfig) -> Readable:
 
 
 def rules_of(access: AccessSection) -> list[AccessRule]:
-    """The rules in their order; one for a role is one for each of its principals."""
-    members = {role.name: role.principals for role in access.roles}
-    return [
-        _rule(table, principal)
-        for table in access.rules
-        for principal in (members[table.role] if table.role else (table.principal,))
-    ]
+    """The rules in their order."""
+    members = {role.name: frozenset(role.principals) for role in access.roles}
+    return [_rule(table, members.get(table.role, frozenset())) for table in access.rules]
 
 
-def _rule(table: AccessRuleTable, principal: str) -> AccessRule:
+def _rule(table: AccessRuleTable, members: frozenset[str]) -> AccessRule:
     actions = (
         frozenset(Action) if RuleAction.ALL in table.actions else frozenset(Action(each) for each in table.actions)
     )
@@ -77,9 +73,11 @@ def _rule(table: AccessRuleTable, principal: str) -> AccessRule:
         table.permission is Permission.ALLOW,
         table.topics,
         actions,
-        principal,
+        table.principal,
         groups=table.groups,
         cursors=table.cursors,
+        role=table.role,
+        members=members,
     )
 
 

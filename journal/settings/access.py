@@ -157,7 +157,9 @@ def access_problems(
         LoginType.USERS: ("access.users_file", access.users_file),
     }
     yield from login_problems(access.logins, files)
-    yield from _problems_of_roles(access)
+    yield from problems_of_roles(
+        [role.name for role in access.roles], [(rule.role, rule.principal) for rule in access.rules], "principal"
+    )
     for number, rule in enumerate(access.rules, 1):
         yield from _problems_of(rule, f"[[access.rules]] number {number}")
     seen = set()
@@ -176,24 +178,31 @@ def access_problems(
             yield f'[[quotas]] number {number} has "%c" in its topics; only "%u" is allowed here'
 
 
-def _problems_of_roles(access: AccessSection) -> Iterable[str]:
-    used = {rule.role for rule in access.rules}
-    names = [role.name for role in access.roles]
+def problems_of_roles(names: Sequence[str], rules: Iterable[tuple[str, str]], what: str) -> Iterable[str]:
+    """Problems of roles and the rules for them.
+
+    Args:
+        names: The names of the roles, in their order.
+        rules: For each rule the role and the principal that it is for, empty for none.
+        what: What has roles, such as "principal".
+    """
+    rules = list(rules)
+    used = {role for role, _ in rules}
     known = ", ".join(map(repr, names)) or "there is none"
     for number, name in enumerate(names, 1):
         place = f"[[access.roles]] number {number}"
         if not name:
             yield f"{place} has no name; give one"
         elif name in names[: number - 1]:
-            yield f"{place} is called {name!r} again; put the principals of both into one"
+            yield f"{place} is called {name!r} again; put the {what}s of both into one"
         elif name not in used:
             yield f"{place} gives no rights, since no rule is for role {name!r}; add a rule, or leave the role out"
-    for number, rule in enumerate(access.rules, 1):
+    for number, (role, one) in enumerate(rules, 1):
         place = f"[[access.rules]] number {number}"
-        if rule.role and rule.role not in names:
-            yield f"{place} is for role {rule.role!r}, which is not in [[access.roles]] ({known}); add it there"
-        if rule.role and rule.principal:
-            yield f"{place} is for role {rule.role!r} and for principal {rule.principal!r}; make two rules of it"
+        if role and role not in names:
+            yield f"{place} is for role {role!r}, which is not in [[access.roles]] ({known}); add it there"
+        if role and one:
+            yield f"{place} is for role {role!r} and for {what} {one!r}; make two rules of it"
 
 
 def _problems_of(rule: AccessRuleTable, place: str) -> Iterable[str]:

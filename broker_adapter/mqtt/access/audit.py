@@ -54,10 +54,10 @@ class BrokerAudit:
         """A client may not do what it asked for.
 
         Args:
-            act: ``connect``, ``publish``, ``subscribe`` or ``will``.
+            act: ``connect``, ``publish``, ``subscribe``, ``will``; over HTTP ``administer``.
             principal: The client.
             peer: Its address, empty if it is not connected.
-            target: The topic or filter.
+            target: The topic, filter or operation.
             outcome: Why.
         """
         self._repeat(principal, peer, act, target, outcome)

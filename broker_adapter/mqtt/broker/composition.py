@@ -182,6 +182,7 @@ def credentials_of(config: BrokerConfig) -> Credentials:
 def access_rules_of(config: BrokerConfig) -> AccessRules:
     """The permissions of clients."""
     access = config.access
+    members = {role.name: frozenset(role.users) for role in access.roles}
     return AccessRules(
         [
             AccessRule(
@@ -190,6 +191,8 @@ def access_rules_of(config: BrokerConfig) -> AccessRules:
                 _ACTIONS[rule.action],
                 user=rule.user,
                 client_id=rule.client,
+                role=rule.role,
+                members=members.get(rule.role, frozenset()),
             )
             for rule in access.rules
         ],

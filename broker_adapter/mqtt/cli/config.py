@@ -69,7 +69,7 @@ def config(*, default: Annotated[bool, Parameter(negative="")] = False) -> None:
 def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
     """Read a configuration and all files that it names, and say what is wrong with them.
 
-    It also says who can connect, what they may do, and what goes in clear text.
+    It also says who can connect, what they may do, what goes in clear text, and which rules each role has.
 
     Exit status 1 if a broker would not start with it, or if no client could connect.
     """
@@ -93,4 +93,8 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
     parts = ", ".join(counted(count, what) for count, what in counts)
     write_text(f"{'the defaults' if config is None else config}: a broker can start with it; {parts}")
     write_text(exposure_of(wanted, user_count).text)
+    for role in wanted.access.roles:
+        numbers = [str(number) for number, rule in enumerate(wanted.access.rules, 1) if rule.role == role.name]
+        plural = "" if len(numbers) == 1 else "s"
+        write_text(f"role {role.name}: access rule{plural} {', '.join(numbers)}; {', '.join(role.users) or 'no user'}")
     return 0

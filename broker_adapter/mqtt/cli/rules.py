@@ -35,7 +35,8 @@ def rules(
 
     With topics it prints where their messages are stored, who may publish and subscribe, and which bridges take them:
     by the rules of the store; with --config or --set and without --store, by those of the configuration, which needs no
-    store. Permissions are always those of the configuration. Without one, they are not known.
+    store. Permissions are always those of the configuration, with the access rule and the role by which they hold.
+    Without one, they are not known.
 
     Args:
         topics: Topics, as clients publish to them; none for the rules of the store.
@@ -59,7 +60,8 @@ def rules(
     described = [_describe(wanted, rules, topic, user, client) for topic in plain]
     if config is None and not settings:
         # The defaults allow everything, which may be wrong for every broker of the store.
-        described = [{**each, "publish": _NOT_KNOWN, "subscribe": _NOT_KNOWN} for each in described]
+        unknown = {"publish": _NOT_KNOWN, "publish_by": None, "subscribe": _NOT_KNOWN, "subscribe_by": None}
+        described = [{**each, **unknown} for each in described]
     if json:
         for each in described:
             write_json(each)
@@ -73,8 +75,8 @@ def rules(
                 each["shard"],
                 each["mode"],
                 "gets it" if each["offline"] else "misses it",
-                each["publish"],
-                each["subscribe"],
+                _decision(each, "publish"),
+                _decision(each, "subscribe"),
                 ", ".join(each["bridges"]) or "none",
             )
             for each in described
@@ -162,7 +164,9 @@ def _describe(config: BrokerConfig, rules: RuleSet, topic: str, user: str, clien
     placements = Placements(storage_rules, mapping)
     is_stored = any(storage is not Storage.NONE for storage in of_topic.by_qos)
     stored_at = next((qos for qos, storage in enumerate(of_topic.by_qos) if storage is not Storage.NONE), 0)
-    permissions = access_rules_of(config).permissions_of(Principal(client, user))
+    who = Principal(client, user)
+    access_rules = access_rules_of(config)
+    permissions = access_rules.permissions_of(who)
     return {
         "topic": topic,
         "storage": [storage.value for storage in of_topic.by_qos],
@@ -170,6 +174,21 @@ def _describe(config: BrokerConfig, rules: RuleSet, topic: str, user: str, clien
         "mode": of_topic.mode.value if is_stored else "none",
         "offline": is_stored and of_topic.offline,
         "publish": "allowed" if permissions.may(Action.APPEND, topic) else "denied",
+        "publish_by": _decided_by(config, access_rules.deciding(who, Action.APPEND, topic)),
         "subscribe": "allowed" if permissions.may(Action.SUBSCRIBE, topic) else "denied",
+        "subscribe_by": _decided_by(config, access_rules.deciding(who, Action.SUBSCRIBE, topic)),
         "bridges": [table.name for table in rules.bridge if any(matches(each, topic) for each in table.topics)],
     }
+
+
+def _decided_by(config: BrokerConfig, place: int | None) -> str:
+    """The access rule that decides, and the role through which it does."""
+    if place is None:
+        return "default"
+    role = config.access.rules[place].role
+    return f"rule {place + 1}" + (f", role {role}" if role else "")
+
+
+def _decision(described: dict[str, Any], action: str) -> str:
+    by = described[f"{action}_by"]
+    return str(described[action]) if by is None else f"{described[action]} ({by})"

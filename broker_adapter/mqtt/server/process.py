@@ -330,9 +330,16 @@ def _in_use(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
 def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:
     """Names of the sections that changed and are not read again, except for rules."""
     unread = attrs.evolve(
-        old.access, users_file="", administrators=(), client_ids=(), logins=(), rules=(), default=new.access.default
+        old.access,
+        users_file="",
+        administrators=(),
+        client_ids=(),
+        logins=(),
+        roles=(),
+        rules=(),
+        default=new.access.default,
     )
-    same = attrs.evolve(new.access, users_file="", administrators=(), client_ids=(), logins=(), rules=())
+    same = attrs.evolve(new.access, users_file="", administrators=(), client_ids=(), logins=(), roles=(), rules=())
     rules = ("storage", "mapping", "bridge")
     names = [field.name for field in attrs.fields(BrokerConfig) if field.name not in ("access", "tls", *rules)]
     changed = [name for name in names if getattr(old, name) != getattr(new, name)]

@@ -157,7 +157,8 @@ def test_what_becomes_of_topics_as_a_table(config: str, capsys: pytest.CaptureFi
     assert run(["rules", "gone/x", "meters/7", "--config", config]) == 0
     lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     assert [cell.strip() for cell in lines[-2] if cell.strip()] == [
-        "gone/x", "none", "none", "none", "none of its own", "none", "misses it", "denied", "denied", "none",
+        "gone/x", "none", "none", "none", "none of its own", "none", "misses it",
+        "denied (default)", "denied (default)", "none",
     ]  # fmt: skip
     assert [cell.strip() for cell in lines[-1] if cell.strip()][4:7] == ["$meters/0", "file", "gets it"]
     assert lines[-1][-1].strip() == "warehouse"

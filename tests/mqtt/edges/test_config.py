@@ -22,6 +22,7 @@ from broker_adapter.mqtt.config import (
     ListenSection,
     MappingTable,
     Permission,
+    RoleTable,
     StorageTable,
     load_broker_config,
 )
@@ -54,16 +55,18 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
 
 def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path) -> None:
     shown = tomllib.loads(with_tables())
-    (rule,), (login,) = shown["access"]["rules"], shown["access"]["logins"]
+    (rule,), (login,), (role,) = (shown["access"][name] for name in ("rules", "logins", "roles"))
     others = {name: shown[name][0] for name in ("quotas", "storage", "mapping", "bridge")}
-    found = {"access.logins": login, "access.rules": rule, **others}
+    found = {"access.logins": login, "access.roles": role, "access.rules": rule, **others}
     assert {name: list(settings) for name, settings in found.items()} == {
         name: list(attributes) for name, attributes in TABLES.items()
     }
     authority = {"tls.certificate_file": "c", "tls.key_file": "k", "tls.client_ca_file": "ca"}
     config = load(tmp_path, with_tables(), **authority)
     assert config.access.logins == (LoginTable(LoginType.CERTIFICATE, ("device-17",)),)
-    assert config.access.rules == (AccessRuleTable(Permission.ALLOW, ("users/%u/#", "public/#")),)
+    assert config.access.roles == (RoleTable("operators", ("anna", "bert")),)
+    topics = ("users/%u/#", "public/#")
+    assert config.access.rules == (AccessRuleTable(Permission.ALLOW, topics, role="operators"),)
     assert config.storage == (StorageTable("plant/+/temperature", (0, 1), Storage.MEMORY, False),)
     assert config.mapping == (MappingTable("meters/#", "$meters", 16),)
     url = "http://127.0.0.1:8080/records"
@@ -114,7 +117,10 @@ def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
     assert len(shared) <= 35, "rules of the store, which are no settings of one broker"
     assert len(TABLES["quotas"]) <= 10, "limits of single users, as the server has them"
     assert len(TABLES["access.logins"]) <= 25, "settings of each kind of login, as the server has them"
-    assert len(SETTINGS) - len(shared) - len(TABLES["quotas"]) - len(TABLES["access.logins"]) <= 40
+    rights = [*TABLES["access.roles"], *TABLES["access.rules"]]
+    assert len(rights) <= 8, "rights of single users and roles, as the server has them"
+    of_users = [*TABLES["quotas"], *TABLES["access.logins"], *rights]
+    assert len(SETTINGS) - len(shared) - len(of_users) <= 40
     for section, key, attribute in SETTINGS:
         if "bounds" in attribute.metadata and attribute.default is not attrs.NOTHING:
             low, high = attribute.metadata["bounds"]
