@@ -1,8 +1,9 @@
 """The rights that operations need: one table for every way into the server.
 
-Frames, the JSON sub-protocol and HTTP, also that of MQTT brokers, which the console and the commands use, name an `Operation` and what it touches;
-`require` decides by the table. docs/security.md shows the table. Tests fail when an operation of any way in has no row,
-when the document differs from the table, and when an operation needs another right than its row says.
+Frames, the JSON sub-protocol and HTTP, which the console and the commands use, name an `Operation` and what it touches;
+`require` decides by the table. The administration of MQTT brokers over HTTP has its rows here, too. docs/security.md
+shows the table. Tests fail when an operation of any way in has no row, when the document differs from the table, and
+when an operation needs another right than its row says.
 
 Pure: no files, clocks or sockets.
 """
@@ -65,6 +66,8 @@ class Operation(enum.StrEnum):
     READ_BROKER_API_DESCRIPTION = "read the description of a broker's API"
     SEE_BROKER_RULES = "see the rules of all brokers"
     CHANGE_BROKER_RULES = "change the rules of all brokers"
+    LIST_MQTT_CLIENTS = "list the MQTT clients of all brokers"
+    DISCONNECT_MQTT_CLIENT = "disconnect an MQTT client, or end its session"
 
 
 @attrs.frozen(slots=True)
@@ -200,6 +203,8 @@ _ROWS: Final = (
     Row(_O.READ_BROKER_API_DESCRIPTION, broker=("GET /api/v1/openapi.json",), without_login=True),
     Row(_O.SEE_BROKER_RULES, (_ADMINISTER_BROKERS,), broker=("GET /api/v1/rules",)),
     Row(_O.CHANGE_BROKER_RULES, (_ADMINISTER_BROKERS,), broker=("PUT /api/v1/rules",)),
+    Row(_O.LIST_MQTT_CLIENTS, (_ADMINISTER_BROKERS,), broker=("GET /api/v1/clients",)),
+    Row(_O.DISCONNECT_MQTT_CLIENT, (_ADMINISTER_BROKERS,), broker=("DELETE /api/v1/client",)),
 )
 
 TABLE: Final[dict[Operation, Row]] = {row.operation: row for row in _ROWS}

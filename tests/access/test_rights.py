@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.routing import Route
 
+from broker_adapter.mqtt.admin.openapi import openapi_document
 from journal.access.authenticator import AuthenticatedPrincipal
 from journal.access.rights import TABLE, Operation, Right, Row, shards_delivered, subscription_use
 from journal.access.rules import AccessRule, AccessRules, User
@@ -54,10 +55,27 @@ def test_no_module_of_the_server_decides_about_rights_without_the_table() -> Non
 
 
 def test_the_documentation_shows_the_table() -> None:
+    rows = [row for row in TABLE.values() if not row.broker]
+    assert table_under("| operation | needs | frames | JSON | HTTP |", len(rows)) == [line_of(row) for row in rows]
+
+
+def test_the_documentation_shows_the_table_of_operations_at_brokers() -> None:
+    rows = [row for row in TABLE.values() if row.broker]
+    shown = table_under("| operation at a broker | needs | HTTP |", len(rows))
+    assert shown == [f"| {row.operation} | {needs_of(row)} | {names_of(row.broker)} |" for row in rows]
+
+
+def test_every_page_of_the_administration_of_brokers_has_a_row() -> None:
+    paths = openapi_document("")["paths"]
+    expected = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert {name for row in TABLE.values() for name in row.broker} == expected
+
+
+def table_under(heading: str, count: int) -> list[str]:
+    """The rows of a table of the page, from which the right ones can be pasted."""
     lines = PAGE.read_text().splitlines()
-    start = lines.index("| operation | needs | frames | JSON | HTTP |")
-    shown = lines[start + 2 : start + 2 + len(TABLE)]
-    assert shown == [line_of(row) for row in TABLE.values()], "docs/security.md: paste the lines from here"
+    start = lines.index(heading) + 2
+    return lines[start : start + count]
 
 
 @pytest.mark.parametrize(
@@ -87,11 +105,17 @@ def test_shards_are_checked_one_by_one_only_where_a_rule_denies_a_part(
 
 def line_of(row: Row) -> str:
     """A row as the page shows it."""
+    ways_in = map(names_of, (row.frames, row.json, row.http))
+    return f"| {row.operation} | {needs_of(row)} | {' | '.join(ways_in)} |".replace("  ", " ")
+
+
+def needs_of(row: Row) -> str:
     needs = " or ".join(" and ".join(map(words_of, way)) for way in row.ways)
-    if not needs:
-        needs = "nothing, not even a login" if row.without_login else "a login"
-    ways_in = (", ".join(f"`{name}`" for name in names) for names in (row.frames, row.json, row.http))
-    return f"| {row.operation} | {needs} | {' | '.join(ways_in)} |".replace("  ", " ")
+    return needs or ("nothing, not even a login" if row.without_login else "a login")
+
+
+def names_of(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def words_of(right: Right) -> str:

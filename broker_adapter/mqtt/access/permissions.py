@@ -32,6 +32,11 @@ def user_shown(name: str) -> str:
     return f"user {shown(name)}" if name else "an anonymous client"
 
 
+def host_of(peer: str) -> str:
+    """The address in ``HOST:PORT``, without the brackets of IPv6."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
 class Access(Protocol):
     """Decides on connecting, publishing and subscribing.
 

@@ -9,6 +9,8 @@ from broker_adapter.mqtt.admin.problems import PROBLEM_TYPE, STATUSES
 
 _PREFIX: Final = "/api/v1"
 RULES_PATH: Final = f"{_PREFIX}/rules"
+CLIENTS_PATH: Final = f"{_PREFIX}/clients"
+CLIENT_PATH: Final = f"{_PREFIX}/client"
 DOCUMENT_PATH: Final = f"{_PREFIX}/openapi.json"
 
 _NUMBER: Final = {"type": "integer", "minimum": 0}
@@ -26,12 +28,14 @@ def openapi_document(version: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Rules of MQTT brokers",
+            "title": "Administration of MQTT brokers",
             "version": version,
-            "description": "Bridges, storage rules and mapping rules, which are the same at all brokers of a store.",
+            "description": "Rules and clients of all brokers of a store.",
         },
         "paths": {
             RULES_PATH: {"get": _get(), "put": _put()},
+            CLIENTS_PATH: {"get": _list_clients()},
+            CLIENT_PATH: {"delete": _disconnect()},
             DOCUMENT_PATH: {
                 "get": {
                     "operationId": "openapi",
@@ -60,7 +64,7 @@ def _put() -> dict[str, Any]:
         "operationId": "put_rules",
         "summary": "Make these the rules of all brokers; repeating it changes nothing",
         "parameters": [
-            _parameter("wait", {"type": "number", "minimum": 0, "maximum": 60, "default": 10}, "Seconds for brokers"),
+            _wait("Seconds to wait for brokers"),
             _parameter("dry_run", {"type": "boolean", "default": False}, "Return what would change; change nothing"),
             {
                 "name": "If-Match",
@@ -79,8 +83,46 @@ def _put() -> dict[str, Any]:
     }
 
 
-def _parameter(name: str, schema: dict[str, Any], description: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+def _list_clients() -> dict[str, Any]:
+    limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    return {
+        "operationId": "list_clients",
+        "summary": "Clients that have a session, connected or not",
+        "parameters": [
+            _parameter("after", _TEXT, "Only clients after this one: the last of the page before"),
+            _parameter("limit", limit, "Clients on the page"),
+        ],
+        "responses": {"200": _answer("OK", "Clients"), **_problems()},
+    }
+
+
+def _disconnect() -> dict[str, Any]:
+    return {
+        "operationId": "disconnect_client",
+        "summary": "End the connection of a client, at whichever broker it is",
+        "parameters": [
+            _parameter("client_id", _TEXT, "The client", required=True),
+            _parameter("end_session", {"type": "boolean", "default": False}, "End its session, too"),
+            _wait("Seconds to wait for the broker"),
+        ],
+        "responses": {
+            "200": _answer("Its connection or session has ended, or it had none", "Disconnected"),
+            "202": _answer("Its broker has not answered", "Disconnected"),
+            **_problems(),
+        },
+    }
+
+
+def _parameter(name: str, schema: dict[str, Any], description: str, *, required: bool = False) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
+
+
+def _wait(description: str) -> dict[str, Any]:
+    return _parameter("wait", {"type": "number", "minimum": 0, "maximum": 60, "default": 10}, description)
+
+
+def _answer(description: str, schema: str) -> dict[str, Any]:
+    return {"description": description, "content": _json(_reference(schema))}
 
 
 def _rules_answer(description: str, schema: str) -> dict[str, Any]:
@@ -132,6 +174,18 @@ def _schemas() -> dict[str, Any]:
         "Rules": _object({**version, "rules": _reference("RuleTables"), "brokers": brokers}),
         "Change": _object({**version, "changes": {"type": "array", "items": _TEXT}, "behind": brokers}),
         "Broker": broker,
+        "Client": _object(
+            {
+                "client_id": _TEXT,
+                "user": _TEXT_OR_NULL,
+                "broker": _TEXT_OR_NULL,
+                "host": _TEXT_OR_NULL,
+                "expires_at": _TEXT_OR_NULL,
+                "subscriptions": _NUMBER,
+            }
+        ),
+        "Clients": _object({"clients": {"type": "array", "items": _reference("Client")}, "more": {"type": "boolean"}}),
+        "Disconnected": _object({"client_id": _TEXT, "outcome": _TEXT, "broker": _TEXT_OR_NULL}),
         "Problem": _object(
             {
                 "type": _TEXT,

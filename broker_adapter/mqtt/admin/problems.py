@@ -14,6 +14,8 @@ PROBLEM_TYPE: Final = "application/problem+json"
 
 _STATUS: Final[dict[str, HTTPStatus]] = {
     "invalid_request": HTTPStatus.BAD_REQUEST,
+    "client_not_found": HTTPStatus.NOT_FOUND,
+    "no_broker": HTTPStatus.SERVICE_UNAVAILABLE,
     "rules_refused": HTTPStatus.CONFLICT,
     "rules_unknown": HTTPStatus.CONFLICT,
     "version_conflict": HTTPStatus.PRECONDITION_FAILED,
@@ -45,6 +47,12 @@ class RulesUnknownError(StorageError):
     """The rules of the store have something unknown to this version of the program."""
 
     code = "rules_unknown"
+
+
+class ClientNotFoundError(StorageError):
+    """No client with this identifier has a session."""
+
+    code = "client_not_found"
 
 
 class NotReadyError(StorageError):

@@ -28,9 +28,10 @@ from broker_adapter.mqtt.admin.administration import (
 from broker_adapter.mqtt.admin.openapi import DOCUMENT_PATH, RULES_PATH, openapi_document
 from broker_adapter.mqtt.admin.problems import NotADocumentError, RulesUnknownError
 from broker_adapter.mqtt.rules.differences import HIDDEN, differences
+from broker_adapter.mqtt.rules.followers import wait_followed
 from broker_adapter.mqtt.rules.report import brokers, look, report, version_of
 from broker_adapter.mqtt.rules.rule_set import RuleSet, RulesRefusedError, check_rules
-from broker_adapter.mqtt.rules.store import Applied, apply_rules, read_rules, require_version, wait_followed
+from broker_adapter.mqtt.rules.store import Applied, apply_rules, read_rules, require_version
 from broker_adapter.mqtt.rules.stored import StoredRules
 from journal.access.rights import Operation
 from journal.settings.values import ConfigurationError

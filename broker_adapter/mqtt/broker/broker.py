@@ -32,6 +32,7 @@ from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placemen
 from broker_adapter.mqtt.publish.publish_watch import PublishWatch
 from broker_adapter.mqtt.publish.store_changes import Publisher
 from broker_adapter.mqtt.session import Retained, Session, Sessions, SessionSettings
+from broker_adapter.mqtt.session.kick import Kick
 from broker_adapter.mqtt_codec import ReasonCode
 from broker_adapter.topic_mapping import TopicMapping
 from shards.model import ShardConfig
@@ -110,6 +111,7 @@ class Broker:
             changes_for=self._changes_for,
             on_fenced=self._fenced,
             on_unanswered=self._unanswered,
+            on_kick=self._kick,
             clock=self._clock,
             mapping=topic_mapping,
             may_publish_will=self._may_publish_will,
@@ -254,6 +256,14 @@ class Broker:
         connection = self._connection_of(session)
         if connection is not None:
             connection.unanswered()
+
+    def _kick(self, kick: Kick, session: Session | None) -> None:
+        connection = None if session is None else self._connection_of(session)
+        peer = "" if connection is None else connection.peer
+        act = "end_session" if kick.end_session else "kick"
+        self._audit.record(act, by=kick.by, client=kick.client_id, target=peer)
+        if connection is not None:
+            connection.kicked(end_session=kick.end_session)
 
     def _connection_of(self, session: Session) -> Connection | None:
         connection = self._by_client.get(session.client_id)

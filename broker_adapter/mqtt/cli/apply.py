@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from broker_adapter.cache_queue.cli.connection import ask
-from broker_adapter.mqtt.cli.config import STORE_OPTION, load
+from broker_adapter.mqtt.cli.config import STORE_OPTION, load, operator
 from broker_adapter.opening import is_shared
 from command_line.boundary import UsageError
 from command_line.output import note, write_text
@@ -92,18 +92,15 @@ async def _differences(adapter: StorageAdapter, rules: RuleSet, file: str) -> li
 async def _apply(
     adapter: StorageAdapter, rules: RuleSet, file: str, expected_version: int | None, wait_s: float
 ) -> _Outcome:
-    import getpass
-    import socket
-
-    from broker_adapter.mqtt.rules.store import apply_rules, wait_followed
+    from broker_adapter.mqtt.rules.followers import wait_followed
+    from broker_adapter.mqtt.rules.store import apply_rules
     from shards.seams.clock import SystemClock
 
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
     applied = await apply_rules(
         adapter,
         rules,
         source=file,
-        by=by,
+        by=operator(),
         clock=SystemClock(),
         expected_version=expected_version,
         within_s=_ANSWER_S,

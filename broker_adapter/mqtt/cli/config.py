@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Parameter
 
+from command_line.boundary import UsageError
 from command_line.output import write_text
 from command_line.overrides import overrides_of
 from command_line.shipped_files import print_default_file
@@ -55,6 +56,30 @@ def load(config: str | None, settings: tuple[str, ...], **named: object) -> Brok
     overrides = overrides_of(settings, listed_by=LISTED_BY)
     overrides.update({name.replace("__", "."): value for name, value in named.items() if value is not None})
     return load_broker_config(config, overrides)
+
+
+def shared_store(config: BrokerConfig) -> str:
+    """The store of the settings, for a command that asks the brokers that use it.
+
+    Raises:
+        UsageError: It is in the process of its only broker, where no command reaches it.
+    """
+    from broker_adapter.opening import is_shared
+
+    if not is_shared(config.broker.store):
+        raise UsageError(
+            f"{config.broker.store} is the store of a single broker: ask that broker over HTTP (listen.http), or name "
+            "a server that brokers share with --store"
+        )
+    return config.broker.store
+
+
+def operator() -> str:
+    """Who runs the command, for people."""
+    import getpass
+    import socket
+
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def config(*, default: Annotated[bool, Parameter(negative="")] = False) -> None:

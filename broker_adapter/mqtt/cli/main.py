@@ -30,6 +30,14 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "broker_adapter.mqtt.cli.apply:apply",
         "Make the bridges, storage rules and mapping rules of a file those of all brokers of its store.",
     ),
+    "clients list": (
+        "broker_adapter.mqtt.cli.clients:list_command",
+        "List the clients that have a session in a store, connected or not.",
+    ),
+    "clients kick": (
+        "broker_adapter.mqtt.cli.clients:kick_command",
+        "Disconnect a client, at whichever broker it is; it may connect again at once (`ban` prevents that).",
+    ),
     "check": (
         "broker_adapter.mqtt.cli.config:check",
         "Read a configuration and all files that it names, and say what is wrong with them.",
@@ -44,6 +52,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
 }
 _PURPOSE: Final = "MQTT broker that keeps everything in a store, which any number of brokers share."
+_GROUPS: Final = {"clients": "List and disconnect the clients of all brokers of a store."}
 _OWN_OPTIONS: Final = ("--help", "-h", "--version")
 
 
@@ -61,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         # The command-line library may be missing. Imported here, its absence is reported like any other error.
         from command_line.app import build_app, run_app
 
-        return run_app(build_app("journal-broker", _PURPOSE, COMMANDS), arguments, explain=explain)
+        return run_app(build_app("journal-broker", _PURPOSE, COMMANDS, _GROUPS), arguments, explain=explain)
 
     return run_guarded(command, program="journal-broker", debug="--debug" in arguments)
 

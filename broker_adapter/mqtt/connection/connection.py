@@ -150,6 +150,11 @@ class Connection:
         return {"client": name} if name else {}
 
     @property
+    def peer(self) -> str:
+        """The client's address, ``HOST:PORT``."""
+        return self._peer
+
+    @property
     def is_blocked(self) -> bool:
         """Whether so many bytes wait to be sent to the client that no more messages are taken for it."""
         return not self._output.has_room
@@ -212,6 +217,12 @@ class Connection:
             return
         self._log("the user was removed or has another password", user=shortened(handler.principal.username))
         self.end(ReasonCode.NOT_AUTHORIZED, why="revoked")
+
+    def kicked(self, *, end_session: bool) -> None:
+        """An administrator wants the connection to end, and with it the session or not."""
+        ending = Ending(expiry_interval_s=0 if end_session else None)
+        self._log("disconnected by an administrator", end_session=end_session)
+        self.end(ReasonCode.ADMINISTRATIVE_ACTION, ending, why="kicked")
 
     def unanswered(self) -> None:
         """Some publishes of the client will never be answered: it has to send them again."""

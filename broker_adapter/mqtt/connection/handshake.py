@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.access.audit import BrokerAudit
-from broker_adapter.mqtt.access.permissions import Access, Principal, user_shown
+from broker_adapter.mqtt.access.permissions import Access, Principal, host_of, user_shown
 from broker_adapter.mqtt.access.quotas import Account, ConnectsTooFastError, QuotaError, Quotas
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
@@ -200,6 +200,7 @@ class Handshake:
                 will=connect.will,
                 version=connect.version,
                 user=principal.username,
+                host=host_of(peer),
                 may_open=partial(self._access.may_open_session, principal),
                 may_have_left=may_have_left,
             )

@@ -40,15 +40,16 @@ EndReason = Literal[
     "taken_over",
     "revoked",
     "rate",
+    "kicked",
     "stopping",
     "refused_publish",
     "unanswered",
     "fault",
 ]
 """Why the broker ends a client's connection: protocol error, keep-alive timeout, the client reads nothing, session
-taken over, its user was removed or has another password, it sends faster than the quota of its user allows, the broker
-stops, a publish of an MQTT 3.1.1 client was refused (no packet can say so), a publish will never be answered after the
-connection to the store was lost, an error in the broker itself."""
+taken over, its user was removed or has another password, it sends faster than the quota of its user allows, an
+administrator ended it, the broker stops, a publish of an MQTT 3.1.1 client was refused (no packet can say so), a
+publish will never be answered after the connection to the store was lost, an error in the broker itself."""
 
 
 @attrs.define(slots=True)

@@ -11,8 +11,9 @@ import trio
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.errors import ShardNotFoundError, StorageError
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
+from broker_adapter.mqtt.rules.followers import put_follower
 from broker_adapter.mqtt.rules.rule_set import MappingChangedError
-from broker_adapter.mqtt.rules.store import put_follower, read_rules
+from broker_adapter.mqtt.rules.store import read_rules
 from broker_adapter.mqtt.rules.stored import RULES_SHARD, RULES_SHARD_CONFIG, StoredFollower, StoredRules
 from broker_adapter.mqtt.session.store_retry import may_pass
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.rules.differences import shown_tables
-from broker_adapter.mqtt.rules.store import followers_of, read_rules
+from broker_adapter.mqtt.rules.followers import followers_of
+from broker_adapter.mqtt.rules.store import read_rules
 from broker_adapter.mqtt.rules.stored import StoredFollower, StoredRules
 
 _MICROSECONDS: Final = 1_000_000

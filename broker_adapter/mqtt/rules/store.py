@@ -1,4 +1,4 @@
-"""Reading and changing the rules of a store, and finding out which brokers apply them."""
+"""Reading and changing the rules of a store."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.changes import Changes, StatePut
 from broker_adapter.errors import ShardNotFoundError, StorageError, VersionConflictError
 from broker_adapter.mqtt.rules.differences import differences
+from broker_adapter.mqtt.rules.followers import running_brokers
 from broker_adapter.mqtt.rules.rule_set import RulesConflictError, RuleSet, RulesRefusedError
 from broker_adapter.mqtt.rules.stored import (
     RULES_KEY,
     RULES_SHARD,
     RULES_SHARD_CONFIG,
     Announcement,
-    StoredFollower,
     StoredRules,
-    follower_key,
 )
-from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.store_retry import may_pass
 from broker_adapter.state_forms import decode, encode
 from shards.back_off import BackOff
@@ -202,67 +200,6 @@ async def apply_rules(
         attempt += 1
 
 
-async def put_follower(adapter: StorageAdapter, broker_id: str, follower: StoredFollower) -> None:
-    """Store a broker's report about the rules, and delete the reports of brokers that are gone.
-
-    Raises:
-        StorageError: The store does not answer.
-    """
-    await adapter.put_state(follower_key(broker_id), encode(follower))
-    others = await _followers(adapter)
-    # Read afterwards: a broker has a lease before it reports here.
-    running = await running_brokers(adapter)
-    for other in others:
-        if other != broker_id and other not in running:
-            await adapter.delete_state(follower_key(other))
-
-
-async def followers_of(adapter: StorageAdapter) -> dict[str, StoredFollower | None]:
-    """What each broker of the store has reported about the rules; None for one without a report.
-
-    A dead broker is included until its lease has run out.
-
-    Raises:
-        StorageError: The store does not answer.
-    """
-    found = await _followers(adapter)
-    return {broker_id: found.get(broker_id) for broker_id in await running_brokers(adapter)}
-
-
-async def wait_followed(
-    adapter: StorageAdapter, version: int, *, timeout_s: float, but: str = ""
-) -> dict[str, StoredFollower | None]:
-    """Wait until all brokers apply a version of the rules, or a later one.
-
-    Args:
-        timeout_s: How long to wait at most, in seconds.
-        but: A broker that is not waited for.
-
-    Returns:
-        The brokers that do not apply it, by their id, with their reports.
-
-    Raises:
-        StorageError: The store does not answer.
-    """
-    deadline_s = trio.current_time() + timeout_s
-    attempt = 0
-    while True:
-        behind = {
-            broker_id: follower
-            for broker_id, follower in (await followers_of(adapter)).items()
-            if broker_id != but and (follower is None or follower.version < version or follower.problem)
-        }
-        if not behind or trio.current_time() >= deadline_s:
-            return behind
-        await trio.sleep(_LOOKS.delay_s(attempt))
-        attempt += 1
-
-
-async def running_brokers(adapter: StorageAdapter) -> list[str]:
-    """Ids of the brokers that have a lease, sorted; a dead broker is included until its lease has run out."""
-    return [value.key.removeprefix(keys.BROKERS).decode() async for value in adapter.scan_state(keys.BROKERS)]
-
-
 async def _require_no_broker(adapter: StorageAdapter, changes: list[str]) -> None:
     running = await running_brokers(adapter)
     if running:
@@ -292,14 +229,6 @@ async def _is_in_history(adapter: StorageAdapter, stored: StoredRules) -> bool:
             offset = found.next_offset
     except (ShardNotFoundError, msgspec.DecodeError):
         return False
-
-
-async def _followers(adapter: StorageAdapter) -> dict[str, StoredFollower]:
-    prefix = follower_key("")
-    return {
-        value.key.removeprefix(prefix).decode(): decode(StoredFollower, value.key, value.value)
-        async for value in adapter.scan_state(prefix)
-    }
 
 
 def _decoded(found: StateValue | None) -> StoredRules | None:

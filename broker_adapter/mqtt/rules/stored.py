@@ -19,7 +19,8 @@ RULES_SHARD: Final = f"{BROKER_PREFIX}rules"
 
 RULES_SHARD_CONFIG: Final = ShardConfig(retention=Retention(max_bytes=16 << 20), segment_bytes=1 << 20)
 
-_FOLLOWERS: Final = b"mqtt/rules-at/"
+RULES_FOLLOWERS: Final = b"mqtt/rules-at/"
+"""Prefix of the keys of the brokers' reports about the rules."""
 
 
 class StoredRules(msgspec.Struct, array_like=True, frozen=True):
@@ -48,10 +49,10 @@ class StoredRules(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredFollower(msgspec.Struct, array_like=True, frozen=True):
-    """A broker's report about the rules.
+    """A broker's report about what all brokers apply, such as the rules.
 
     Attributes:
-        version: Version of the rules that it read last.
+        version: The version that it read last.
         problem: Why it applies older ones; empty if it applies these.
     """
 
@@ -77,8 +78,3 @@ class Announcement(msgspec.Struct, frozen=True):
     def of(cls, stored: StoredRules, rules: RuleSet, changes: list[str]) -> Announcement:
         """The announcement of a version."""
         return cls(stored.version, stored.applied_us, stored.applied_by, changes, shown_tables(rules))
-
-
-def follower_key(broker_id: str) -> bytes:
-    """Key of a broker's report about the rules; without an id, the prefix of these keys."""
-    return _FOLLOWERS + broker_id.encode()

@@ -23,6 +23,7 @@ from broker_adapter.errors import StorageFailedError, afresh
 from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.users import AccessControl, ClientIds
 from broker_adapter.mqtt.admin.administration import Administration, AtWork
+from broker_adapter.mqtt.admin.clients_pages import clients_pages
 from broker_adapter.mqtt.admin.rules_pages import rules_pages
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.broker.composition import (
@@ -256,6 +257,7 @@ class _Process:
         pages = {
             **broker_pages(self._health, self._config.limits.max_connections, asks),
             **rules_pages(administration, _version()),
+            **clients_pages(administration),
         }
         return HttpPages(pages, tls=lambda: None if is_for_all else self._tls)
 

@@ -18,8 +18,8 @@ from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.rules.agreement import agree_on_rules, change_of
 from broker_adapter.mqtt.rules.differences import differences
 from broker_adapter.mqtt.rules.follower import Followed, RulesFollower
+from broker_adapter.mqtt.rules.followers import wait_followed
 from broker_adapter.mqtt.rules.rule_set import MappingChangedError, RuleSet
-from broker_adapter.mqtt.rules.store import wait_followed
 from broker_adapter.mqtt.rules.stored import StoredRules
 from broker_adapter.opening import is_shared
 from shards.seams.clock import Clock, SystemClock

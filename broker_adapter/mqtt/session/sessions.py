@@ -23,6 +23,7 @@ from broker_adapter.mqtt.session.commits import ChangesFor, Commits, MayPublishW
 from broker_adapter.mqtt.session.errors import SessionTakenOverError, StoreUnavailableError
 from broker_adapter.mqtt.session.fencing import Fencing
 from broker_adapter.mqtt.session.keyed_lock import KeyedLock
+from broker_adapter.mqtt.session.kick import Kicks, OnKick
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.orphan_cleanup import OrphanCleanup
 from broker_adapter.mqtt.session.outbound_window import InFlight
@@ -71,6 +72,7 @@ class Sessions:
         changes_for: Returns what storing a message takes: its append, and its retained value if it is retained.
         on_fenced: Called once when a session is taken over by another connection, here or elsewhere. The connection
             must end (reason code 0x8E); the call must not block, and need not close the session.
+        on_kick: See `OnKick`.
         on_unanswered: Called for a session some of whose publishes will never be answered. Its connection must end, so
             that the client sends them again; the call must not block.
         clock: Tells when timers are due.
@@ -92,6 +94,7 @@ class Sessions:
         changes_for: ChangesFor,
         on_fenced: Callable[[Session], None],
         on_unanswered: Callable[[Session], None],
+        on_kick: OnKick,
         clock: Clock,
         mapping: TopicMapping | None = None,
         may_publish_will: MayPublishWill = lambda _client_id, _user, _topic: True,
@@ -111,7 +114,16 @@ class Sessions:
         self._shares = Shares(store_retry, self._claims, mapping or TopicMapping(), clock)
         self._commits = Commits(store_retry, changes_for, self._shares, may_publish_will, clock, statistics)
         self._leases = Leases(store_retry, broker_id, settings)
-        self._peer_channel = PeerChannel(store_retry, broker_id, give_up=self._give_up, on_missed=self._request_audit)
+        self._locks = KeyedLock()
+        self._closed = trio.lowlevel.ParkingLot()
+        kicks = Kicks(store_retry, self._commits, self._locks, lambda: self._open, self._closed, on_kick)
+        self._peer_channel = PeerChannel(
+            store_retry,
+            broker_id,
+            give_up=self._give_up,
+            kick=kicks.carry_out,
+            on_missed=self._request_audit,
+        )
         self._fencing = Fencing(store_retry)
         self._takeover = Takeover(
             store_retry,
@@ -129,7 +141,6 @@ class Sessions:
         self._verification = Verification(
             broker_id, self._leases, lambda: self._open, self._pending_publishes, on_unanswered
         )
-        self._locks = KeyedLock()
         self._orphan_cleanup = OrphanCleanup(
             store_retry,
             self._commits,
@@ -257,6 +268,7 @@ class Sessions:
         will: Will | None,
         version: Version,
         user: str = "",
+        host: str = "",
         may_open: Callable[[str], bool] = lambda _user: True,
         may_have_left: Callable[[bool], bool] = lambda _is_owned: False,
     ) -> OpenedSession:
@@ -267,6 +279,7 @@ class Sessions:
 
         Args:
             user: Name of the user whose client opens it, empty for an anonymous one: the session belongs to it then.
+            host: Address of the client, for administrators.
             may_open: Called with the user that the session belongs to; returns whether this client may open it. If not,
                 nothing changes: its owner keeps its connection, its subscriptions and its will.
             may_have_left: Called with whether the session has an owner; returns whether the client may have closed this
@@ -288,6 +301,7 @@ class Sessions:
             stored_will(will, client_id, user) if will is not None else None,
             version,
             user=user,
+            host=host,
         )
         opened: OpenedSession | None = None
         taken_from = ""
@@ -360,6 +374,7 @@ class Sessions:
             self.statistics.connected_count -= 1
             self.statistics.durable_count -= owned.session.is_durable
         self._saving.discard(owned)
+        self._closed.unpark_all()
 
     # Called by a connection for its session
 

@@ -77,6 +77,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
             been ended yet.
         user: Name of the user whose client began the session, empty for an anonymous client. No other user may open it.
             None if an older program wrote the record.
+        host: Address from which the client connected last, without its port. None if an older program wrote the record.
     """
 
     client_id: str
@@ -93,6 +94,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True):
     memberships: tuple[StoredMembership, ...] = ()
     unfenced: tuple[str, ...] = ()
     user: str | None = None
+    host: str | None = None
 
 
 class StoredInFlight(msgspec.Struct, array_like=True, frozen=True):

@@ -73,6 +73,7 @@ class Opening:
             names them until that is over, so that the next broker knows them if this one dies meanwhile.
         restored_lsn: Everything up to this lsn comes from a backup; 0 if there was no restore.
         user: Name of the user whose client opens it; empty for an anonymous client.
+        host: Address of that client.
     """
 
     broker_id: str
@@ -84,6 +85,7 @@ class Opening:
     unfenced: tuple[str, ...] = ()
     restored_lsn: int = 0
     user: str = ""
+    host: str = ""
 
 
 def merged(parts: Iterable[Changes]) -> Changes:
@@ -124,6 +126,7 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
         memberships=old.memberships if old and goes_on else (),
         unfenced=opening.unfenced,
         user=opening.user,
+        host=opening.host,
     )
     progress = ProgressRecord(opening.claim)
     progress_version = None

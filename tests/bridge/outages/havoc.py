@@ -20,8 +20,9 @@ from broker_adapter.cache_queue import QueueMode, ensure_queue
 from broker_adapter.cache_queue.dead_letters import replay_dead_letters
 from broker_adapter.cache_queue.queue import purge_queue, settings_of
 from broker_adapter.mqtt.config import load_broker_config
+from broker_adapter.mqtt.rules.followers import wait_followed
 from broker_adapter.mqtt.rules.rule_set import RuleSet
-from broker_adapter.mqtt.rules.store import apply_rules, read_rules, wait_followed
+from broker_adapter.mqtt.rules.store import apply_rules, read_rules
 from journal.protocol.errors import is_retriable
 from shards.errors import StorageError
 from shards.seams.clock import SystemClock

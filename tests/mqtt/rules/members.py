@@ -14,8 +14,9 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.cache_queue import names
 from broker_adapter.mqtt.broker.composition import mapping_of, storage_rules_of
 from broker_adapter.mqtt.config import BrokerConfig, load_broker_config
+from broker_adapter.mqtt.rules.followers import wait_followed
 from broker_adapter.mqtt.rules.rule_set import RuleSet
-from broker_adapter.mqtt.rules.store import Applied, apply_rules, wait_followed
+from broker_adapter.mqtt.rules.store import Applied, apply_rules
 from broker_adapter.mqtt.rules.stored import StoredFollower
 from broker_adapter.mqtt.server.shared_rules import SharedRules
 from shards.format.record import StoredRecord

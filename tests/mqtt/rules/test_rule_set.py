@@ -16,7 +16,7 @@ from broker_adapter.mqtt.config import MappingTable, StorageTable
 from broker_adapter.mqtt.model.storage_rules import Storage
 from broker_adapter.mqtt.rules.differences import HIDDEN, differences, shown_tables
 from broker_adapter.mqtt.rules.rule_set import RuleSet, SharedSection, parse_rules
-from broker_adapter.mqtt.rules.stored import RULES_KEY, RULES_SHARD, StoredFollower, StoredRules, follower_key
+from broker_adapter.mqtt.rules.stored import RULES_FOLLOWERS, RULES_KEY, RULES_SHARD, StoredFollower, StoredRules
 from broker_adapter.state_forms import decode, encode
 from journal.settings.values import ConfigurationError, kind_of
 
@@ -166,7 +166,7 @@ def test_the_golden_bytes_are_what_is_written_and_read_today() -> None:
     assert stored.rules.tables == stored.tables
     follower = StoredFollower(7, "routes is unknown")
     assert encode(follower) == (GOLDEN / "rules_follower.bin").read_bytes()
-    assert (RULES_KEY, follower_key("b1"), RULES_SHARD) == (b"mqtt/rules", b"mqtt/rules-at/b1", "$mqtt/rules")
+    assert (RULES_KEY, RULES_FOLLOWERS, RULES_SHARD) == (b"mqtt/rules", b"mqtt/rules-at/", "$mqtt/rules")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from broker_adapter.bridge.bridges import Bridges
 from broker_adapter.mqtt.broker.composition import BridgeSpecs, broker_id_of
 from broker_adapter.mqtt.config import OnDifference
 from broker_adapter.mqtt.rules.agreement import agree_on_bridges, agree_on_rules, change_of
+from broker_adapter.mqtt.rules.followers import followers_of
 from broker_adapter.mqtt.rules.rule_set import (
     MappingChangedError,
     RulesConflictError,
@@ -23,7 +24,7 @@ from broker_adapter.mqtt.rules.rule_set import (
     RuleSet,
     RulesRefusedError,
 )
-from broker_adapter.mqtt.rules.store import Applied, RulesChange, apply_rules, followers_of, read_rules
+from broker_adapter.mqtt.rules.store import Applied, RulesChange, apply_rules, read_rules
 from broker_adapter.mqtt.rules.stored import RULES_KEY, RULES_SHARD, StoredFollower, StoredRules
 from broker_adapter.mqtt.server.shared_rules import SharedRules
 from broker_adapter.state_forms import encode

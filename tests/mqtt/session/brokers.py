@@ -110,6 +110,7 @@ class Cluster:
             changes_for=publisher(adapter, self.clock),
             on_fenced=on_fenced,
             on_unanswered=on_unanswered,
+            on_kick=lambda _kick, _session: None,
             clock=self.clock,
             settings=attrs.evolve(self.settings, **settings),
         )

@@ -341,5 +341,6 @@ def test_a_broker_id_that_cannot_be_part_of_a_key_is_refused(broker_id: str) -> 
             changes_for=publisher(None, TrioClock()),  # type: ignore[arg-type]
             on_fenced=lambda session: None,
             on_unanswered=lambda session: None,
+            on_kick=lambda kick, session: None,
             clock=TrioClock(),
         )

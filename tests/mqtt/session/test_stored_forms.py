@@ -40,6 +40,7 @@ LATER_GOLDEN = Path(__file__).parents[2] / "golden" / "v2" / "mqtt_state"
 NEWEST_GOLDEN = Path(__file__).parents[2] / "golden" / "v3" / "mqtt_state"
 OWNED_GOLDEN = Path(__file__).parents[2] / "golden" / "v4" / "mqtt_state"
 PUBLISHED_GOLDEN = Path(__file__).parents[2] / "golden" / "v5" / "mqtt_state"
+PLACED_GOLDEN = Path(__file__).parents[2] / "golden" / "v6" / "mqtt_state"
 
 PROPERTIES = Properties(
     payload_format_indicator=1,
@@ -75,9 +76,12 @@ SAMPLES: dict[str, msgspec.Struct] = {
         ),
         memberships=(StoredMembership("g", "b/#", "mqtt/0123456789abcdef/g", 98),),
         user="anna",
+        host="192.0.2.7",
     ),
-    "session_owned": SessionRecord("c", 1, 5, "broker-1", 4, 0xFFFF_FFFF, user=""),
-    "session_taken": SessionRecord("c", 2, 6, "broker-2", 5, 60, unfenced=("broker-0", "broker-1"), user="bob"),
+    "session_owned": SessionRecord("c", 1, 5, "broker-1", 4, 0xFFFF_FFFF, user="", host="2001:db8::7"),
+    "session_taken": SessionRecord(
+        "c", 2, 6, "broker-2", 5, 60, unfenced=("broker-0", "broker-1"), user="bob", host="192.0.2.8"
+    ),
     "progress": ProgressRecord(
         claim=2**62 + 1,
         write_number=12,
@@ -122,20 +126,20 @@ LATER = {
 NEWEST = {"progress", "progress_owing"}
 """Written in another form since."""
 
-OWNED = {"session_owned", "session_taken"}
-"""Written with the user that they belong to since."""
+PLACED = {"session", "session_owned", "session_taken"}
+"""Written with the user that they belong to, and with the address of their client, since."""
 
-PUBLISHED = {"message", "message_of_broker", "session"}
-"""Written with the user who published the message, or the will, since."""
+PUBLISHED = {"message", "message_of_broker"}
+"""Written with the user who published the message since."""
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
     directory = (
-        PUBLISHED_GOLDEN
+        PLACED_GOLDEN
+        if name in PLACED
+        else PUBLISHED_GOLDEN
         if name in PUBLISHED
-        else OWNED_GOLDEN
-        if name in OWNED
         else NEWEST_GOLDEN
         if name in NEWEST
         else LATER_GOLDEN
@@ -147,18 +151,27 @@ def test_the_golden_bytes_are_what_is_written_and_read_today(name: str) -> None:
     assert decode(type(SAMPLES[name]), b"key", golden) == SAMPLES[name]
 
 
-@pytest.mark.parametrize("name", sorted(OWNED))
+@pytest.mark.parametrize("name", ["session_owned", "session_taken"])
 def test_sessions_of_earlier_versions_belong_to_no_user_yet(name: str) -> None:
     found = decode(SessionRecord, b"key", (LATER_GOLDEN / f"{name}.bin").read_bytes())
-    assert found == msgspec.structs.replace(SAMPLES[name], user=None)
+    assert found == msgspec.structs.replace(SAMPLES[name], user=None, host=None)
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [(OWNED_GOLDEN, "session_owned"), (OWNED_GOLDEN, "session_taken"), (PUBLISHED_GOLDEN, "session")],
+)
+def test_sessions_of_earlier_versions_have_no_address(directory: Path, name: str) -> None:
+    found = decode(SessionRecord, b"key", (directory / f"{name}.bin").read_bytes())
+    assert found == msgspec.structs.replace(SAMPLES[name], host=None)
 
 
 def without_publisher(sample: msgspec.Struct) -> SessionRecord:
-    """A session whose will does not say which user left it."""
+    """A session whose will does not say which user left it, and that has no address."""
     assert isinstance(sample, SessionRecord)
     assert sample.will is not None
     message = msgspec.structs.replace(sample.will.message, user=None)
-    return msgspec.structs.replace(sample, will=msgspec.structs.replace(sample.will, message=message))
+    return msgspec.structs.replace(sample, will=msgspec.structs.replace(sample.will, message=message), host=None)
 
 
 def test_messages_and_wills_of_earlier_versions_are_of_no_user() -> None:
@@ -171,7 +184,7 @@ def test_messages_and_wills_of_earlier_versions_are_of_no_user() -> None:
 
 
 def test_only_the_user_is_read_where_users_are_counted() -> None:
-    for directory in (GOLDEN, LATER_GOLDEN, OWNED_GOLDEN, PUBLISHED_GOLDEN):
+    for directory in (GOLDEN, LATER_GOLDEN, OWNED_GOLDEN, PUBLISHED_GOLDEN, PLACED_GOLDEN):
         if (found := directory / "session.bin").exists():
             session = found.read_bytes()
             assert decode(SessionUser, b"key", session).user == decode(SessionRecord, b"key", session).user
@@ -197,7 +210,7 @@ def test_progress_of_earlier_versions_knows_no_digests(directory: Path, name: st
 def test_a_session_of_the_first_version_was_not_taken_by_force(name: str) -> None:
     golden = (GOLDEN / f"{name}.bin").read_bytes()
     sample = without_publisher(SAMPLES[name]) if name == "session" else SAMPLES[name]
-    assert decode(SessionRecord, b"key", golden) == msgspec.structs.replace(sample, user=None)
+    assert decode(SessionRecord, b"key", golden) == msgspec.structs.replace(sample, user=None, host=None)
 
 
 def test_a_lease_of_the_first_version_replaced_no_other() -> None:
