@@ -90,7 +90,7 @@ lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (U
 	compile pyproject.toml -o requirements/base.lock; \
 	compile pyproject.toml --extra server -o requirements/server.lock; \
 	compile pyproject.toml --extra broker -o requirements/broker.lock; \
-	compile pyproject.toml --extra server --extra sinks -o requirements/image.lock; \
+	compile pyproject.toml --extra server --extra sinks --extra logins -o requirements/image.lock; \
 	compile pyproject.toml --extra dev -o requirements/dev.lock
 	@! grep -nE '(https?|file)://' requirements/*.lock || { echo 'lock: an address got into a lock file' >&2; exit 1; }
 
