@@ -196,7 +196,7 @@ class RoleTable:
     """A name for a set of rules, and the users who have this role."""
 
     name: Text
-    users: UserNames
+    users: UserNames = ()
 
 
 @attrs.frozen
@@ -323,6 +323,7 @@ def _check(config: BrokerConfig) -> Iterable[str]:
     files = {
         LoginType.USERS: ("access.users_file", config.access.users_file),
         LoginType.CERTIFICATE: ("tls.client_ca_file", tls.client_ca_file),
+        LoginType.JWT: ("", ""),
     }
     yield from login_problems(config.access.logins, files, certificates_alone=True)
     yield from problems_of_roles(

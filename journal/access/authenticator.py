@@ -78,12 +78,13 @@ class Authenticator:
 
     Attributes:
         known: The credentials and rules. It may be replaced; later logins use the new ones.
+        logins: The login methods; their `run` has to run.
     """
 
     def __init__(
         self, known: Known, clock: Callable[[], float] = trio.current_time, time_s: Callable[[], float] = time.time
     ) -> None:
-        self._logins = Logins(known, clock, time_s)
+        self.logins = Logins(known, clock, time_s)
         self._known = known
 
     @property
@@ -93,7 +94,7 @@ class Authenticator:
 
     @known.setter
     def known(self, known: Known) -> None:
-        self._known = self._logins.credentials = known
+        self._known = self.logins.credentials = known
 
     async def authenticate(
         self, credentials: Mapping[str, str] | None, peer: str, certificate_name: str = ""
@@ -105,7 +106,7 @@ class Authenticator:
             await trio.lowlevel.checkpoint()
             return self._admitted("")
         password = given.get(_PASSWORD)
-        identity = await self._logins.authenticate(
+        identity = await self.logins.authenticate(
             Attempt(
                 peer,
                 given.get(_USER),
@@ -128,7 +129,7 @@ class Authenticator:
     def is_still_known(self, admitted: AuthenticatedPrincipal) -> bool:
         """Whether an authenticated principal would still be accepted with the same credential."""
         if admitted.identity is not None:
-            return self._logins.is_still_known(admitted.identity)
+            return self.logins.is_still_known(admitted.identity)
         return self._known.anonymous or not self._known.has_credentials
 
     def renewed(self, admitted: AuthenticatedPrincipal) -> AuthenticatedPrincipal | None:

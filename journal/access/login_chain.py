@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from functools import reduce
 from operator import or_
 
@@ -33,15 +34,27 @@ class Step:
         return identity.name not in self.denied and self.method.still_accepts(identity)
 
 
+@attrs.frozen(slots=True)
+class LoginCounts:
+    """Logins since the start, by the kind of the method that decided."""
+
+    accepted: Counter[str] = attrs.field(factory=Counter)
+    refused: Counter[str] = attrs.field(factory=Counter)
+
+
 class LoginChain:
     """Asks methods in their order.
 
     Args:
         steps: The methods. `arrange` replaces them.
+
+    Attributes:
+        counts: What was decided.
     """
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self._steps: Sequence[Step] = ()
+        self.counts = LoginCounts()
         self.arrange(steps)
 
     def arrange(self, steps: Iterable[Step]) -> None:
@@ -58,10 +71,16 @@ class LoginChain:
             AuthenticationError: It is refused. The message goes to the client.
         """
         for step, is_last in zip(self._steps, self._is_last, strict=True):
-            identity = await step.method.check(attempt, is_last=is_last)
+            kind = step.method.kind
+            try:
+                identity = await step.method.check(attempt, is_last=is_last)
+            except AuthenticationError:
+                self.counts.refused[kind] += 1
+                raise
             if identity is None:
                 continue
             if identity.name in step.denied:
+                self.counts.refused[kind] += 1
                 log.info(
                     "login refused",
                     method=identity.method,
@@ -70,6 +89,7 @@ class LoginChain:
                     reason="the user is in denied of this method",
                 )
                 raise AuthenticationError("this user may not log in")
+            self.counts.accepted[kind] += 1
             return identity
         await trio.lowlevel.checkpoint()
         return None
@@ -78,6 +98,10 @@ class LoginChain:
         """Whether a client would still be accepted with the same credentials, by the method that accepted it."""
         return any(step.accepts(identity) for step in self._steps if step.method.kind == identity.method)
 
-    def may_know(self, name: str) -> bool:
-        """Whether any method may accept a user of this name."""
-        return any(name not in step.denied and step.method.may_know(name) for step in self._steps)
+    def may_know(self, name: str, kinds: Container[str] | None = None) -> bool:
+        """Whether any method, or any of these kinds, may accept a user of this name."""
+        return any(
+            name not in step.denied and step.method.may_know(name)
+            for step in self._steps
+            if kinds is None or step.method.kind in kinds
+        )

@@ -11,7 +11,8 @@ import trio
 
 from journal.access.authentication import Authentication
 from journal.access.certificate_login import CertificateLogin
-from journal.access.login_chain import LoginChain, Step
+from journal.access.jwt_login import JwtLogin, JwtSettings
+from journal.access.login_chain import LoginChain, LoginCounts, Step
 from journal.access.logins import Attempt, Identity, LoginMethod, LoginStep
 from journal.access.password_login import PasswordLogin
 from journal.access.token_login import TokenLogin
@@ -23,7 +24,11 @@ _WAYS: Final = {
     PasswordLogin.kind: "a user and a password",
     TokenLogin.kind: "a token",
     CertificateLogin.kind: "a client certificate",
+    JwtLogin.kind: "a JSON Web Token",
 }
+
+
+_GIVE_RIGHTS: Final = frozenset({JwtLogin.kind})
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -35,6 +40,7 @@ class Credentials:
         tokens: None without a file of tokens.
         certificates: Whether the names in client certificates, which TLS verifies, are user names.
         certificate_field: The part of a client certificate that has the name.
+        jwt: How JSON Web Tokens are checked; None if they are not accepted.
         order: The login methods in their order; None for all that are configured, certificates last.
     """
 
@@ -42,6 +48,7 @@ class Credentials:
     tokens: Tokens | None = None
     certificates: bool = False
     certificate_field: CertificateField = CertificateField.COMMON_NAME
+    jwt: JwtSettings | None = None
     order: tuple[LoginStep, ...] | None = None
 
     @property
@@ -56,6 +63,7 @@ class Credentials:
             return self.order
         kinds = {
             TokenLogin.kind: self.tokens is not None,
+            JwtLogin.kind: self.jwt is not None,
             PasswordLogin.kind: self.users is not None,
             # A client with a certificate may log in as another user, with a password or a token.
             CertificateLogin.kind: self.certificates,
@@ -79,6 +87,7 @@ class Logins:
 
     Attributes:
         credentials: What clients can log in with. It may be replaced; later logins use the new ones.
+        jwt: The method that accepts JSON Web Tokens.
     """
 
     def __init__(
@@ -90,9 +99,13 @@ class Logins:
         self._passwords = PasswordLogin(Authentication(credentials.users, clock))
         self._tokens = TokenLogin(credentials.tokens, clock, time_s)
         self._certificates = CertificateLogin(credentials.certificate_field)
-        methods: Iterable[LoginMethod] = (self._passwords, self._tokens, self._certificates)
+        self.jwt = JwtLogin(credentials.jwt)
+        methods: Iterable[LoginMethod] = (self._passwords, self._tokens, self._certificates, self.jwt)
         self._methods = {method.kind: method for method in methods}
         self._chain = LoginChain()
+        for kind in self._methods:
+            # A series whose first value comes with its first event hides that event.
+            self.counts.accepted[kind] = self.counts.refused[kind] = 0
         self.credentials = credentials
 
     @property
@@ -106,7 +119,17 @@ class Logins:
         self._passwords.authentication.users = credentials.users
         self._tokens.tokens = credentials.tokens
         self._certificates.field = credentials.certificate_field
+        self.jwt.settings = credentials.jwt
         self._chain.arrange(Step(self._methods[step.kind], step.denied) for step in credentials.steps)
+
+    @property
+    def counts(self) -> LoginCounts:
+        """What was decided since the start."""
+        return self._chain.counts
+
+    async def run(self) -> None:
+        """Do what methods have to do in the background, until cancelled."""
+        await self.jwt.run()
 
     async def authenticate(self, attempt: Attempt) -> Identity | None:
         """Who a client is; None if no method decides about what it sent.
@@ -119,6 +142,10 @@ class Logins:
     def is_still_known(self, identity: Identity) -> bool:
         """Whether a client would still be accepted with the same credentials, by the method that accepted it."""
         return self._chain.is_still_known(identity)
+
+    def may_give_rights(self, name: str) -> bool:
+        """Whether a user of this name may have roles or rules by its login."""
+        return self._chain.may_know(name, kinds=_GIVE_RIGHTS)
 
     def may_know(self, name: str) -> bool:
         """Whether any method may accept a user of this name."""

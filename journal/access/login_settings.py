@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
+from journal.access.jwt_login import JwtSettings
 from journal.access.logins import LoginStep
 from journal.net.certificate_names import CertificateField
 from journal.settings.logins import LoginTable, LoginType
+from journal.settings.values import ConfigurationError
+from shards.extras import install_command
+
+if TYPE_CHECKING:
+    from journal.access.json_web_keys import KeySet
+
+_EXTRA: Final = "logins"
+_MAX_KEYS_FILE_BYTES: Final = 1 << 20
 
 
 def order_of(logins: Sequence[LoginTable]) -> tuple[LoginStep, ...] | None:
@@ -18,3 +29,65 @@ def certificate_field_of(logins: Sequence[LoginTable]) -> CertificateField:
     """The part of a client certificate that has the name of the user."""
     fields = (table.field for table in logins if table.type is LoginType.CERTIFICATE)
     return next(fields, CertificateField.COMMON_NAME)
+
+
+def jwt_of(logins: Sequence[LoginTable]) -> JwtSettings | None:
+    """How JSON Web Tokens are checked; None if the settings do not have them. Reads the file of keys.
+
+    Raises:
+        ConfigurationError: A file or a package is missing or cannot be used.
+    """
+    table = next((table for table in logins if table.type is LoginType.JWT), None)
+    if table is None:
+        return None
+    try:
+        from journal.access.key_source import KeyAddress
+    except ImportError as error:
+        raise ConfigurationError(f"logins of type 'jwt' need a package: {install_command(_EXTRA)}") from error
+    has_file = bool(table.keys_file)
+    return JwtSettings(
+        table.audience,
+        table.issuer,
+        table.user_claim,
+        table.roles_claim,
+        table.rules_claim,
+        table.leeway_s,
+        keys=read_keys(table.keys_file) if has_file else None,
+        address=None if has_file else KeyAddress(table.keys_url, table.ca_file, table.timeout_s, table.refresh_s),
+        tls=authorities_of(table.keys_url, table.ca_file),
+    )
+
+
+def read_keys(path: str) -> KeySet:
+    """Read a file with a JSON Web Key Set.
+
+    Raises:
+        ConfigurationError: It cannot be read or used. The message repeats nothing of a key.
+    """
+    from journal.access.json_web_keys import KeySetError, parse_key_set
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_KEYS_FILE_BYTES)
+        return parse_key_set(data, takes_secrets=True)
+    except OSError as error:
+        raise ConfigurationError(f"keys_file = {path!r} cannot be read: {error.strerror}") from error
+    except KeySetError as error:
+        raise ConfigurationError(f"keys_file = {path!r} {error}") from error
+
+
+def authorities_of(url: str, ca_file: str) -> ssl.SSLContext | bool:
+    """The authorities that a web service is checked by.
+
+    Raises:
+        ConfigurationError: The file cannot be used.
+    """
+    if not url.startswith("https:"):
+        # Avoids reading a few hundred certificates that are not needed.
+        return False
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"ca_file = {ca_file!r} holds no certificates: {error.reason}") from error
+    except OSError as error:
+        raise ConfigurationError(f"ca_file = {ca_file!r} cannot be read: {error.strerror}") from error

@@ -67,6 +67,9 @@ def config(*, default: Annotated[bool, Parameter(negative="")] = False, check: s
     if check is None:
         print_default_file("conf/journal.toml", program="journal", default=default)
         return
+    import trio
+
+    from journal.access.login_report import login_report
     from journal.server.exposure import exposure_of
     from journal.server.security import read
     from journal.settings.server_file import load_config
@@ -75,6 +78,8 @@ def config(*, default: Annotated[bool, Parameter(negative="")] = False, check: s
     known = read(wanted).known
     write_text(f"{check}: a server can start with it")
     write_text(exposure_of(wanted, known).text)
+    for sentence in trio.run(login_report, known):
+        write_text(sentence)
 
 
 def paths(what: Literal["conf", "docs"] | None = None, /) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from journal.access.authenticator import Known
 from journal.settings.access import AccessRuleTable, RuleAction
-from journal.settings.logins import LoginType
+from journal.settings.logins import LoginType, jwt_words
 from journal.settings.server import ServerConfig
 from journal.settings.values import Permission
 from journal.telemetry.exposure import Exposure, reachable, remote_addresses
@@ -61,6 +61,8 @@ def _way(kind: str, config: ServerConfig, known: Known) -> str:
             return f"{counted(len(known.users or ()), 'user')} of {config.access.users_file}"
         case LoginType.TOKENS:
             return f"{counted(len(known.tokens or ()), 'token')} of {config.access.tokens_file}"
+        case LoginType.JWT:
+            return jwt_words(config.access.logins)
         case _:
             return f"certificates of {config.tls.client_ca_file} by their {known.certificate_field.words}"
 

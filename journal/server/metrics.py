@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from journal.access.login_methods import Logins
 from journal.engine import Engine
 from journal.engine.statistics import EngineStatistics
 from journal.protocol.errors import ERROR_NUMBERS
@@ -46,6 +47,7 @@ class ServerCollector(Collector):
         loop_monitor: LoopMonitor,
         why_not_ready: Callable[[], list[str]],
         pushed_bytes: Callable[[], int],
+        logins: Logins,
     ) -> None:
         self._engine = engine
         self._statistics = statistics
@@ -54,6 +56,7 @@ class ServerCollector(Collector):
         self._loop_monitor = loop_monitor
         self._why_not_ready = why_not_ready
         self._pushed_bytes = pushed_bytes
+        self._logins = logins
 
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
@@ -62,6 +65,7 @@ class ServerCollector(Collector):
         yield from self._commits(engine)
         yield from self._storage(engine)
         yield from self._health(engine)
+        yield from self._login_methods()
         yield from _counted(self._inventory.latest, self._engine.now_us())
 
     def _traffic(self, engine: EngineStatistics) -> Iterator[Metric]:
@@ -133,6 +137,18 @@ class ServerCollector(Collector):
             "1 while the last conversion of a segment to Parquet has failed.",
             int(bool(engine.conversion_failure)),
         )
+
+    def _login_methods(self) -> Iterator[Metric]:
+        counts, keys = self._logins.counts, self._logins.jwt
+        yield _by_label(
+            Counter("journal_logins", "Logins that a method has accepted.", labels=["method"]), counts.accepted
+        )
+        yield _by_label(
+            Counter("journal_logins_refused", "Logins that a method has refused.", labels=["method"]), counts.refused
+        )
+        yield Gauge("journal_login_keys", "Keys that check JSON Web Tokens.", keys.key_count)
+        yield Counter("journal_login_key_fetches", "Fetches of these keys.", keys.statistics.fetch_count)
+        yield Counter("journal_login_key_failures", "Fetches that failed.", keys.statistics.failure_count)
 
     def _health(self, engine: EngineStatistics) -> Iterator[Metric]:
         loop_lag = self._loop_lag

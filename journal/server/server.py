@@ -173,6 +173,7 @@ class Server:
             self.loop_monitor,
             self.why_not_ready,
             self._pushed_bytes,
+            self.guard.access.logins,
         )
         websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
         pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
@@ -197,6 +198,7 @@ class Server:
                 if "http" in sockets:
                     app, encryption = self.make_app(sockets), self._http_encryption()
                     self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, encryption)
+                self._nursery.start_soon(self.guard.access.logins.run)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.guard.repeated_acts.keep_telling)

@@ -83,7 +83,7 @@ class RoleTable:
     """A name for a set of rules, and the principals that have this role."""
 
     name: Text
-    principals: Principals
+    principals: Principals = ()
 
 
 @attrs.frozen
@@ -155,6 +155,7 @@ def access_problems(
         LoginType.CERTIFICATE: ("tls.client_ca_file", tls.client_ca_file),
         LoginType.TOKENS: ("access.tokens_file", access.tokens_file),
         LoginType.USERS: ("access.users_file", access.users_file),
+        LoginType.JWT: ("", ""),
     }
     yield from login_problems(access.logins, files)
     yield from problems_of_roles(

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import attrs
 
 from journal.net.certificate_names import CertificateField
-from journal.settings.values import Kind, parse_text
+from journal.settings.values import File, Kind, OptionalUrl, Text, parse_text, within
 
 
 class LoginType(enum.StrEnum):
@@ -18,17 +18,22 @@ class LoginType(enum.StrEnum):
     USERS = "users"
     TOKENS = "tokens"
     CERTIFICATE = "certificate"
+    JWT = "jwt"
 
 
-def _parse_users(value: object) -> tuple[str, ...]:
+def _texts(value: object, what: str) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
-    names = tuple(parse_text(each) for each in values)
-    if not all(names):
-        raise ValueError("names a user without a name")
-    return names
+    texts = tuple(parse_text(each) for each in values)
+    if not all(texts):
+        raise ValueError(f"names {what}")
+    return texts
 
 
-UserNames = Annotated[tuple[str, ...], Kind(_parse_users, "a list of user names, or [] for none")]
+UserNames = Annotated[
+    tuple[str, ...],
+    Kind(lambda value: _texts(value, "a user without a name"), "a list of user names, or [] for none"),
+]
+Audience = Annotated[tuple[str, ...], Kind(lambda value: _texts(value, "an empty audience"), "a list of texts")]
 
 
 @attrs.frozen
@@ -38,9 +43,38 @@ class LoginTable:
     type: LoginType
     denied: UserNames = ()
     field: CertificateField = CertificateField.COMMON_NAME
+    keys_file: File = ""
+    keys_url: OptionalUrl = attrs.field(default="", repr=False)
+    refresh_s: int = attrs.field(default=300, metadata=within("seconds", 10, 86_400))
+    audience: Audience = ()
+    issuer: Text = ""
+    user_claim: Text = "sub"
+    roles_claim: Text = "journal_roles"
+    rules_claim: Text = "journal_rules"
+    leeway_s: int = attrs.field(default=30, metadata=within("seconds", 0, 600))
+    ca_file: File = ""
+    timeout_s: int = attrs.field(default=5, metadata=within("seconds", 1, 60))
 
 
-_OF_TYPE: Final[Mapping[str, LoginType]] = {"field": LoginType.CERTIFICATE}
+_OF_TYPES: Final[Mapping[str, tuple[LoginType, ...]]] = {
+    "field": (LoginType.CERTIFICATE,),
+    **dict.fromkeys(
+        (
+            "keys_file",
+            "keys_url",
+            "refresh_s",
+            "audience",
+            "issuer",
+            "user_claim",
+            "roles_claim",
+            "rules_claim",
+            "leeway_s",
+            "ca_file",
+            "timeout_s",
+        ),
+        (LoginType.JWT,),
+    ),
+}
 """The types of methods that settings are for; those that are not listed here are for all."""
 
 
@@ -65,10 +99,31 @@ def login_problems(
             yield f"{place} is of type {str(table.type)!r}, which this program does not have; choose one of {known}"
         elif not files[table.type][1] and files[table.type][0]:
             yield f"{place} is of type {str(table.type)!r} and needs {files[table.type][0]}; set it"
-        for name, owner in _OF_TYPE.items():
-            if table.type is not owner and getattr(table, name) != getattr(attrs.fields(LoginTable), name).default:
-                yield f"{place} has {name}, which is for the type {str(owner)!r} alone; leave it out"
+        for name, owners in _OF_TYPES.items():
+            if table.type not in owners and getattr(table, name) != getattr(attrs.fields(LoginTable), name).default:
+                yield f"{place} has {name}, which is for {' and '.join(map(repr, map(str, owners)))}; leave it out"
+        if table.type is LoginType.JWT:
+            yield from _problems_of_jwt(table, place)
     if logins:
         for kind, (name, value) in files.items():
             if value and kind not in types and not (certificates_alone and kind is LoginType.CERTIFICATE):
                 yield f"{name} is set, but no [[access.logins]] is of type {str(kind)!r}; add one, or unset {name}"
+
+
+def _problems_of_jwt(table: LoginTable, place: str) -> Iterable[str]:
+    if bool(table.keys_file) == bool(table.keys_url):
+        yield f"{place} needs either keys_file or keys_url, where the keys of the issuer are"
+    if not table.audience:
+        yield f"{place} needs audience: without it tokens for other services would be accepted"
+    if not table.user_claim:
+        yield f"{place} has no user_claim; name the claim with the user"
+    if table.ca_file and not table.keys_url.startswith("https:"):
+        yield f"{place} has ca_file, but keys_url is not https"
+
+
+def jwt_words(logins: Sequence[LoginTable]) -> str:
+    """Which JSON Web Tokens are accepted, as a sentence says it."""
+    table = next(table for table in logins if table.type is LoginType.JWT)
+    keys = table.keys_file or table.keys_url.partition("?")[0]
+    issuer = f" of {table.issuer}" if table.issuer else ""
+    return f"JSON Web Tokens{issuer} for {' or '.join(table.audience)} with keys of {keys}"

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Any, get_args
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -134,6 +135,30 @@ OriginList = Annotated[
     tuple[str, ...],
     Kind(_parse_origins, 'a list of origins such as "https://console.example.com", or "*" for all'),
 ]
+
+
+def _parse_url(value: object) -> str:
+    url = parse_text(value)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError("is not a URL of a web service") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError("is not a URL of a web service")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("has credentials in it; set them as settings of their own")
+    return url
+
+
+def _parse_optional_url(value: object) -> str:
+    return _parse_url(value) if value != "" else ""
+
+
+Url = Annotated[str, Kind(_parse_url, "a URL that begins with http:// or https://")]
+"""Address of a web service."""
+
+OptionalUrl = Annotated[str, Kind(_parse_optional_url, 'a URL that begins with http:// or https://, or "" for none')]
 
 
 class Permission(enum.StrEnum):

@@ -60,9 +60,11 @@ class Request:
     body: bytes = b""
 
     @property
-    def basic_credentials(self) -> tuple[str | None, bytes | None]:
-        """User and password of HTTP Basic; (None, None) if there are none or they are not valid."""
+    def credentials(self) -> tuple[str | None, bytes | None]:
+        """User and password of HTTP Basic; or no user and a bearer token; (None, None) if there is nothing valid."""
         scheme, _, encoded = self.authorization.partition(" ")
+        if scheme.lower() == "bearer" and encoded.strip():
+            return None, encoded.strip().encode("utf-8", "surrogateescape")
         if scheme.lower() != "basic":
             return None, None
         try:

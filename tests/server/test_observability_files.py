@@ -27,6 +27,7 @@ from broker_adapter.mqtt.telemetry.store_watch import EVERY_S as STORE_ASKED_EVE
 from broker_adapter.mqtt.telemetry.store_watch import PATIENCE_S as STORE_PATIENCE_S
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import ListenerLimits, Listeners, Peer
+from journal.access.login_methods import Credentials, Logins
 from journal.server.inventory import NAMED_GROUPS, NAMED_QUEUES
 from journal.server.observers import PATIENCE_S
 from journal.server.statistics import CLOSING_REASONS
@@ -77,7 +78,7 @@ async def broker_families() -> list[Family]:
         health.store = StoreWatch(served.adapter)
         listeners = Listeners(nobody_comes, ListenerLimits())
         health.serving = Serving(served.broker, Bridges(served.adapter, [], "b"), listeners, lambda: Followed(0))
-        return await broker_metrics(health, 1)
+        return await broker_metrics(health, 1, Logins(Credentials()))
 
 
 @pytest.fixture(scope="module")

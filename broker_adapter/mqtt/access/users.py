@@ -103,8 +103,12 @@ class AccessControl:
     def may_publish_will(self, principal: Principal, topic: str) -> bool:
         """Whether a will that the client left may be published: its user exists and may publish to the topic."""
         name = principal.username
-        exists = not name or not self.logins.credentials.has_credentials or self.logins.may_know(name)
-        return exists and self.may_publish(principal, topic)
+        if not name or not self.logins.credentials.has_credentials:
+            return self.may_publish(principal, topic)
+        if self.logins.may_give_rights(name):
+            # What its login gave is not stored. The will was checked by that at CONNECT.
+            return not self._rules.permissions_of(principal).denies(Action.APPEND, topic)
+        return self.logins.may_know(name) and self.may_publish(principal, topic)
 
     def may_publish(self, principal: Principal, topic: str) -> bool:
         """Whether the client may publish to a topic."""

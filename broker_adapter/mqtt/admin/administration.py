@@ -124,7 +124,7 @@ class Administration:
         return on
 
     async def _admit(self, request: Request, operation: Operation) -> Asker:
-        user, password = request.basic_credentials
+        user, password = request.credentials
         peer = f"{request.host}:0"
         principal = await self._access.authenticate("", user, password, peer)
         if principal is None or not principal.username:

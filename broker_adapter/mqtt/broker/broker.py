@@ -319,9 +319,10 @@ class Broker:
         """Check every connection at intervals, so that none needs a task or a timer of its own."""
         while True:
             await trio.sleep(_SWEEP_S)
-            now_s = trio.current_time()
+            now_s, time_s = trio.current_time(), self._clock.now_us() / 1_000_000
             for connection in list(self._connections):
                 connection.check_silence(now_s)
+                connection.check_login(time_s)
                 connection.save_position()
             self.publish_watch.look(self.sessions.with_publishes(), now_s)
 

@@ -7,7 +7,7 @@ from typing import Final
 from broker_adapter.mqtt.config import AccessSection, BrokerConfig, DefaultPermission, has_logins
 from journal.access.login_settings import certificate_field_of
 from journal.settings.access import is_loopback
-from journal.settings.logins import LoginType
+from journal.settings.logins import LoginType, jwt_words
 from journal.telemetry.exposure import Exposure, reachable, remote_addresses
 
 _CLEAR: Final = ("mqtt", "websocket")
@@ -97,6 +97,8 @@ def _way(kind: LoginType, config: BrokerConfig, user_count: int) -> str:
     match kind:
         case LoginType.USERS:
             return f"{user_count} user{'' if user_count == 1 else 's'} of {config.access.users_file}"
+        case LoginType.JWT:
+            return jwt_words(config.access.logins)
         case _:
             field = certificate_field_of(config.access.logins)
             return f"certificates of {config.tls.client_ca_file} by their {field.words}"

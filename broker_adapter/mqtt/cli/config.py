@@ -98,8 +98,11 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
 
     Exit status 1 if a broker would not start with it, or if no client could connect.
     """
+    import trio
+
     from broker_adapter.mqtt.broker.composition import access_control_of, tls_of, why_no_client_can_connect
     from broker_adapter.mqtt.broker.exposure import exposure_of
+    from journal.access.login_report import login_report
 
     wanted = load(config, settings)
     tls_of(wanted)
@@ -122,4 +125,6 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
         numbers = [str(number) for number, rule in enumerate(wanted.access.rules, 1) if rule.role == role.name]
         plural = "" if len(numbers) == 1 else "s"
         write_text(f"role {role.name}: access rule{plural} {', '.join(numbers)}; {', '.join(role.users) or 'no user'}")
+    for sentence in trio.run(login_report, credentials):
+        write_text(sentence)
     return 0

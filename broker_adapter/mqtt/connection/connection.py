@@ -326,6 +326,18 @@ class Connection:
             self._log("silent for too long", limit_s=self._silence_s)
             self.end(ReasonCode.KEEP_ALIVE_TIMEOUT, why="keep_alive")
 
+    def check_login(self, time_s: float) -> None:
+        """End the connection if the login of its client has expired.
+
+        Args:
+            time_s: Seconds since 1970.
+        """
+        identity = None if self._handler is None else self._handler.principal.identity
+        if identity is None or identity.expires_at_s is None or time_s < identity.expires_at_s or self._ending:
+            return
+        self._log("the login has expired", user=shortened(identity.name))
+        self.end(ReasonCode.NOT_AUTHORIZED, why="revoked")
+
     def save_position(self) -> None:
         """Have the session's position stored soon, if it has moved."""
         if self._handler is not None:

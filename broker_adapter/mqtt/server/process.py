@@ -153,10 +153,12 @@ class _Process:
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
         sockets = bind(self._config.listen.addresses(), main="mqtt")
+        logins = self._access.logins
         for_clients = {name: sock for name, sock in sockets.items() if name != _HTTP}
         health = self._health
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(logins.run)
                 if _HTTP in sockets:
                     nursery.start_soon(health.loop_lag.run)
                     nursery.start_soon(self._pages().serve, sockets[_HTTP])
@@ -255,7 +257,7 @@ class _Process:
         asks = None if is_for_all else self._access
         administration = Administration(self._access, self._look_for_work, self.audit)
         pages = {
-            **broker_pages(self._health, self._config.limits.max_connections, asks),
+            **broker_pages(self._health, self._config.limits.max_connections, asks, self._access.logins),
             **rules_pages(administration, _version()),
             **clients_pages(administration),
         }

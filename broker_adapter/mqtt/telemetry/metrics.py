@@ -22,6 +22,7 @@ from broker_adapter.mqtt.session import SessionStatistics
 from broker_adapter.mqtt.telemetry.health import Health, Serving
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import Listeners
+from journal.access.login_methods import Logins
 from journal.telemetry.exposition import CONTENT_TYPE, Family, counter, counters, gauge, gauges, histogram, page_of
 from journal.telemetry.http_pages import Page, Reply, Request, health_reply
 from journal.telemetry.loop_monitor import LoopLag
@@ -34,10 +35,12 @@ _SESSION_EVENTS = (
 )  # fmt: skip
 
 
-async def broker_metrics(health: Health, max_connections: int) -> list[Family]:
+async def broker_metrics(health: Health, max_connections: int, logins: Logins | None = None) -> list[Family]:
     """All metrics; before clients are accepted, those that exist by then."""
     serving = health.serving
     families = list(_of_process(health))
+    if logins is not None:
+        families.extend(_login_methods(logins))
     if serving is not None:
         delivery = await serving.broker.look()
         families.extend(_serving(serving, delivery, max_connections))
@@ -143,6 +146,17 @@ def _sessions(statistics: SessionStatistics) -> Iterator[Family]:
     yield counter("journal_broker_store_retries_total", "Repeated calls about sessions.", statistics.retry_count)
 
 
+def _login_methods(logins: Logins) -> Iterator[Family]:
+    label, counts, keys = ("method",), logins.counts, logins.jwt
+    yield counters("journal_broker_logins_total", "Logins that a method has accepted.", label, _by(counts.accepted))
+    yield counters(
+        "journal_broker_logins_refused_total", "Logins that a method has refused.", label, _by(counts.refused)
+    )
+    yield gauge("journal_broker_login_keys", "Keys that check JSON Web Tokens.", keys.key_count)
+    yield counter("journal_broker_login_key_fetches_total", "Fetches of these keys.", keys.statistics.fetch_count)
+    yield counter("journal_broker_login_key_failures_total", "Fetches that failed.", keys.statistics.failure_count)
+
+
 def _traffic(name: str, where: str, traffic: Traffic) -> Iterator[Family]:
     label = ("qos",)
     yield counters(
@@ -204,7 +218,9 @@ def _by_qos(counts: Iterable[int]) -> dict[tuple[str, ...], float]:
 _CHALLENGE: Final = 'Basic realm="journal-broker", charset="UTF-8"'
 
 
-def broker_pages(health: Health, max_connections: int, access: AccessControl | None) -> dict[str, Page]:
+def broker_pages(
+    health: Health, max_connections: int, access: AccessControl | None, logins: Logins | None = None
+) -> dict[str, Page]:
     """The pages, by path.
 
     Args:
@@ -212,6 +228,7 @@ def broker_pages(health: Health, max_connections: int, access: AccessControl | N
         max_connections: The configured limit of connections.
         access: Users who may connect may see metrics; None: no password is needed. Health needs no password: it has no
             data about clients, and programs that check it have no passwords.
+        logins: The login methods of the broker, for their metrics.
     """
 
     async def livez(_request: Request) -> Reply:
@@ -223,11 +240,11 @@ def broker_pages(health: Health, max_connections: int, access: AccessControl | N
     async def metrics(request: Request) -> Reply:
         if access is not None and not await _may_see(access, request):
             return Reply(b"name a user of access.users_file and its password\n", 401, challenge=_CHALLENGE)
-        return Reply(page_of(await broker_metrics(health, max_connections)), content_type=CONTENT_TYPE)
+        return Reply(page_of(await broker_metrics(health, max_connections, logins)), content_type=CONTENT_TYPE)
 
     return {"/livez": livez, "/readyz": readyz, "/metrics": metrics}
 
 
 async def _may_see(access: AccessControl, request: Request) -> bool:
-    user, password = request.basic_credentials
+    user, password = request.credentials
     return await access.authenticate("", user, password, f"{request.host}:0") is not None

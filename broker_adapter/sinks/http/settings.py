@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import Annotated, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import attrs
 from attrs import field
 
 from broker_adapter.sinks.setting_kinds import File, Text, Texts, check_secret, timeout_s
-from journal.settings.values import Kind, parse_text, within
+from journal.settings.values import OptionalUrl, Url, within
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
@@ -31,28 +30,6 @@ OWN_HEADERS: Final = frozenset(
     }
 )
 """Headers that the sink sets itself, in lower case."""
-
-
-def _parse_url(value: object) -> str:
-    url = parse_text(value)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError("is not a URL of a web service") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ValueError("is not a URL of a web service")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("has credentials in it; set them as user and password")
-    return url
-
-
-def _parse_optional_url(value: object) -> str:
-    return _parse_url(value) if value != "" else ""
-
-
-Url = Annotated[str, Kind(_parse_url, "a URL that begins with http:// or https://")]
-OptionalUrl = Annotated[str, Kind(_parse_optional_url, 'a URL that begins with http:// or https://, or "" for none')]
 
 
 class Method(enum.StrEnum):

@@ -6,7 +6,7 @@ import base64
 import gzip
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
@@ -41,6 +41,8 @@ async def open_http_sink(settings: HttpSettings, context: SinkContext) -> AsyncI
     """
     try:
         import httpx
+
+        from journal.net.http_client import bounded_client
     except ImportError as error:
         raise ConfigurationError(f"the sink http needs httpx: {install_command('sinks')}") from error
     for url in filter(None, (settings.url, settings.check_url)):
@@ -48,20 +50,7 @@ async def open_http_sink(settings: HttpSettings, context: SinkContext) -> AsyncI
             httpx.URL(url)
         except httpx.InvalidURL as error:
             raise ConfigurationError(f"{shown_address(url)} is not a URL of a web service: {error}") from error
-    # Proxies and passwords are not taken from the environment: only the settings decide what is sent where.
-    client = httpx.AsyncClient(
-        verify=_tls(settings),
-        timeout=None,  # noqa: S113 - each call has one deadline for all of it
-        trust_env=False,
-        follow_redirects=False,
-        # httpx would decode a compressed response without a limit, and 16 KB of zstd become 1 GiB.
-        headers={"Accept-Encoding": "identity"},
-        limits=httpx.Limits(
-            max_connections=settings.max_in_flight,
-            max_keepalive_connections=settings.max_in_flight,
-        ),
-    )
-    async with client:
+    async with bounded_client(_tls(settings), settings.max_in_flight) as client:
         yield HttpSink(settings, context, client)
 
 
@@ -138,60 +127,29 @@ class HttpSink(Sink):
         """Send one request and read its response, within the time limit for both."""
         import httpx
 
-        from broker_adapter.sinks.http.request_body import RequestBody
+        from journal.net.http_client import exchange
 
         timeout_s = self._settings.timeout_s
         try:
             with trio.fail_after(timeout_s):
-                request = self._client.build_request(method, url, headers=headers, content=body or None)
-                request.stream = RequestBody(body)
-                response = await self._client.send(request, stream=True)
-                async with aclosing(response):
-                    reply = Reply(
-                        response.status_code,
-                        response.headers.get("Retry-After", ""),
-                        response.headers.get("Location", ""),
-                        await _beginning(response),
-                        response.headers.get("Content-Encoding", ""),
-                    )
-                # A response and its stream refer to each other, and the request to its body: whole batches would stay
-                # in memory until the next garbage collection.
-                response.stream = httpx.ByteStream(b"")
-                return reply
+                received = await exchange(self._client, method, url, headers, body, max_bytes=MAX_BODY_BYTES)
         except trio.TooSlowError as error:
             raise SinkUnavailableError(f"{address} did not answer within timeout_s = {timeout_s}") from error
         except httpx.HTTPError as error:
             raise SinkUnavailableError(f"{address} cannot be reached: {innermost_reason(error)}") from error
+        return Reply(
+            received.status,
+            received.headers.get("Retry-After", ""),
+            received.headers.get("Location", ""),
+            received.body,
+            received.headers.get("Content-Encoding", ""),
+        )
 
 
 def shown_address(url: str) -> str:
     """A URL for messages: without its query, which may contain a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
-
-
-async def _beginning(response: httpx.Response) -> bytes:
-    """The body as it was sent, not decoded; if it is too long, only its beginning.
-
-    It is read to the end, so that its connection can be reused. Of a body that is too long, the connection is closed.
-    """
-    import httpx
-
-    body = b""
-    chunks = response.aiter_raw()
-    async for chunk in chunks:
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            break
-    else:
-        return body
-    # The response is read by several async generators, one within the other, and closing the outermost one abandons
-    # the others to the garbage collector. All of them end with the error of a read from a closed connection.
-    await response.aclose()
-    with suppress(httpx.HTTPError):
-        async for _ in chunks:
-            pass
-    return body[:MAX_BODY_BYTES]
 
 
 def _authorization(settings: HttpSettings) -> dict[str, str]:
