@@ -26,7 +26,7 @@ from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.shard_admin import DEFAULT_CONFIG
 from broker_adapter.subscription import Subscription
-from journal.engine import Engine, open_engine, open_memory_engine
+from journal.engine import Engine, SubscriptionTarget, open_engine, open_memory_engine
 from journal.engine.time_slice import TimeSlice
 from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
@@ -338,10 +338,10 @@ class EmbeddedAdapter(StorageAdapter):
         )
         subscription = await self._calls.run(
             self._engine.subscribe(
-                shard=None if filtered else target,
-                topic_filter=target if filtered else None,
+                SubscriptionTarget(
+                    shard=None if filtered else target, topic_filter=target if filtered else None, group=group
+                ),
                 start=start,
-                group=group,
                 on_ready=pulled.wake,
                 credit_bytes=pulled.credit_bytes,
             )
@@ -368,11 +368,9 @@ class EmbeddedAdapter(StorageAdapter):
         start_lsn = self._engine.committed_lsn if after_lsn is None else after_lsn
         pulled = PulledBatches(shard=None, credit_bytes=credit_bytes, unreadable=self._unreadable, start_lsn=start_lsn)
         subscription = await self._engine.subscribe(
-            shard=None,
-            topic_filter=topic_filter,
+            SubscriptionTarget(topic_filter=topic_filter),
             start=Start.lsn(start_lsn + 1),
             until_lsn=until_lsn,
-            group=None,
             on_ready=pulled.wake,
             credit_bytes=pulled.credit_bytes,
         )

@@ -1,9 +1,9 @@
 """The rights that operations need: one table for every way into the server.
 
-Frames, the JSON sub-protocol and HTTP, which the console and the commands use, name an `Operation` and what it touches;
-`require` decides by the table. The administration of MQTT brokers over HTTP has its rows here, too. docs/security.md
-shows the table. Tests fail when an operation of any way in has no row, when the document differs from the table, and
-when an operation needs another right than its row says.
+Frames, the JSON sub-protocol and HTTP, which the console and the commands use, name an `Operation` and what it touches
+(`Use`); `Use.require` decides by the table. The administration of MQTT brokers over HTTP has its rows here, too.
+docs/security.md shows the table. Tests fail when an operation of any way in has no row, when the document differs from
+the table, and when an operation needs another right than its row says.
 
 Pure: no files, clocks or sockets.
 """
@@ -283,25 +283,6 @@ class Use:
             " and ".join(f"{right.action} {_shown(*self._target(right.resource))}" for right in way) for way in missing
         )
         return " or ".join(ways)
-
-
-def require(
-    principal: Principal,
-    operation: Operation,
-    *,
-    shard: str | None = None,
-    topic_filter: str | None = None,
-    group: str | None = None,
-    cursor: str | None = None,
-    key: bytes | None = None,
-    prefix: bytes | None = None,
-) -> None:
-    """Raise an error unless a principal may do an operation on these objects.
-
-    Raises:
-        NotAuthorizedError: It may not.
-    """
-    Use(operation, shard, topic_filter, group, cursor, key, prefix).require(principal)
 
 
 def subscription_use(shard: str | None, topic_filter: str | None, group: str | None) -> Use:

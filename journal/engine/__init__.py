@@ -13,14 +13,23 @@ if TYPE_CHECKING:
     from journal.engine.engine import Engine
     from journal.engine.opening import open_engine, open_memory_engine, open_rocks_store
     from journal.engine.startup import RecoveryReport
-    from journal.engine.subscribe.subscription import Subscription
+    from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
 
-__all__ = ["Engine", "RecoveryReport", "Subscription", "open_engine", "open_memory_engine", "open_rocks_store"]
+__all__ = [
+    "Engine",
+    "RecoveryReport",
+    "Subscription",
+    "SubscriptionTarget",
+    "open_engine",
+    "open_memory_engine",
+    "open_rocks_store",
+]
 
 _MODULES = {
     "Engine": "journal.engine.engine",
     "RecoveryReport": "journal.engine.startup",
     "Subscription": "journal.engine.subscribe.subscription",
+    "SubscriptionTarget": "journal.engine.subscribe.subscription",
     "open_engine": "journal.engine.opening",
     "open_memory_engine": "journal.engine.opening",
     "open_rocks_store": "journal.engine.opening",

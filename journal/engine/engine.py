@@ -17,7 +17,7 @@ from journal.engine.segments.snapshots import Snapshot
 from journal.engine.startup import RecoveryReport
 from journal.engine.state.shard_discovery import NameScan
 from journal.engine.statistics import EngineStatistics
-from journal.engine.subscribe.subscription import Subscription
+from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
 from journal.engine.wal.pending_ack import AppendResult, PendingAck
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import LARGEST_SCAN_BYTES
@@ -361,25 +361,21 @@ class Engine:
 
     async def subscribe(
         self,
+        target: SubscriptionTarget,
         *,
-        shard: str | None,
-        topic_filter: str | None,
         start: Start,
         until_lsn: int | None = None,
         common_lsn: int | None = None,
-        group: str | None,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
         may_deliver: Callable[[str], bool] | None = None,
     ) -> Subscription:
         """Begin a subscription to a shard or to all shards that match a filter; see `Subscriptions.subscribe`."""
         return await self.parts.subscriptions.subscribe(
-            shard=shard,
-            topic_filter=topic_filter,
+            target,
             start=start,
             until_lsn=until_lsn,
             common_lsn=common_lsn,
-            group=group,
             on_ready=on_ready,
             credit_bytes=credit_bytes,
             may_deliver=may_deliver,

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from journal.access.rights import Operation, require
+from journal.access.rights import Operation, Use
 from journal.engine import Engine
 from journal.net.origins import Origins
 from journal.server.http_identity import check_page, identity_of
@@ -37,7 +37,7 @@ class Observers:
             if "authorization" not in request.headers:
                 # A browser on a machine that can reach this server adds no credentials to the requests of a page.
                 check_page(request, self._origins)
-            require((await identity_of(request, self._admission)).principal, Operation.SEE_METRICS)
+            Use(Operation.SEE_METRICS).require((await identity_of(request, self._admission)).principal)
         except StorageError as error:
             self._statistics.count_error(error)
             return error

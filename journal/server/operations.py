@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 import trio
 
-from journal.access.rights import Operation, Use, require, subscription_use
-from journal.engine import Engine
+from journal.access.rights import Operation, Use, subscription_use
+from journal.engine import Engine, SubscriptionTarget
 from journal.engine.segments.snapshots import Snapshot
 from journal.protocol import messages
 from journal.protocol.errors import ShuttingDownError, UnknownOperationError
@@ -175,11 +175,11 @@ class ServerOperations:
         connection.reply(build(Op.END_CLIENT, correlation, encode(messages.EndClientReply(ended_count))))
 
     def _status(self, connection: Connection, correlation: int, body: bytes) -> None:
-        require(connection.principal, Operation.SEE_NODE)
+        Use(Operation.SEE_NODE).require(connection.principal)
         connection.reply(build(Op.STATUS, correlation, encode(self._describe())))
 
     async def _snapshot(self, connection: Connection, correlation: int, body: bytes) -> None:
-        require(connection.principal, Operation.TAKE_SNAPSHOT)
+        Use(Operation.TAKE_SNAPSHOT).require(connection.principal)
         held: Snapshot = await connection.nursery.start(self._hold_snapshot)
         connection.reply(build(Op.SNAPSHOT, correlation, encode(_told(held))))
 
@@ -198,7 +198,7 @@ class ServerOperations:
 
     def _open_shard(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None] | None:
         request: messages.OpenShardRequest = decode_request(Op.OPEN_SHARD, body)
-        require(connection.principal, Operation.OPEN_SHARD, shard=request.name)
+        Use(Operation.OPEN_SHARD, shard=request.name).require(connection.principal)
         if self._engine.shard_id(request.name) is None and request.create is not None:
             return self._create_and_open(connection, correlation, request.name, request.create)
         self._open(connection, correlation, request.name)
@@ -316,12 +316,10 @@ class ServerOperations:
         state = pushing.add(request.subscription, request.credit_bytes, target, use, connection.principal)
         try:
             subscription = await self._engine.subscribe(
-                shard=request.shard,
-                topic_filter=request.filter,
+                SubscriptionTarget(shard=request.shard, topic_filter=request.filter, group=request.group),
                 start=start,
                 until_lsn=request.until_lsn,
                 common_lsn=request.common_lsn,
-                group=request.group,
                 on_ready=lambda: pushing.ready(state),
                 credit_bytes=lambda: state.credit_bytes,
                 may_deliver=state.may_deliver,

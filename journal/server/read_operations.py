@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 
 import trio
 
-from journal.access.rights import Operation, require
+from journal.access.rights import Operation, Use
 from journal.engine import Engine
 from journal.protocol import messages
 from journal.protocol.frames import FETCH_REPLY, Op, build, build_fetch_reply_head, read_fetch
@@ -68,7 +68,7 @@ class ReadOperations:
         await output.reserve(max_bytes)
         try:
             # It may have waited for long.
-            require(connection.principal, Operation.READ, shard=shard.name)
+            Use(Operation.READ, shard=shard.name).require(connection.principal)
             extent = await self._engine.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
             self._send_extent(connection, Op.FETCH, correlation, shard, extent)
         finally:
@@ -100,7 +100,7 @@ class ReadOperations:
         output = connection.output
         await output.reserve(max_bytes)
         try:
-            require(connection.principal, Operation.READ, shard=shard.name)
+            Use(Operation.READ, shard=shard.name).require(connection.principal)
             extent = await self._engine.read_indexed(
                 shard, request.by, request.word, request.from_offset, max_bytes, latest=request.latest
             )

@@ -13,7 +13,7 @@ import trio
 
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
-from journal.access.rights import Operation, require
+from journal.access.rights import Operation, Use
 from journal.engine import Engine
 from journal.engine.state.shard_discovery import NameScan
 from journal.engine.time_slice import TimeSlice
@@ -151,7 +151,7 @@ class ShardOperations:
 
     def _names(self, requester: Requester, operation: Operation, topic_filter: str, after: str) -> NameScan:
         scan = self._engine.scan_names(topic_filter, after)
-        require(requester.principal, operation, topic_filter=topic_filter)
+        Use(operation, topic_filter=topic_filter).require(requester.principal)
         return scan
 
     def _id_of(self, name: str) -> int | None:
@@ -174,7 +174,7 @@ class ShardOperations:
         Raises:
             ShardNotFoundError: The shard does not exist.
         """
-        require(requester.principal, Operation.DESCRIBE_SHARD, shard=name)
+        Use(Operation.DESCRIBE_SHARD, shard=name).require(requester.principal)
         return self._engine.describe_shard(name, with_segments=True)
 
     def describe_page(self, requester: Requester, name: str, from_offset: int, limit: int) -> SegmentPage:
@@ -246,7 +246,7 @@ class ShardOperations:
             ShardNotFoundError: The shard does not exist.
             ShardDamagedError: The shard is stopped because of damage.
         """
-        require(requester.principal, Operation.GET_CURSOR, shard=name)
+        Use(Operation.GET_CURSOR, shard=name).require(requester.principal)
         limit = max(1, min(limit, LARGEST_PAGE, self._page_bytes // (MAX_NAME_BYTES + _ENTRY_BYTES)))
         cursors = self._engine.list_cursors(name, after, limit + 1)
         return cursors[:limit], len(cursors) > limit
@@ -260,12 +260,12 @@ class ShardOperations:
             ShardExistsError: It exists, and ``exist_ok`` was not given.
             QuotaExceededError: The principal has as many shards as it may have.
         """
-        require(requester.principal, Operation.CREATE_SHARD, shard=name)
+        Use(Operation.CREATE_SHARD, shard=name).require(requester.principal)
         return await self._create(requester, name, config, exist_ok=exist_ok)
 
     async def create_in_passing(self, requester: Requester, name: str, config: ShardConfig) -> None:
         """Create a shard for an append if it does not exist: the right to append to a topic includes this."""
-        require(requester.principal, Operation.CREATE_BY_APPENDING, shard=name)
+        Use(Operation.CREATE_BY_APPENDING, shard=name).require(requester.principal)
         await self._create(requester, name, config, exist_ok=True)
 
     async def _create(self, requester: Requester, name: str, config: ShardConfig, *, exist_ok: bool) -> ShardInfo:
@@ -283,7 +283,7 @@ class ShardOperations:
 
     async def delete(self, requester: Requester, name: str) -> None:
         """Delete a shard with its records, cursors and files."""
-        require(requester.principal, Operation.DELETE_SHARD, shard=name)
+        Use(Operation.DELETE_SHARD, shard=name).require(requester.principal)
         engine, meter = self._engine, requester.meter
         if meter is None or engine.shard_id(name) is None:
             return await engine.delete_shard(name)
@@ -297,34 +297,34 @@ class ShardOperations:
 
     async def set_mode(self, requester: Requester, name: str, mode: Mode) -> ShardInfo:
         """Switch a shard to memory or file mode while it is in use."""
-        require(requester.principal, Operation.CONFIGURE_SHARD, shard=name)
+        Use(Operation.CONFIGURE_SHARD, shard=name).require(requester.principal)
         return await self._engine.set_mode(name, mode)
 
     async def configure(
         self, requester: Requester, name: str, *, retention: Retention | None, segment_bytes: int | None
     ) -> ShardInfo:
         """Change the retention or segment size of a shard; None leaves a setting unchanged."""
-        require(requester.principal, Operation.CONFIGURE_SHARD, shard=name)
+        Use(Operation.CONFIGURE_SHARD, shard=name).require(requester.principal)
         return await self._engine.configure_shard(name, retention=retention, segment_bytes=segment_bytes)
 
     async def roll(self, requester: Requester, name: str) -> ShardInfo:
         """Close the active segment of a shard; the next append opens another."""
-        require(requester.principal, Operation.ROLL_SHARD, shard=name)
+        Use(Operation.ROLL_SHARD, shard=name).require(requester.principal)
         return await self._engine.roll(name)
 
     async def convert(self, requester: Requester, name: str) -> ShardInfo:
         """Roll a shard, and return when all its closed log segments are Parquet files."""
-        require(requester.principal, Operation.ROLL_SHARD, shard=name)
+        Use(Operation.ROLL_SHARD, shard=name).require(requester.principal)
         return await self._engine.convert(name)
 
     async def trim(self, requester: Requester, name: str, before_offset: int) -> ShardInfo:
         """Drop all records below an offset."""
-        require(requester.principal, Operation.TRIM_SHARD, shard=name)
+        Use(Operation.TRIM_SHARD, shard=name).require(requester.principal)
         return await self._engine.trim(name, before_offset)
 
     async def delete_cursor(self, requester: Requester, shard: str, name: str, version: int | None) -> None:
         """Delete a cursor if its version is the expected one."""
-        require(requester.principal, Operation.CHANGE_CURSOR, shard=shard, cursor=name)
+        Use(Operation.CHANGE_CURSOR, shard=shard, cursor=name).require(requester.principal)
         await self._engine.delete_cursor(shard, name, version)
 
 

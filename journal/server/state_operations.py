@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from journal.access.rights import Operation, require
+from journal.access.rights import Operation, Use
 from journal.engine import Engine
 from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.protocol import messages
@@ -48,7 +48,7 @@ class StateOperations:
 
     def _get_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorRequest = decode_request(Op.CURSOR_GET, body)
-        require(connection.principal, Operation.GET_CURSOR, shard=request.shard)
+        Use(Operation.GET_CURSOR, shard=request.shard).require(connection.principal)
         cursor = self._engine.get_cursor(request.shard, request.name)
         connection.reply(build(Op.CURSOR_GET, correlation, encode(messages.CursorReply(cursor))))
 
@@ -59,7 +59,7 @@ class StateOperations:
 
     async def _commit_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorCommitRequest = decode_request(Op.CURSOR_COMMIT, body)
-        require(connection.principal, Operation.CHANGE_CURSOR, shard=request.shard, cursor=request.name)
+        Use(Operation.CHANGE_CURSOR, shard=request.shard, cursor=request.name).require(connection.principal)
         cursor = await self._engine.commit_cursor(request.shard, request.name, request.offset, request.expected_version)
         connection.reply(build(Op.CURSOR_COMMIT, correlation, encode(cursor)))
 
@@ -72,13 +72,13 @@ class StateOperations:
 
     def _get_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateGetRequest = decode_request(Op.STATE_GET, body)
-        require(connection.principal, Operation.GET_STATE, key=request.key)
+        Use(Operation.GET_STATE, key=request.key).require(connection.principal)
         value = self._engine.get_state(request.key)
         connection.reply(build(Op.STATE_GET, correlation, encode(messages.StateGetReply(value))))
 
     async def _put_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StatePutRequest = decode_request(Op.STATE_PUT, body)
-        require(connection.principal, Operation.CHANGE_STATE, key=request.key)
+        Use(Operation.CHANGE_STATE, key=request.key).require(connection.principal)
         value = await self._engine.put_state(
             request.key, request.value, request.expected_version, request.expires_at_us
         )
@@ -86,20 +86,20 @@ class StateOperations:
 
     async def _delete_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateDeleteRequest = decode_request(Op.STATE_DELETE, body)
-        require(connection.principal, Operation.CHANGE_STATE, key=request.key)
+        Use(Operation.CHANGE_STATE, key=request.key).require(connection.principal)
         await self._engine.delete_state(request.key, request.expected_version)
         connection.reply(build(Op.STATE_DELETE, correlation))
 
     async def _commit(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CommitRequest = decode_request(Op.COMMIT, body)
         for append in request.appends:
-            require(connection.principal, Operation.APPEND, shard=append.shard)
+            Use(Operation.APPEND, shard=append.shard).require(connection.principal)
             if connection.meter is not None:
                 connection.meter.check_room(append.shard)
         for key in (*(put.key for put in request.puts), *(delete.key for delete in request.deletes)):
-            require(connection.principal, Operation.CHANGE_STATE, key=key)
+            Use(Operation.CHANGE_STATE, key=key).require(connection.principal)
         for check in request.cursors:
-            require(connection.principal, Operation.GET_CURSOR, shard=check.shard)
+            Use(Operation.GET_CURSOR, shard=check.shard).require(connection.principal)
         appended, values = await self._engine.commit(
             [(one.shard, one.batch) for one in request.appends],
             [Put(one.key, one.value, one.expected_version, one.expires_at_us) for one in request.puts],
@@ -116,7 +116,7 @@ class StateOperations:
 
     async def _scan_state(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.StateScanRequest = decode_request(Op.STATE_SCAN, body)
-        require(connection.principal, Operation.SCAN_STATE, prefix=request.prefix)
+        Use(Operation.SCAN_STATE, prefix=request.prefix).require(connection.principal)
         limit = max(1, min(request.limit, LARGEST_PAGE))
         # No more is read than fits into a reply; the value that exceeds this bound is removed again if it does not fit.
         room = self._engine.config.limits.max_frame_bytes // 2
@@ -141,7 +141,7 @@ class StateOperations:
 
     async def _open_producer(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.ProducerOpenRequest = decode_request(Op.PRODUCER_OPEN, body)
-        require(connection.principal, Operation.OPEN_PRODUCER)
+        Use(Operation.OPEN_PRODUCER).require(connection.principal)
         name = connection.producers + request.name
         if connection.meter is not None or connection.allowance.producers:
             counts = self._engine.new_producers(name, connection.producers)

@@ -10,7 +10,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, SubscriptionTarget, open_engine
 from journal.engine.subscribe.subscription import Subscription
 from shards.format.batch import encode_values
 from shards.model import Mode, Retention, ShardConfig
@@ -37,10 +37,8 @@ async def close_idle(engine: Engine, *, most_open: int = 0) -> None:
 
 async def subscribed(engine: Engine, topic_filter: str, start: Start) -> Subscription:
     return await engine.parts.subscriptions.subscribe(
-        shard=None,
-        topic_filter=topic_filter,
+        SubscriptionTarget(topic_filter=topic_filter),
         start=start,
-        group=None,
         on_ready=lambda: None,
         credit_bytes=lambda: 1 << 20,
     )

@@ -13,7 +13,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, SubscriptionTarget, open_engine
 from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import CorruptionError, DiskFullError, InvalidNameError
@@ -68,10 +68,8 @@ class Consumer:
         may_deliver: Callable[[str], bool] | None = None,
     ) -> None:
         member = await self.engine.parts.subscriptions.subscribe(
-            shard=shard,
-            topic_filter=topic_filter,
+            SubscriptionTarget(shard=shard, topic_filter=topic_filter, group=group),
             start=Start.earliest(),
-            group=group,
             on_ready=lambda: None,
             credit_bytes=lambda: self.credit_bytes,
             may_deliver=may_deliver,
@@ -386,10 +384,8 @@ async def _meet_a_missing_file(tmp_path: Path, log: Path) -> None:
         log.rename(tmp_path / "aside")
         ready = trio.Event()
         member = await engine.parts.subscriptions.subscribe(
-            shard="s",
-            topic_filter=None,
+            SubscriptionTarget(shard="s", group="g"),
             start=Start.earliest(),
-            group="g",
             on_ready=ready.set,
             credit_bytes=lambda: MIB,
         )

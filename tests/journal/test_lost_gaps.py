@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from journal.engine import Engine
+from journal.engine import Engine, SubscriptionTarget
 from shards.format.batch import read_records
 from shards.format.record import Gap
 from shards.model import Mode, ShardConfig
@@ -24,11 +24,9 @@ async def shown(engine: Engine, lsn: int) -> list[Shown]:
     if lsn > committed:
         return []
     subscription = await engine.parts.subscriptions.subscribe(
-        shard=None,
-        topic_filter="#",
+        SubscriptionTarget(topic_filter="#"),
         start=Start.lsn(lsn),
         until_lsn=committed,
-        group=None,
         on_ready=lambda: None,
         credit_bytes=lambda: 1 << 20,
     )

@@ -13,7 +13,7 @@ import attrs
 import pytest
 import trio
 
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, SubscriptionTarget, open_engine
 from journal.engine.subscribe.subscription import Subscription
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import CorruptionError, OverloadedError, StorageError
@@ -70,11 +70,9 @@ class Node:
         self, *, shard: str | None = None, start: Start | None = None, until_lsn: int | None = None, group: str = ""
     ) -> Subscription:
         return await self.engine.parts.subscriptions.subscribe(
-            shard=shard,
-            topic_filter=None if shard else "t/+",
+            SubscriptionTarget(shard=shard, topic_filter=None if shard else "t/+", group=group or None),
             start=start or Start.earliest(),
             until_lsn=until_lsn,
-            group=group or None,
             on_ready=self._tell,
             credit_bytes=lambda: MIB,
         )

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from journal.check import check_directory
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, SubscriptionTarget, open_engine
 from journal.engine.subscribe.subscription import Subscription
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from shards.format.batch import encode, read_records
@@ -88,10 +88,8 @@ async def test_reads_by_key_and_tag_find_the_same_records(tmp_path: Path) -> Non
 
 async def subscribe(engine: Engine, group: str | None = None) -> Subscription:
     return await engine.parts.subscriptions.subscribe(
-        shard="s",
-        topic_filter=None,
+        SubscriptionTarget(shard="s", group=group),
         start=Start.earliest(),
-        group=group,
         on_ready=lambda: None,
         credit_bytes=lambda: MIB,
     )

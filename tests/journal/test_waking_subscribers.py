@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, SubscriptionTarget, open_engine
 from journal.engine.subscribe.subscription import Subscription
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.format.batch import encode_values
@@ -51,10 +51,8 @@ class Subscriber:
     async def begin(self, *, by_filter: bool) -> None:
         """Subscribe from the beginning on."""
         self._subscription = await self.engine.parts.subscriptions.subscribe(
-            shard=None if by_filter else self.shard.name,
-            topic_filter="#" if by_filter else None,
+            SubscriptionTarget(shard=None if by_filter else self.shard.name, topic_filter="#" if by_filter else None),
             start=Start.earliest(),
-            group=None,
             on_ready=self.tell,
             credit_bytes=lambda: MIB,
         )

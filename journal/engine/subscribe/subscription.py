@@ -5,7 +5,27 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 
+import attrs
+
 from shards.subscriptions.events import Notice, Push
+
+
+@attrs.frozen(slots=True)
+class SubscriptionTarget:
+    """What is subscribed to: one shard, or all shards that match a filter, now and later; alone or in a group.
+
+    Groups are the same if their targets are equal. Shard and filter are two fields, because one text for both would let
+    a client that may only subscribe to a shard of some name join the group on a filter.
+
+    Attributes:
+        shard: Name of the shard.
+        topic_filter: The filter, if no shard is named.
+        group: The group whose members share the records.
+    """
+
+    shard: str | None = None
+    topic_filter: str | None = None
+    group: str | None = None
 
 
 class Subscription(abc.ABC):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import attrs
 import trio
 
 from journal.engine.read.read_failures import ReadRetries
@@ -19,7 +18,7 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.subscribe.filter_subscription import FilterSubscription
 from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
 from journal.engine.subscribe.shard_subscription import ShardSubscription
-from journal.engine.subscribe.subscription import Subscription
+from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
 from journal.engine.subscribe.watermark_timer import WatermarkTimer
 from journal.engine.time_slice import TimeSlice
 from journal.engine.write.commands import Commands
@@ -30,19 +29,6 @@ from shards.topics.filter_index import FilterIndex
 from shards.topics.names import validate_name, validate_shard_name
 from shards.topics.reserved_names import group_cursor
 from shards.topics.topic_filters import validate_filter
-
-
-@attrs.frozen(slots=True)
-class _GroupKey:
-    """Which members share records: those of the same group on the same shard, or on the same filter.
-
-    The two are fields of their own: a text that stands for both would let one who may only subscribe to a shard of some
-    name join the group on a filter.
-    """
-
-    group: str
-    shard: str | None
-    topic_filter: str | None
 
 
 class Subscriptions:
@@ -64,9 +50,9 @@ class Subscriptions:
         self._clock = WatermarkTimer(committed_lsn)
         self._retries = ReadRetries()
         self._group_filters: FilterIndex[SharedGroup] = FilterIndex()
-        self._groups: dict[_GroupKey, SharedGroup] = {}
+        self._groups: dict[SubscriptionTarget, SharedGroup] = {}
         # Groups that collect their shards, or store their last positions.
-        self._busy: dict[_GroupKey, trio.Event] = {}
+        self._busy: dict[SubscriptionTarget, trio.Event] = {}
         self._left: deque[FilterSubscription] = deque()
         self._left_any = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -103,13 +89,11 @@ class Subscriptions:
 
     async def subscribe(
         self,
+        target: SubscriptionTarget,
         *,
-        shard: str | None,
-        topic_filter: str | None,
         start: Start,
         until_lsn: int | None = None,
         common_lsn: int | None = None,
-        group: str | None,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
         may_deliver: Callable[[str], bool] | None = None,
@@ -128,9 +112,10 @@ class Subscriptions:
             ShardNotFoundError: The shard does not exist.
             OffsetOutOfRangeError: The shard does not have the start offset.
         """
+        shard, topic_filter = target.shard, target.topic_filter
         if (shard is None) == (topic_filter is None):
             raise InvalidRequestError("a subscription names either a shard or a filter")
-        if until_lsn is not None and (topic_filter is None or group is not None):
+        if until_lsn is not None and (topic_filter is None or target.group is not None):
             raise InvalidRequestError("only a subscription by filter, and outside a group, can end after an lsn")
         if shard is not None:
             validate_shard_name(shard)
@@ -143,10 +128,10 @@ class Subscriptions:
         if shard is not None and start.kind == "offset" and common_lsn is not None:
             changed_offset = await self._reader.find_offset(self._table.by_name(shard), Start.lsn(common_lsn + 1))
             start = Start.offset(min(start.value, changed_offset))
-        if group is not None:
-            validate_name("group name", group)
-            validate_name("name of the group's cursor", group_cursor(group))
-            return await self._join(group, shard, topic_filter, start, on_ready, credit_bytes, may_deliver)
+        if target.group is not None:
+            validate_name("group name", target.group)
+            validate_name("name of the group's cursor", group_cursor(target.group))
+            return await self._join(target, start, on_ready, credit_bytes, may_deliver)
         if topic_filter is not None:
             self.count += 1
             return FilterSubscription(
@@ -186,11 +171,12 @@ class Subscriptions:
             self._left_any = trio.Event()
             await self._left_any.wait()
 
-    async def _attach_all(self, group: SharedGroup, shard: str | None, topic_filter: str | None, start: Start) -> None:
-        if shard is not None:
-            found = self._table.by_name(shard)
+    async def _attach_all(self, group: SharedGroup, target: SubscriptionTarget, start: Start) -> None:
+        if target.shard is not None:
+            found = self._table.by_name(target.shard)
             group.attach(found, await self._first_offset(group, found, start))
             return
+        topic_filter = target.topic_filter
         assert topic_filter is not None  # subscribe() checked that one of the two was given
         # From here on new shards are attached when they are created; the existing ones follow.
         group.topic_filter = topic_filter
@@ -222,9 +208,7 @@ class Subscriptions:
 
     async def _join(
         self,
-        name: str,
-        shard: str | None,
-        topic_filter: str | None,
+        target: SubscriptionTarget,
         start: Start,
         on_ready: Callable[[], None],
         credit_bytes: Callable[[], int],
@@ -232,49 +216,49 @@ class Subscriptions:
     ) -> Member:
         if self._nursery is None:
             raise InvalidRequestError("group subscriptions need a running engine")
-        key = _GroupKey(name, shard, topic_filter)
-        while (busy := self._busy.get(key)) is not None:
+        while (busy := self._busy.get(target)) is not None:
             # While its shards are collected: afterwards the group exists, or was refused. While it ends: afterwards its
             # positions are stored, and the new group continues there.
             await busy.wait()
-        group = self._groups.get(key)
+        group = self._groups.get(target)
         if group is not None:
             self.count += 1
             return group.join(on_ready, credit_bytes, may_deliver)
+        assert target.group is not None  # subscribe() has checked it
         ended = trio.Event()
-        group = self._groups[key] = SharedGroup(
-            name,
+        group = self._groups[target] = SharedGroup(
+            target.group,
             self._reader,
             self._retries,
             self._commands,
             on_left=self._member_left,
-            on_empty=lambda: self._drop_group(key, ended),
-            on_ended=lambda: self._group_ready(key, ended),
+            on_empty=lambda: self._drop_group(target, ended),
+            on_ended=lambda: self._group_ready(target, ended),
         )
         self.count += 1
         member = group.join(on_ready, credit_bytes, may_deliver)
         self._nursery.start_soon(group.run)
-        gathered = self._busy[key] = trio.Event()
+        gathered = self._busy[target] = trio.Event()
         try:
-            await self._attach_all(group, shard, topic_filter, start)
+            await self._attach_all(group, target, start)
         except BaseException:
             member.close()
             raise
         finally:
-            self._group_ready(key, gathered)
+            self._group_ready(target, gathered)
         return member
 
-    def _group_ready(self, key: _GroupKey, event: trio.Event) -> None:
-        if self._busy.get(key) is event:
-            del self._busy[key]
+    def _group_ready(self, target: SubscriptionTarget, event: trio.Event) -> None:
+        if self._busy.get(target) is event:
+            del self._busy[target]
         event.set()
 
     def _member_left(self) -> None:
         self.count -= 1
 
-    def _drop_group(self, key: _GroupKey, ended: trio.Event) -> None:
-        group = self._groups.pop(key, None)
+    def _drop_group(self, target: SubscriptionTarget, ended: trio.Event) -> None:
+        group = self._groups.pop(target, None)
         if not ended.is_set():
-            self._busy[key] = ended
+            self._busy[target] = ended
         if group is not None and group.topic_filter is not None:
             self._group_filters.discard(group.topic_filter, group)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from journal.access.rights import Operation, require
+from journal.access.rights import Operation, Use
 from journal.server.admin import forms
 from journal.server.open_connections import OpenConnections
 from journal.server.queues import QueueOperations, QueuePage
@@ -129,19 +129,19 @@ async def _list_queues(on: Administered, requester: Requester, query: forms.Queu
 async def _list_connections(
     on: Administered, requester: Requester, query: forms.ConnectionsQuery, _: None
 ) -> forms.ConnectionPage:
-    require(requester.principal, Operation.SEE_NODE)
+    Use(Operation.SEE_NODE).require(requester.principal)
     return forms.ConnectionPage(*on.connections.page(query.after, query.limit))
 
 
 async def _list_subscriptions(
     on: Administered, requester: Requester, query: forms.ConnectionsQuery, _: None
 ) -> forms.SubscriptionPage:
-    require(requester.principal, Operation.SEE_NODE)
+    Use(Operation.SEE_NODE).require(requester.principal)
     return forms.SubscriptionPage(*on.connections.subscriptions(query.after, query.limit))
 
 
 async def _describe_node(on: Administered, requester: Requester, _query: forms.NoQuery, _: None) -> forms.NodeInfo:
-    require(requester.principal, Operation.SEE_NODE)
+    Use(Operation.SEE_NODE).require(requester.principal)
     return on.describe_node()
 
 

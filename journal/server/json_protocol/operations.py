@@ -11,8 +11,8 @@ from typing import Any
 
 import trio
 
-from journal.access.rights import Operation, require, subscription_use
-from journal.engine import Engine
+from journal.access.rights import Operation, Use, subscription_use
+from journal.engine import Engine, SubscriptionTarget
 from journal.engine.wal.pending_ack import PendingAck
 from journal.server.heartbeat import INTERVAL_S
 from journal.server.json_protocol import messages
@@ -101,7 +101,7 @@ class JsonOperations:
 
     async def append(self, connection: JsonConnection, request: messages.Append) -> object:
         engine = self._engine
-        require(connection.principal, Operation.APPEND, shard=request.shard)
+        Use(Operation.APPEND, shard=request.shard).require(connection.principal)
         if request.create is not None and engine.shard_id(request.shard) is None:
             config = ShardConfig() if request.create.mode is None else ShardConfig(mode=request.create.mode)
             await self._shards.create_in_passing(connection, request.shard, config)
@@ -143,7 +143,7 @@ class JsonOperations:
         }
 
     async def read(self, connection: JsonConnection, request: messages.Read) -> object:
-        require(connection.principal, Operation.READ, shard=request.shard)
+        Use(Operation.READ, shard=request.shard).require(connection.principal)
         return Later(self._read(connection, request))
 
     async def _read(self, connection: JsonConnection, request: messages.Read) -> object:
@@ -162,7 +162,7 @@ class JsonOperations:
         await output.reserve(max_bytes)
         try:
             # It may have waited for long.
-            require(connection.principal, Operation.READ, shard=shard.name)
+            Use(Operation.READ, shard=shard.name).require(connection.principal)
             # A small batch may be large as JSON: read no more than the first page is likely to need.
             extent = await engine.read(shard, offset, min(max_bytes, _LARGEST_READ_BYTES))
             push = Push(0, max(offset, extent.start_offset), extent.next_offset, extent.buffers, extent.size_bytes)
@@ -200,10 +200,8 @@ class JsonOperations:
         lsn = self._engine.committed_lsn
         try:
             subscription = await self._engine.subscribe(
-                shard=request.shard,
-                topic_filter=request.filter,
+                SubscriptionTarget(shard=request.shard, topic_filter=request.filter),
                 start=request.start.start(),
-                group=None,
                 on_ready=lambda: pushing.ready(state),
                 credit_bytes=lambda: state.credit_bytes,
                 may_deliver=state.may_deliver,
