@@ -82,19 +82,14 @@ def restore(
                 raise DataDirectoryError(f"{source} has no complete backup yet; run `journal backup` to its end")
             number = numbers[-1]
         manifest = backup.read(number)
-        wanted: dict[str, object] = {
-            "node_id": manifest.header.node_id,
-            "number": manifest.header.number,
-            "sha256": manifest.last_line.lines_sha256,
-        }
         if not files.exists(target):
-            _make_marked(files, target, wanted)
+            _make_marked(files, target, _mark_of(manifest))
         lock = files.lock(target)
         try:
             # Opened before the first write, so that its sync reports every failure to write a file back.
             root = files.open_directory(target)
             try:
-                restoring = _RestoreRun(files, backup, manifest, target, wanted, root, progress, part_bytes)
+                restoring = _RestoreRun(files, backup, manifest, target, root, progress, part_bytes)
                 restoring.run()
             finally:
                 root.close()
@@ -102,6 +97,15 @@ def restore(
             lock.release()
         header, last = manifest.header, manifest.last_line
         return RestoreResult(target, number, header.lsn, last.files, last.size_bytes, restoring.copied_files)
+
+
+def _mark_of(manifest: Manifest) -> dict[str, object]:
+    """What the marker of an unfinished restore says: which backup it is."""
+    return {
+        "node_id": manifest.header.node_id,
+        "number": manifest.header.number,
+        "sha256": manifest.last_line.lines_sha256,
+    }
 
 
 def _make_marked(files: FileSystem, target: str, wanted: dict[str, object]) -> None:
@@ -134,7 +138,6 @@ class _RestoreRun:
         backup: BackupDirectory,
         manifest: Manifest,
         target: str,
-        wanted: dict[str, object],
         root: OpenDirectory,
         progress: Progress | None,
         part_bytes: int,
@@ -143,7 +146,7 @@ class _RestoreRun:
         self._backup = backup
         self._manifest = manifest
         self._target = target
-        self._wanted = wanted
+        self._wanted = _mark_of(manifest)
         self._root = root
         self._progress = progress
         self._part_bytes = part_bytes

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from journal.engine.engine import Engine
-    from journal.engine.opening import open_engine, open_memory_engine, open_rocks_store
+    from journal.engine.environment import Environment, open_rocks_store
+    from journal.engine.opening import open_engine, open_memory_engine
     from journal.engine.startup import RecoveryReport
     from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
 
 __all__ = [
     "Engine",
+    "Environment",
     "RecoveryReport",
     "Subscription",
     "SubscriptionTarget",
@@ -27,12 +29,13 @@ __all__ = [
 
 _MODULES = {
     "Engine": "journal.engine.engine",
+    "Environment": "journal.engine.environment",
     "RecoveryReport": "journal.engine.startup",
     "Subscription": "journal.engine.subscribe.subscription",
     "SubscriptionTarget": "journal.engine.subscribe.subscription",
     "open_engine": "journal.engine.opening",
     "open_memory_engine": "journal.engine.opening",
-    "open_rocks_store": "journal.engine.opening",
+    "open_rocks_store": "journal.engine.environment",
 }
 
 

@@ -6,8 +6,6 @@ The parts of an open engine are in `journal.engine.parts`, its operations in `jo
 from __future__ import annotations
 
 import logging
-import os
-import posixpath
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
@@ -17,53 +15,25 @@ from journal.engine.directory.data_directory import DataDirectory, open_director
 from journal.engine.directory.placement import check_mounts, open_to_others
 from journal.engine.directory.reader_lock import open_after_readers, reader_lock
 from journal.engine.engine import Engine
+from journal.engine.environment import Environment, memory_environment
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.parts import EngineParts
 from journal.engine.startup import recover
-from journal.engine.wal.disk import Disk, DiskThread, MemoryDisk, OffLoop, at_once, in_thread
 from journal.settings.server import ServerConfig
-from shards.errors import CorruptionError
-from shards.seams.clock import Clock, SystemClock
-from shards.seams.file_system import FileSystem, OsFileSystem
-from shards.seams.memory_file_system import MemoryFileSystem
-from shards.seams.memory_store import MemoryStore
-from shards.seams.store import DirectoryStore
+from shards.seams.clock import Clock
+from shards.seams.file_system import FileSystem
 
 _log = logging.getLogger("journal.engine")
-
-
-def open_rocks_store(path: str) -> DirectoryStore:
-    """Open the RocksDB store of a server's views.
-
-    Raises:
-        CorruptionError: It is missing although the journal next to it was in use: acknowledged data would be lost.
-    """
-    from shards.seams.rocks_store import RocksStore  # a broker that imports only the adapter has no RocksDB
-
-    journal = f"{posixpath.dirname(path)}/journal"
-    if not os.path.exists(f"{path}/CURRENT") and any(name.endswith(".jnl") for name in os.listdir(journal)):
-        raise CorruptionError(
-            path,
-            0,
-            f"the store of the views is missing, but {journal} was in use. Is its file system mounted? If it is lost, "
-            f"restore journal and views from the same backup",
-        )
-    return RocksStore(path)
 
 
 @asynccontextmanager
 async def open_engine(
     path: str,
     config: ServerConfig,
+    environment: Environment | None = None,
     *,
-    files: FileSystem | None = None,
-    clock: Clock | None = None,
-    make_disk: Callable[[], Disk] = lambda: DiskThread("journal-disk"),
-    open_store: Callable[[str], DirectoryStore] = open_rocks_store,
     make_converter: Callable[[], ParquetConverter] = open_worker_converter,
-    off_loop: OffLoop = in_thread,
     to_read: bool = False,
-    lasts: bool = True,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background tasks while the context is open.
 
@@ -73,11 +43,12 @@ async def open_engine(
     If it is cancelled while the context is entered, the directory is left as by a crash; the next start recovers it.
 
     Args:
-        off_loop: Runs the blocking calls of files and the store.
+        path: The data directory.
+        config: Sizes and limits.
+        environment: What the engine runs on; that of a server if None.
+        make_converter: Opens what converts segments, if the configuration asks for it.
         to_read: Open it for a short time to read its content; a start in the meantime waits
             (`journal.engine.directory.reader_lock`). Refused at once while another process has the directory.
-        lasts: Whether the next start finds what is written. If not, no acknowledgement says `durable`, and closing
-            saves nothing.
 
     Raises:
         DataDirectoryError: The directory is in use or cannot be used.
@@ -87,23 +58,21 @@ async def open_engine(
     """
     await trio.lowlevel.checkpoint()
     converter = make_converter() if config.conversion.enabled else None
-    if lasts:
+    environment = environment or Environment()
+    if environment.lasts:
         check_mounts(path)
-    files = files or OsFileSystem()
-    async with _opened_directory(files, path, to_read=to_read) as directory:
-        if lasts and not to_read and (warning := open_to_others(path)):
+    async with _opened_directory(environment.files, path, to_read=to_read) as directory:
+        if environment.lasts and not to_read and (warning := open_to_others(path)):
             _log.warning(warning)
         await trio.lowlevel.checkpoint()
-        store = open_store(directory.state)
+        store = environment.open_store(directory.state)
         try:
             await trio.lowlevel.checkpoint()
-            disk = make_disk()
+            disk = environment.make_disk()
             try:
-                start = await recover(
-                    config.storage, directory, files, clock or SystemClock(), store, off_loop, lasts=lasts
-                )
+                start = await recover(config.storage, directory, environment, store)
                 try:
-                    parts = EngineParts(config, directory, files, disk, store, converter, start, off_loop, lasts=lasts)
+                    parts = EngineParts(config, directory, environment, disk, store, converter, start)
                     with trio.CancelScope(shield=True):
                         # A checkpoint is not cancelled half-way.
                         await start.restoration.finish(parts.checkpointer)
@@ -124,22 +93,7 @@ def open_memory_engine(config: ServerConfig, clock: Clock | None = None) -> Abst
 
     No acknowledgement says `durable`. Nothing runs in a thread.
     """
-    files = MemoryFileSystem(unread=(".jnl",))
-
-    def open_store(path: str) -> DirectoryStore:
-        files.mkdir(path)
-        return MemoryStore()
-
-    return open_engine(
-        "/memory",
-        config,
-        files=files,
-        clock=clock,
-        make_disk=MemoryDisk,
-        open_store=open_store,
-        off_loop=at_once,
-        lasts=False,
-    )
+    return open_engine("/memory", config, memory_environment(clock))
 
 
 @asynccontextmanager

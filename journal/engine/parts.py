@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from journal.engine.directory.data_directory import DataDirectory
+from journal.engine.environment import Environment
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
@@ -29,7 +30,7 @@ from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.views import ViewChanges
 from journal.engine.subscribe.subscriptions import Subscriptions
-from journal.engine.wal.disk import Disk, LimitedOffLoop, OffLoop
+from journal.engine.wal.disk import Disk, LimitedOffLoop
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
 from journal.engine.wal.group_commit import MOST_WORDS, Committer, Group
 from journal.engine.write.appender import Appender
@@ -42,7 +43,6 @@ from shards.errors import DiskFullError, LimitExceededError, OverloadedError, St
 from shards.format.batch_header import BatchHeader
 from shards.model import Mode, ShardConfig
 from shards.quantities import format_size
-from shards.seams.file_system import FileSystem
 from shards.seams.store import DirectoryStore, Mutations
 from shards.segments.chunks import MemoryAccount
 from shards.segments.parquet_segment import ParquetSegment
@@ -65,7 +65,7 @@ class EngineParts:
     Args:
         config: Sizes and limits.
         directory: The open data directory.
-        files: The file system that it is in.
+        environment: What the engine runs on.
         disk: The thread that writes the journal.
         store: The store of the views.
         converter: Converts closed segments; None if conversion is disabled.
@@ -91,17 +91,16 @@ class EngineParts:
         self,
         config: ServerConfig,
         directory: DataDirectory,
-        files: FileSystem,
+        environment: Environment,
         disk: Disk,
         store: DirectoryStore,
         converter: ParquetConverter | None,
         start: RecoveredState,
-        off_loop: OffLoop,
-        *,
-        lasts: bool,
     ) -> None:
-        self._off_loop = LimitedOffLoop(off_loop)
-        self._lasts = lasts
+        files = environment.files
+        self._environment = environment
+        self._off_loop = LimitedOffLoop(environment.off_loop)
+        self._lasts = environment.lasts
         self.config = config
         self.node_id = directory.node_id
         self.directory = directory
@@ -112,7 +111,7 @@ class EngineParts:
         self.writer = start.writer
         self.restores = start.restores
         self.recovery = start.report
-        self.segment_files = SegmentFiles(files, directory.path, off_loop)
+        self.segment_files = SegmentFiles(files, directory.path, environment.off_loop)
         self.committer = Committer(
             self.writer,
             disk,
@@ -139,7 +138,7 @@ class EngineParts:
         )
         self.disk_space = DiskSpace(files, directory.path, config.storage.disk_reserve_bytes, self.commands)
         self.view_cleanup = ViewCleanup(self.views)
-        self.checkpointer = self._make_checkpointer(disk, files, off_loop, start.checkpoint_lsn)
+        self.checkpointer = self._make_checkpointer(disk, start.checkpoint_lsn)
         self.transactions = Transactions(
             committer=self.committer,
             appender=self.appender,
@@ -151,16 +150,15 @@ class EngineParts:
         )
         self.conversion = self._make_scheduler(converter)
         self.snapshots = Snapshots(
-            files=files,
+            environment=environment,
             directory=directory,
             writer=self.writer,
             checkpointer=self.checkpointer,
             segment_files=self.segment_files,
             store=store,
             newest_lsn=lambda: self.committer.journal_lsn,
-            off_loop=off_loop,
         )
-        self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes, off_loop)
+        self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes, environment.off_loop)
         self.subscriptions = Subscriptions(
             self.table, self.reader, self.commands, self.discovery, lambda: self.committer.committed_lsn
         )
@@ -189,20 +187,18 @@ class EngineParts:
             self.committer,
             self.views,
             self.table,
-            created_us=self.time.append_time_us,
-            expiry_us=self.time.expiry_us,
+            time=self.time,
             first_epoch=self.restores.first_epoch,
             max_shards=self.config.shards.max_shards,
             default_config=self._with_defaults,
         )
 
-    def _make_checkpointer(self, disk: Disk, files: FileSystem, off_loop: OffLoop, checkpoint_lsn: int) -> Checkpointer:
+    def _make_checkpointer(self, disk: Disk, checkpoint_lsn: int) -> Checkpointer:
         return Checkpointer(
-            files=files,
+            environment=self._environment,
             directory=self.directory.path,
             config=self.config,
             disk=disk,
-            off_loop=off_loop,
             writer=self.writer,
             committer=self.committer,
             table=self.table,
@@ -216,7 +212,6 @@ class EngineParts:
             view_cleanup=self.view_cleanup,
             record_saver=RecordSaver(self.table, self.views, self.producer_use),
             checkpoint_lsn=checkpoint_lsn,
-            lasts=self._lasts,
             closing=self.discovery.closing,
             flushed=self._flushed,
         )

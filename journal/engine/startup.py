@@ -14,6 +14,7 @@ import trio
 
 from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.directory.restores import Restores
+from journal.engine.environment import Environment
 from journal.engine.restoration import Restoration
 from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
 from journal.engine.state.node_time import NodeTime
@@ -25,8 +26,6 @@ from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
 from journal.settings.server import StorageConfig
 from shards.errors import StorageFailedError
-from shards.seams.clock import Clock
-from shards.seams.file_system import FileSystem
 from shards.seams.store import DirectoryStore, Mutations
 from shards.segments.chunks import ChunkPool, Readable
 
@@ -81,30 +80,26 @@ class RecoveredState:
 async def recover(
     storage: StorageConfig,
     directory: DataDirectory,
-    files: FileSystem,
-    clock: Clock,
+    environment: Environment,
     store: DirectoryStore,
-    off_loop: OffLoop,
-    *,
-    lasts: bool,
 ) -> RecoveredState:
     """Fold the journal of a data directory into its views.
 
     On return everything that was recovered is durable, even if the process before left it unsynced.
 
-    Args:
-        lasts: Whether the next start finds what is written. If not, tails stay in memory until they are trimmed: their
-            buffers are freed then, instead of being kept for the next tail.
-
     Raises:
         CorruptionError: Acknowledged data is damaged or missing.
         StorageFailedError: The recovered state could not be made durable again.
     """
+    files = environment.files
+    # If the next start finds nothing, tails stay in memory until they are trimmed. Their buffers are freed then,
+    # and not kept for the next tail.
+    tail_budget_bytes = storage.tail_budget_bytes if environment.lasts else 0
     table = ShardTable(
         store,
         directory.log,
         directory.sealed,
-        tail_pool=ChunkPool(storage.tail_budget_bytes if lasts else 0),
+        tail_pool=ChunkPool(tail_budget_bytes),
         memory_pool=ChunkPool(0),
         segment_bytes=storage.segment_bytes,
         memory_segment_bytes=storage.memory_segment_bytes,
@@ -114,7 +109,7 @@ async def recover(
     table.restored_lsn = restores.newest_lsn
     record = read_node_record(store)
     record.require_node(directory.state, directory.node_id)
-    time = NodeTime(clock)
+    time = NodeTime(environment.clock)
     await time.load(store, record.newest_append_us)
     found = Recovered()
 
@@ -124,7 +119,7 @@ async def recover(
         ),
         directory,
         store,
-        off_loop,
+        environment.off_loop,
         found,
         record,
     )

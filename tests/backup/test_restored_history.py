@@ -17,7 +17,7 @@ import trio.testing
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.backup import back_up, newest_lsn, restore
 from journal.check import check_directory
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, Environment, open_engine
 from journal.engine.directory.restores import (
     LARGEST_LSN,
     LEAST_LSN_STEP,
@@ -60,10 +60,12 @@ async def opened(files: FileSystem, path: str, clock: ManualClock | None = None)
     async with open_engine(
         path,
         config(),
-        files=files,
-        clock=clock or ManualClock(),
-        make_disk=InlineDisk,
-        open_store=lambda state: SimulatedStore(files, state),
+        Environment(
+            files=files,
+            clock=clock or ManualClock(),
+            make_disk=InlineDisk,
+            open_store=lambda state: SimulatedStore(files, state),
+        ),
     ) as engine:
         yield engine
 
@@ -363,10 +365,12 @@ def runs_to_its_end(files: SimulatedFileSystem, body: Callable[[Engine], Awaitab
         async with open_engine(
             RESTORED,
             config(),
-            files=files,
-            clock=ManualClock(),
-            make_disk=lambda: SimulatedDisk(rng),
-            open_store=lambda state: SimulatedStore(files, state),
+            Environment(
+                files=files,
+                clock=ManualClock(),
+                make_disk=lambda: SimulatedDisk(rng),
+                open_store=lambda state: SimulatedStore(files, state),
+            ),
         ) as engine:
             await body(engine)
 

@@ -20,7 +20,7 @@ import pytest
 import trio
 import trio.testing
 
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, Environment, open_engine
 from journal.engine.wal.disk import Done, Work
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
@@ -173,10 +173,12 @@ async def opened(
     async with open_engine(
         data,
         config,
-        files=files,
-        clock=clock,
-        make_disk=lambda: SimulatedDisk(rng),
-        open_store=lambda path: open_simulated_store(files, rng, path),
+        Environment(
+            files=files,
+            clock=clock,
+            make_disk=lambda: SimulatedDisk(rng),
+            open_store=lambda path: open_simulated_store(files, rng, path),
+        ),
         make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, Environment, open_engine
 from journal.engine.wal.group_commit import AckSink
 from journal.protocol.frames import APPEND_HEAD
 from journal.settings.server import ServerConfig, StorageConfig
@@ -34,9 +34,11 @@ def open_simulated(files: FileSystem, settings: ServerConfig | None = None) -> A
     return open_engine(
         DATA,
         settings or config(),
-        files=files,
-        make_disk=InlineDisk,
-        open_store=lambda path: SimulatedStore(files, path),
+        Environment(
+            files=files,
+            make_disk=InlineDisk,
+            open_store=lambda path: SimulatedStore(files, path),
+        ),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from journal.check import check_directory
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, Environment, open_engine
 from journal.settings.server import ConversionConfig, ServerConfig
 from shards.errors import VersionConflictError
 from shards.format.batch_header import BatchHeader
@@ -37,10 +37,12 @@ async def opened(files: SimulatedFileSystem, clock: ManualClock) -> AsyncIterato
     async with open_engine(
         DATA,
         settings(),
-        files=files,
-        clock=clock,
-        make_disk=InlineDisk,
-        open_store=lambda path: SimulatedStore(files, path),
+        Environment(
+            files=files,
+            clock=clock,
+            make_disk=InlineDisk,
+            open_store=lambda path: SimulatedStore(files, path),
+        ),
         make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine

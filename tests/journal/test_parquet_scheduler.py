@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from journal.check import check_directory
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, Environment, open_engine
 from journal.engine.directory.data_directory import MARKER
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.wal.entry_payloads import Converted
@@ -64,10 +64,12 @@ async def opened(
     async with open_engine(
         DATA,
         config,
-        files=files,
-        clock=clock or ManualClock(),
-        make_disk=InlineDisk,
-        open_store=lambda path: SimulatedStore(files, path),
+        Environment(
+            files=files,
+            clock=clock or ManualClock(),
+            make_disk=InlineDisk,
+            open_store=lambda path: SimulatedStore(files, path),
+        ),
         make_converter=lambda: converter or InlineConverter(lambda plan: convert_log(files, plan)),
     ) as engine:
         yield engine

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, Environment, open_engine
 from journal.engine.state.producer_use import RETURNS_WITHIN_S
 from journal.engine.wal.pending_ack import PendingAck
 from journal.engine.write.producer_expiry import UNUSED_PRODUCERS_KEPT_US
@@ -54,10 +54,12 @@ class Node:
         return open_engine(
             DATA,
             config(),
-            files=self.files,
-            clock=self.clock,
-            make_disk=InlineDisk,
-            open_store=lambda path: SimulatedStore(self.files, path),
+            Environment(
+                files=self.files,
+                clock=self.clock,
+                make_disk=InlineDisk,
+                open_store=lambda path: SimulatedStore(self.files, path),
+            ),
         )
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 import trio
 
-from journal.engine import Engine, open_engine
+from journal.engine import Engine, Environment, open_engine
 from journal.engine.segments.write_retries import MOST_QUEUED_BYTES
 from shards.errors import DiskFullError, StorageFailedError
 from shards.model import ShardConfig
@@ -133,7 +133,15 @@ async def test_no_more_groups_are_committed_while_the_store_of_the_views_is_far_
         stores.append(BusyStore(files, path))
         return stores[-1]
 
-    async with open_engine(DATA, config(), files=files, make_disk=InlineDisk, open_store=open_store) as engine:
+    async with open_engine(
+        DATA,
+        config(),
+        Environment(
+            files=files,
+            make_disk=InlineDisk,
+            open_store=open_store,
+        ),
+    ) as engine:
         (store,) = stores
         await engine.create_shard("s", ShardConfig())
         assert engine.parts.checkpointer.has_room()

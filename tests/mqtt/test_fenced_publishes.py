@@ -338,7 +338,7 @@ async def test_a_publish_behind_a_connect_is_not_stored_for_a_session_that_was_l
 
         async def open_and_lose(*arguments: Any, **options: Any) -> Any:
             found = await opened(*arguments, **options)
-            await at.other.broker.sessions.open("client", **options)
+            await at.other.broker.sessions.open(*arguments, **options)
             return found
 
         broker.sessions.open = open_and_lose  # type: ignore[method-assign]

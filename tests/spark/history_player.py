@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from broker_adapter.engines.embedded import EmbeddedAdapter
-from journal.engine import Engine, open_engine, open_rocks_store
+from journal.engine import Engine, Environment, open_engine, open_rocks_store
 from shards.format.record import Record
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet.conversion import convert_log
@@ -167,9 +167,11 @@ class Player:
             open_engine(
                 str(self.directory),
                 _CONFIG,
-                files=files,
-                clock=self.clock,
-                open_store=lambda path: watch.watched(open_rocks_store(path)),
+                Environment(
+                    files=files,
+                    clock=self.clock,
+                    open_store=lambda path: watch.watched(open_rocks_store(path)),
+                ),
                 make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
             ) as self.engine,
             EmbeddedAdapter(self.engine) as self.adapter,

@@ -21,6 +21,7 @@ from broker_adapter.mqtt.session import (
     Sessions,
     StoreUnavailableError,
 )
+from broker_adapter.mqtt.session.takeover import SessionRequest
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect
 from broker_adapter.mqtt_codec.text import shown
@@ -194,13 +195,15 @@ class Handshake:
         opened = None
         try:
             opened = await self._sessions.open(
-                client_id,
-                clean_start=connect.clean_start,
-                expiry_interval_s=expiry_interval_s,
-                will=connect.will,
-                version=connect.version,
-                user=principal.username,
-                host=host_of(peer),
+                SessionRequest(
+                    client_id=client_id,
+                    user=principal.username,
+                    host=host_of(peer),
+                    version=connect.version,
+                    clean_start=connect.clean_start,
+                    expiry_interval_s=expiry_interval_s,
+                    will=connect.will,
+                ),
                 may_open=partial(self._access.may_open_session, principal),
                 may_have_left=may_have_left,
             )

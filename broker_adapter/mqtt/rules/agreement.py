@@ -10,7 +10,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.config import OnDifference
 from broker_adapter.mqtt.rules.differences import differences
 from broker_adapter.mqtt.rules.rule_set import RulesDifferError, RuleSet
-from broker_adapter.mqtt.rules.store import RulesChange, read_rules
+from broker_adapter.mqtt.rules.store import Condition, RulesChange, read_rules
 from broker_adapter.mqtt.rules.stored import StoredRules
 from shards.seams.clock import Clock
 
@@ -40,8 +40,7 @@ def change_of(adapter: StorageAdapter, own: RuleSet, *, broker_id: str, is_alone
         source="the settings",
         by=broker_id,
         clock=clock,
-        only_first=not is_alone,
-        with_mapping_anyway=True,
+        condition=Condition(only_first=not is_alone, with_mapping_anyway=True),
     )
 
 

@@ -71,6 +71,21 @@ def require_version(stored: StoredRules | None, expected_version: int | None) ->
         )
 
 
+@attrs.frozen(slots=True)
+class Condition:
+    """When a change of the rules is made.
+
+    Attributes:
+        expected_version: The version that is to be replaced, 0 for no rules yet; None for any.
+        only_first: Do not replace existing rules.
+        with_mapping_anyway: Change mapping rules although brokers run; they must restart then.
+    """
+
+    expected_version: int | None = None
+    only_first: bool = False
+    with_mapping_anyway: bool = False
+
+
 class RulesChange:
     """One change of the rules of a store, which may be repeated when the answer of the store was lost.
 
@@ -78,9 +93,7 @@ class RulesChange:
         rules: The new rules of all brokers.
         source: Name of these rules in descriptions of differences.
         by: Who makes the change, for people.
-        expected_version: The version that is to be replaced, 0 for no rules yet; None for any.
-        only_first: Do not replace existing rules.
-        with_mapping_anyway: Change mapping rules although brokers run; they must restart then.
+        condition: When the change is made.
     """
 
     def __init__(
@@ -91,18 +104,14 @@ class RulesChange:
         source: str,
         by: str,
         clock: Clock,
-        expected_version: int | None = None,
-        only_first: bool = False,
-        with_mapping_anyway: bool = False,
+        condition: Condition = Condition(),
     ) -> None:
         self._adapter = adapter
         self._rules = rules
         self._source = source
         self._by = by
         self._clock = clock
-        self._expected_version = expected_version
-        self._only_first = only_first
-        self._with_mapping_anyway = with_mapping_anyway
+        self._condition = condition
         self._attempted: Applied | None = None
 
     @property
@@ -129,14 +138,14 @@ class RulesChange:
             before = _decoded(found)
             if self._attempted is not None and before is not None and await self._was_made(self._attempted, before):
                 return self._attempted
-            if before is not None and self._only_first:
+            if before is not None and self._condition.only_first:
                 return Applied(before, [])
             present = RuleSet() if before is None else before.rules
             changes = differences(present, self._rules, "the store", self._source)
             if before is not None and not changes:
                 return Applied(before, [])
-            require_version(before, self._expected_version)
-            if present.mapping != self._rules.mapping and not self._with_mapping_anyway:
+            require_version(before, self._condition.expected_version)
+            if present.mapping != self._rules.mapping and not self._condition.with_mapping_anyway:
                 await _require_no_broker(self._adapter, changes)
             version = 1 if before is None else before.version + 1
             stored = StoredRules(version, self._rules.tables, self._clock.now_us(), self._by)
@@ -158,7 +167,7 @@ class RulesChange:
         """Whether an attempt whose outcome is unknown was carried out; ``now`` is what the store has at present."""
         if now == attempted.stored:
             return True
-        is_past = now.version > attempted.stored.version and not self._only_first
+        is_past = now.version > attempted.stored.version and not self._condition.only_first
         if not is_past or not await _is_in_history(self._adapter, attempted.stored):
             return False
         raise RulesRefusedError(
@@ -186,7 +195,7 @@ async def apply_rules(
         RulesRefusedError, RulesConflictError, ConfigurationError, StorageError: See `RulesChange.make`. After the last
             one it is unknown whether the rules were changed; the call may be repeated.
     """
-    change = RulesChange(adapter, rules, source=source, by=by, clock=clock, expected_version=expected_version)
+    change = RulesChange(adapter, rules, source=source, by=by, clock=clock, condition=Condition(expected_version))
     deadline_s = trio.current_time() + within_s
     attempt = 0
     while True:

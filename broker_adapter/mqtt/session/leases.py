@@ -29,12 +29,13 @@ class Leases:
         broker_id: Unique among the brokers of the store.
 
     Attributes:
+        broker_id: This broker.
         alive: The brokers that were alive at the last look, including this one.
     """
 
     def __init__(self, store_retry: StoreRetry, broker_id: str, settings: SessionSettings) -> None:
         self._store_retry = store_retry
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._key = keys.broker(broker_id)
         # Tells other brokers the name under which the store knows this process.
         self._instance = instance_of(secrets.token_hex(8), store_retry.adapter.client_name)
@@ -77,7 +78,7 @@ class Leases:
         try:
             lease = decode(Lease, found.key, found.value)
         except (CorruptionError, FormatVersionError) as error:
-            _log.warning("the lease of broker %r is not this process's: %s", self._broker_id, error)
+            _log.warning("the lease of broker %r is not this process's: %s", self.broker_id, error)
             return False
         return lease.instance == self._instance and not lease.adopter
 
@@ -110,7 +111,7 @@ class Leases:
             lease = decode(Lease, found.key, found.value)
             if lease.instance != self._instance:
                 raise BrokerReplacedError(
-                    f"another process runs as broker {self._broker_id!r}: each broker of a store needs an id of its own"
+                    f"another process runs as broker {self.broker_id!r}: each broker of a store needs an id of its own"
                 )
             was_declared_dead = was_declared_dead or bool(lease.adopter)
             self._version = found.version
@@ -129,12 +130,12 @@ class Leases:
         async with self._store_retry.scan(keys.BROKERS) as values:
             async for value in values:
                 broker_id = value.key.removeprefix(keys.BROKERS).decode()
-                if broker_id != self._broker_id:
+                if broker_id != self.broker_id:
                     found[broker_id] = value
         versions = {broker_id: value.version for broker_id, value in found.items()}
         changed, run_out = self._watch.look(began_s, trio.current_time(), versions)
         dead = {broker_id for broker_id, value in found.items() if decode(Lease, value.key, value.value).adopter}
-        self.alive = (self._broker_id, *(one for one in found if one not in dead and one not in run_out))
+        self.alive = (self.broker_id, *(one for one in found if one not in dead and one not in run_out))
         return [one for one in changed if one not in dead], {one: found[one] for one in run_out}
 
     async def claim(self, lease: StateValue) -> StateValue | None:
@@ -146,7 +147,7 @@ class Leases:
             The lease as it is now; None if another broker was first, or the broker has renewed it.
         """
         found = decode(Lease, lease.key, lease.value)
-        claimed = Lease(found.instance, found.renewal_number, self._broker_id, found.unfenced)
+        claimed = Lease(found.instance, found.renewal_number, self.broker_id, found.unfenced)
         try:
             return await self._store_retry.adapter.put_state(lease.key, encode(claimed), expected_version=lease.version)
         except VersionConflictError:

@@ -36,12 +36,11 @@ from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord, stored_will
 from broker_adapter.mqtt.session.stored_use import StoredUse
-from broker_adapter.mqtt.session.takeover import TakenSession, Takeover, require_present, require_user
+from broker_adapter.mqtt.session.takeover import SessionRequest, TakenSession, Takeover, require_present, require_user
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
 from broker_adapter.mqtt.session.verification import Verification
 from broker_adapter.mqtt.session.write_behind import WriteBehind
-from broker_adapter.mqtt_codec.packets import Version, Will
 from broker_adapter.topic_mapping import TopicMapping
 from shards.model import StateValue
 from shards.seams.clock import Clock
@@ -153,9 +152,7 @@ class Sessions:
             clock=clock,
             statistics=statistics,
         )
-        self._timers = Timers(
-            store_retry, self._commits, self._shares, clock, broker_id, lambda: self._leases.alive, settings, statistics
-        )
+        self._timers = Timers(store_retry, self._commits, self._shares, self._leases, clock, settings, statistics)
         self._saving = WriteBehind(store_retry, settings.save_interval_s)
         self._checks_due_s: dict[str, float] = {}
         self._wants_audit = True
@@ -261,25 +258,17 @@ class Sessions:
 
     async def open(
         self,
-        client_id: str,
+        request: SessionRequest,
         *,
-        clean_start: bool,
-        expiry_interval_s: int,
-        will: Will | None,
-        version: Version,
-        user: str = "",
-        host: str = "",
         may_open: Callable[[str], bool] = lambda _user: True,
         may_have_left: Callable[[bool], bool] = lambda _is_owned: False,
     ) -> OpenedSession:
         """Make this broker the owner of the client's session, in place of any earlier owner, or create a new session.
 
-        For MQTT 3.1.1: ``clean_start`` is clean session, and ``expiry_interval_s`` is 0 with it, else the longest that
-        is configured. Must not return until the ownership is durable.
+        Must not return until the ownership is durable.
 
         Args:
-            user: Name of the user whose client opens it, empty for an anonymous one: the session belongs to it then.
-            host: Address of the client, for administrators.
+            request: The session.
             may_open: Called with the user that the session belongs to; returns whether this client may open it. If not,
                 nothing changes: its owner keeps its connection, its subscriptions and its will.
             may_have_left: Called with whether the session has an owner; returns whether the client may have closed this
@@ -293,15 +282,16 @@ class Sessions:
             StoreUnavailableError: The store did not answer in time.
             StorageError: The store refuses the session.
         """
+        client_id, will = request.client_id, request.will
         wanted = Opening(
             self._broker_id,
             0,
-            clean_start,
-            expiry_interval_s,
-            stored_will(will, client_id, user) if will is not None else None,
-            version,
-            user=user,
-            host=host,
+            request.clean_start,
+            request.expiry_interval_s,
+            stored_will(will, client_id, request.user) if will is not None else None,
+            request.version,
+            user=request.user,
+            host=request.host,
         )
         opened: OpenedSession | None = None
         taken_from = ""
@@ -311,11 +301,12 @@ class Sessions:
                     local = self._open.get(client_id)
                     require_present(client_id, may_have_left, is_owned=local is not None)
                     if local is not None:
-                        require_user(local.record, user, may_open)
+                        require_user(local.record, request.user, may_open)
                         await local.hand_over()
                         taken_from = self._broker_id
                     await self._pending_publishes.wait_answered(client_id)
-                    begin = partial(self.stored_use.begin_session, user) if self.stored_use.limits_sessions else None
+                    use = self.stored_use
+                    begin = partial(use.begin_session, request.user) if use.limits_sessions else None
                     taken = await self._takeover.take(client_id, wanted, may_have_left, may_open, begin)
                     opened = self._register(taken, taken.taken_from or taken_from)
         finally:

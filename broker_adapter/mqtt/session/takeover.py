@@ -20,11 +20,33 @@ from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import SessionRecord
 from broker_adapter.mqtt.session.transitions import Opening, Transition
+from broker_adapter.mqtt_codec.packets import Version, Will
 from broker_adapter.mqtt_codec.text import shown
 from shards.seams.clock import Clock
 
 _CONFLICTS_IN_ONE_STEP: Final = 2
 """After this many conflicts a session is taken in two steps."""
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class SessionRequest:
+    """The session that a client asks for with its CONNECT.
+
+    For MQTT 3.1.1: ``clean_start`` is clean session, and ``expiry_interval_s`` is 0 with it, else the longest that is
+    configured.
+
+    Attributes:
+        user: Name of the user whose client opens it, empty for an anonymous one: the session belongs to it then.
+        host: Address of the client, for administrators.
+    """
+
+    client_id: str
+    user: str = ""
+    host: str = ""
+    version: Version
+    clean_start: bool
+    expiry_interval_s: int
+    will: Will | None
 
 
 @attrs.frozen(slots=True)

@@ -8,7 +8,7 @@ prefers among those alive.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -19,6 +19,7 @@ from broker_adapter.errors import CorruptionError, FormatVersionError, StorageEr
 from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt.session import keys, transitions
 from broker_adapter.mqtt.session.commits import Commits
+from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import CLEANUP, Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
@@ -59,9 +60,8 @@ class Timers:
         store_retry: The store.
         commits: Commits the effects.
         shares: Deletes what groups without members have left.
+        leases: Tells which brokers are alive.
         clock: Tells what is due.
-        broker_id: This broker.
-        alive: The brokers that are alive, this one among them.
     """
 
     def __init__(
@@ -69,18 +69,16 @@ class Timers:
         store_retry: StoreRetry,
         commits: Commits,
         shares: Shares,
+        leases: Leases,
         clock: Clock,
-        broker_id: str,
-        alive: Callable[[], Sequence[str]],
         settings: SessionSettings,
         statistics: SessionStatistics,
     ) -> None:
         self._store_retry = store_retry
         self._commits = commits
         self._shares = shares
+        self._leases = leases
         self._clock = clock
-        self._broker_id = broker_id
-        self._alive = alive
         self._interval_s = settings.timer_interval_s
         self._preference_us = round(settings.preference_s * _SECOND_US)
         self._statistics = statistics
@@ -144,8 +142,8 @@ class Timers:
         return None
 
     def _is_preferred(self, key: bytes) -> bool:
-        alive = sorted(self._alive())
-        return alive[crc32c(key) % len(alive)] == self._broker_id
+        alive = sorted(self._leases.alive)
+        return alive[crc32c(key) % len(alive)] == self._leases.broker_id
 
     async def _fire(self, key: keys.TimerKey, timer: StateValue, room: trio.CapacityLimiter) -> None:
         async with room:

@@ -16,6 +16,7 @@ import outcome
 import trio
 
 from journal.engine.directory.restores import Restores
+from journal.engine.environment import Environment
 from journal.engine.segments.disk_space import DiskSpace
 from journal.engine.segments.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.engine.segments.lifecycle import SegmentFiles
@@ -27,14 +28,13 @@ from journal.engine.state.node_record import NodeKey, put_number
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
-from journal.engine.wal.disk import Disk, LimitedOffLoop, OffLoop, RetriableWhenFull
+from journal.engine.wal.disk import Disk, LimitedOffLoop, RetriableWhenFull
 from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from journal.engine.write.commands import Commands
 from journal.settings.server import ServerConfig
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 from shards.errors import DiskFullError, StorageFailedError
-from shards.seams.file_system import FileSystem
 from shards.seams.store import Mutations
 from shards.segments.log_segment import LogSegment
 from shards.segments.segment import Segment
@@ -62,7 +62,7 @@ class Checkpointer:
     """The background work of one engine; one task runs it, so its steps never overlap.
 
     Args:
-        lasts: Whether the next start finds what is written. If not, tails stay in memory and have no budget: nothing
+        environment: If the next start does not find what is written, tails stay in memory and have no budget: nothing
             reads them from files, and appends are not in the journal.
         closing: Called with a shard that is about to be closed, because nothing uses it.
         flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
@@ -79,11 +79,10 @@ class Checkpointer:
     def __init__(
         self,
         *,
-        files: FileSystem,
+        environment: Environment,
         directory: str,
         config: ServerConfig,
         disk: Disk,
-        off_loop: OffLoop,
         writer: JournalWriter,
         committer: Committer,
         table: ShardTable,
@@ -97,11 +96,10 @@ class Checkpointer:
         view_cleanup: ViewCleanup,
         record_saver: RecordSaver,
         checkpoint_lsn: int,
-        lasts: bool,
         closing: Callable[[Shard], None],
         flushed: Callable[[], None],
     ) -> None:
-        self._files = files
+        self._files = files = environment.files
         self._directory = directory
         self._storage = storage = config.storage
         self._disk = disk
@@ -113,16 +111,16 @@ class Checkpointer:
         self._time = time
         self._restores = restores
         self._fail = fail
-        self._off_loop = LimitedOffLoop(off_loop)
+        self._off_loop = LimitedOffLoop(environment.off_loop)
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
-        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all, off_loop)
+        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all, environment.off_loop)
         self._disk_space = disk_space
         self._view_cleanup = view_cleanup
         self._record_saver = record_saver
-        self._retries = WriteRetries(views.store, committer, off_loop, changed=self._go_on, fail=fail)
-        self._keeps_tails = not lasts
-        self._tail_budget_bytes = storage.tail_budget_bytes if lasts else sys.maxsize
+        self._retries = WriteRetries(views.store, committer, environment.off_loop, changed=self._go_on, fail=fail)
+        self._keeps_tails = not environment.lasts
+        self._tail_budget_bytes = storage.tail_budget_bytes if environment.lasts else sys.maxsize
         self._large_tails_at = self._tail_budget_bytes // 8
         self._flushed = flushed
         self._segment_files = segment_files

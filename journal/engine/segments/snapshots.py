@@ -21,12 +21,12 @@ import attrs
 import trio
 
 from journal.engine.directory.data_directory import DataDirectory, remove_snapshot, segment_directories, write_markers
+from journal.engine.environment import Environment
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.lifecycle import SegmentFiles
-from journal.engine.wal.disk import LimitedOffLoop, OffLoop
+from journal.engine.wal.disk import LimitedOffLoop
 from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
-from shards.seams.file_system import FileSystem
 from shards.seams.store import DirectoryStore
 
 _COPIED_AT_ONCE = 1 << 20
@@ -52,36 +52,34 @@ class Snapshots:
     """Makes snapshots of one engine, one at a time.
 
     Args:
-        files: The file system.
+        environment: What the engine runs on.
         directory: The data directory.
         writer: Writes the journal.
         checkpointer: Makes checkpoints, and moves no file while a snapshot is made.
         segment_files: Moves and removes segment files.
         store: The store of the views.
         newest_lsn: Returns the newest lsn in the journal's groups; used if the journal has no file.
-        off_loop: Runs the blocking calls.
     """
 
     def __init__(
         self,
         *,
-        files: FileSystem,
+        environment: Environment,
         directory: DataDirectory,
         writer: JournalWriter,
         checkpointer: Checkpointer,
         segment_files: SegmentFiles,
         store: DirectoryStore,
         newest_lsn: Callable[[], int],
-        off_loop: OffLoop,
     ) -> None:
-        self._files = files
+        self._files = environment.files
         self._directory = directory
         self._writer = writer
         self._checkpointer = checkpointer
         self._segment_files = segment_files
         self._store = store
         self._newest_lsn = newest_lsn
-        self._off_loop = LimitedOffLoop(off_loop)
+        self._off_loop = LimitedOffLoop(environment.off_loop)
         self._turn = trio.Semaphore(1)
 
     @asynccontextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.time_slice import TimeSlice
@@ -59,8 +60,7 @@ class Commands(Decisions):
         views: Views,
         table: ShardTable,
         *,
-        created_us: Callable[[], int],
-        expiry_us: Callable[[], int],
+        time: NodeTime,
         first_epoch: int,
         max_shards: int,
         default_config: Callable[[ShardConfig], ShardConfig],
@@ -68,8 +68,8 @@ class Commands(Decisions):
         super().__init__(committer)
         self._views = views
         self._table = table
-        self._created_us = created_us
-        self._expiry_us = expiry_us
+        self._created_us = time.append_time_us
+        self._expiry_us = time.expiry_us
         self._first_epoch = first_epoch
         self._max_shards = max_shards
         self._default_config = default_config

@@ -16,6 +16,7 @@ from broker_adapter.engines.embedded import open_memory
 from broker_adapter.mqtt.model.message import Message, message_of, record_of
 from broker_adapter.mqtt.session import OpenedSession, Retained, Session, Sessions, SessionSettings, keys
 from broker_adapter.mqtt.session.stored import ProgressRecord
+from broker_adapter.mqtt.session.takeover import SessionRequest
 from broker_adapter.mqtt_codec.packets import Version, Will
 from broker_adapter.mqtt_codec.properties import Properties
 from broker_adapter.state_forms import decode
@@ -61,12 +62,14 @@ class Broker:
         user: str = "",
     ) -> OpenedSession:
         return await self.sessions.open(
-            client_id,
-            clean_start=clean_start,
-            expiry_interval_s=expiry_s,
-            will=will,
-            version=version,
-            user=user,
+            SessionRequest(
+                client_id=client_id,
+                user=user,
+                version=version,
+                clean_start=clean_start,
+                expiry_interval_s=expiry_s,
+                will=will,
+            ),
             may_open=lambda owner: owner == user,
         )
 

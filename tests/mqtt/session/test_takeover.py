@@ -16,6 +16,7 @@ from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session import ClientGoneError, Session, SessionSettings, SessionTakenOverError
 from broker_adapter.mqtt.session import keys as state_keys
 from broker_adapter.mqtt.session.peer_channel import CONTROL_SHARD
+from broker_adapter.mqtt.session.takeover import SessionRequest
 from broker_adapter.mqtt_codec import Version
 from shards.format.record import Record
 from tests.mqtt.session.brokers import Broker, cluster, will
@@ -64,11 +65,9 @@ async def test_a_client_that_goes_elsewhere_while_its_session_is_asked_for_keeps
         async def open_late() -> None:
             try:
                 await two.sessions.open(
-                    "c",
-                    clean_start=False,
-                    expiry_interval_s=3600,
-                    will=None,
-                    version=Version.V5,
+                    SessionRequest(
+                        client_id="c", version=Version.V5, clean_start=False, expiry_interval_s=3600, will=None
+                    ),
                     may_have_left=lambda is_owned: has_gone and is_owned,
                 )
             except ClientGoneError as error:
