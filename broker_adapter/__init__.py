@@ -5,10 +5,9 @@ engine are imported only when its URL is opened, so a broker installs only what 
 """
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.feed import Feed, Progress
 from broker_adapter.opening import open_adapter
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
-from broker_adapter.subscription import Delivery, Subscription
+from broker_adapter.subscription import Delivery, Feed, Progress, Subscription
 from broker_adapter.topic_mapping import MappingRule, TopicMapping
 
 __all__ = [

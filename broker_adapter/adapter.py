@@ -9,23 +9,21 @@ The interface has three parts, with their guarantees: records, subscriptions and
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import trio
 
-from broker_adapter.feed import Feed
-from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.shard_admin import ShardAdmin
 from broker_adapter.state_store import StateStore
-from broker_adapter.subscription import Delivery, Subscription
+from broker_adapter.subscription import Delivery, Feed, Subscription
 from shards.errors import StorageFailedError
 from shards.format.record import Record, StoredRecord
 from shards.history import HistoryGap
-from shards.model import AckLevel, Appended, ProducerIdentity
+from shards.model import AckLevel, Appended, ProducerIdentity, StateValue
 from shards.position import Start
 
 LATEST = Start.latest()
@@ -35,6 +33,25 @@ DEFAULT_READ_BYTES = 1 << 20
 
 DEFAULT_CREDIT_BYTES = 1 << 20
 """Default for the maximum of batch bytes that a subscription buffers for its consumer."""
+
+
+class Reconnection(Protocol):
+    """The store over the new connection, and the appends that were not acknowledged over earlier ones."""
+
+    async def get_state(self, key: bytes) -> StateValue | None:
+        """See `StorageAdapter.get_state`."""
+
+    def scan_state(self, prefix: bytes = b"") -> AsyncGenerator[StateValue, None]:
+        """See `StorageAdapter.scan_state`."""
+
+    def unanswered_batches(self) -> Sequence[Sequence[PendingAppend]]:
+        """The appends of each batch that may have been sent and is not acknowledged. A batch is stored as a whole."""
+
+    def withdraw(self, appends: Collection[PendingAppend]) -> None:
+        """Never send these appends again, nor those in the same batch as one of them.
+
+        They fail with `ConnectionLostError`; whether those that were sent are stored is unknown.
+        """
 
 
 class StorageAdapter(ShardAdmin, StateStore):

@@ -1,7 +1,7 @@
 """Results of reading and appending: records as they were read, and appends whose outcome may still be pending.
 
 The calls that return them are in `broker_adapter.adapter.StorageAdapter`; pushed records are in
-`broker_adapter.subscription` and `broker_adapter.feed`.
+`broker_adapter.subscription` and `broker_adapter.subscription`.
 """
 
 from __future__ import annotations

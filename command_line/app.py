@@ -1,18 +1,22 @@
 """A program with several commands: from a table of them and the arguments to an exit status.
 
-The commands are in modules of their own, which are imported when they are called.
+The commands are in modules of their own, which are imported when they are called. Other installed packages can add
+commands by entry points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from importlib.metadata import EntryPoint
 from typing import Annotated, TypeAlias
 
+import attrs
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
-from command_line.boundary import Explain, UsageError, run_guarded
+from command_line.boundary import CommandError, Explain, UsageError, run_guarded
+from shards.extras import install_command
 
 JsonOption: TypeAlias = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for scripts.")]
 YesOption: TypeAlias = Annotated[bool, Parameter(negative="", help="Do not ask first.")]
@@ -107,3 +111,49 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("journal-engine")
+
+
+@attrs.frozen
+class AddedCommands:
+    """The commands that begin with one word, which is the name of their entry point.
+
+    Attributes:
+        help_line: Their purpose, in one line.
+        commands: By their second word: the path of the function, and the first line of its docstring; see
+            `command_line.app.build_app`.
+    """
+
+    help_line: str
+    commands: Mapping[str, tuple[str, str]]
+
+
+def load_commands(program: str, entry_point: EntryPoint) -> AddedCommands:
+    """Import the table that an entry point names.
+
+    Raises:
+        CommandError: A package that it needs is not installed, or it is not such a table.
+    """
+    try:
+        loaded = entry_point.load()
+    except ImportError as error:
+        raise CommandError(
+            f"`{program} {entry_point.name}` needs the Python package {error.name!r}, which is not installed: "
+            f"{install_command('broker')}"
+        ) from error
+    except AttributeError as error:
+        raise _no_table(program, entry_point) from error
+    if not isinstance(loaded, AddedCommands):
+        raise _no_table(program, entry_point)
+    return loaded
+
+
+def named(word: str, entry_points: Iterable[EntryPoint]) -> EntryPoint | None:
+    """The entry point with this name, if there is one."""
+    return next((each for each in entry_points if each.name == word), None)
+
+
+def _no_table(program: str, entry_point: EntryPoint) -> CommandError:
+    return CommandError(
+        f"`{program} {entry_point.name}`: {entry_point.value} is not a table of commands; install a version of its "
+        "package that matches this one"
+    )

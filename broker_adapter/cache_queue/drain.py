@@ -26,7 +26,7 @@ from broker_adapter.changes import Changes, StatePut
 from broker_adapter.errors import OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from broker_adapter.state_forms import decode, encode
 from shards.format.record import Gap, Record, StoredRecord
-from shards.topics.reserved_names import QUEUE_CURSOR
+from shards.topics.names import QUEUE_CURSOR
 
 _TRIM_BYTES: Final = 8 << 20
 _LETTERS_BYTES: Final = 256 << 10

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from broker_adapter.errors import InvalidNameError
-from shards.topics.reserved_names import (
+from shards.topics.names import (
     DEAD_LETTERS_SUFFIX,
     QUEUE_DEFINITIONS,
     QUEUE_LEASES,

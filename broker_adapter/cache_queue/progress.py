@@ -19,7 +19,7 @@ from broker_adapter.cache_queue.ranges import Range, covered_count, intersection
 from broker_adapter.cache_queue.stored import Counts, Definition, KnownEnd, Progress, Status
 from broker_adapter.state_forms import decode
 from shards.model import ShardInfo
-from shards.topics.reserved_names import QUEUE_CURSOR
+from shards.topics.names import QUEUE_CURSOR
 
 
 def added(first: Counts, second: Counts) -> Counts:

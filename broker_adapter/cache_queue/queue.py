@@ -29,7 +29,7 @@ from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.state_forms import decode, encode
 from shards.format.record import StoredRecord
 from shards.model import Mode, ShardInfo
-from shards.topics.reserved_names import QUEUE_DEFINITIONS
+from shards.topics.names import QUEUE_DEFINITIONS
 
 _BACK_TO_MEMORY = 4
 """A hybrid queue returns to memory when it holds less than this part of its limit in memory."""

@@ -21,11 +21,10 @@ from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.pulled_batches import PulledBatches
 from broker_adapter.engines.record_subscription import RecordFeed, RecordSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
-from broker_adapter.feed import Feed, check_follow
 from broker_adapter.opening import directory_of
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.shard_admin import DEFAULT_CONFIG
-from broker_adapter.subscription import Subscription
+from broker_adapter.subscription import Feed, Subscription, check_follow
 from journal.engine import Engine, SubscriptionTarget, open_engine, open_memory_engine
 from journal.engine.time_slice import TimeSlice
 from journal.engine.write.transactions import CursorCheck, Delete, Put

@@ -13,17 +13,15 @@ from typing import Literal
 
 import trio
 
-from broker_adapter.adapter import DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, StorageAdapter
+from broker_adapter.adapter import DEFAULT_CREDIT_BYTES, DEFAULT_READ_BYTES, LATEST, Reconnection, StorageAdapter
 from broker_adapter.changes import Changes, Committed, check_changes
 from broker_adapter.engines.local_appends import encoded
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.record_subscription import RecordFeed, RecordSubscription
 from broker_adapter.engines.selection import newest_with_key, read_from, read_word
-from broker_adapter.feed import Feed, check_follow
-from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.shard_admin import DEFAULT_CONFIG
-from broker_adapter.subscription import Subscription
+from broker_adapter.subscription import Feed, Subscription, check_follow
 from journal.client import Client, open_client, unique_name
 from journal.client import Reconnection as ClientReconnection
 from journal.protocol.errors import ConnectionLostError

@@ -14,8 +14,7 @@ import trio
 from broker_adapter.adapter import LATEST
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import from_time
-from broker_adapter.feed import Feed, Progress
-from broker_adapter.subscription import Delivery, Subscription
+from broker_adapter.subscription import Delivery, Feed, Progress, Subscription
 from shards.format.batch import read_records
 from shards.format.record import Gap, StoredRecord
 from shards.position import Start

@@ -41,8 +41,7 @@ from journal.settings.values import (
     parse_text,
     within,
 )
-from shards.topics.names import validate_shard_name
-from shards.topics.reserved_names import BROKER_PREFIX
+from shards.topics.names import BROKER_PREFIX, validate_shard_name
 from shards.topics.topic_filters import validate_filter
 
 _LIMITS = Limits()

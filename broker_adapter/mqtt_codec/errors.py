@@ -1,4 +1,4 @@
-"""The only error of the codec: a peer broke the MQTT protocol."""
+"""A peer broke the MQTT protocol: the only error of the codec, and the one of what only a session's state shows."""
 
 from __future__ import annotations
 
@@ -37,3 +37,15 @@ def malformed(message: str, *, is_answerable: bool = True) -> MqttProtocolError:
 def protocol_error(message: str, *, is_answerable: bool = True) -> MqttProtocolError:
     """A protocol error: the bytes can be decoded, but a value is not allowed, or is missing."""
     return MqttProtocolError(ReasonCode.PROTOCOL_ERROR, message, is_answerable=is_answerable)
+
+
+class ProtocolViolationError(Exception):
+    """The client broke the protocol in a way that only the state of its session shows. The connection ends.
+
+    Attributes:
+        reason_code: Reason code of DISCONNECT.
+    """
+
+    def __init__(self, reason_code: ReasonCode, message: str) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code

@@ -8,7 +8,7 @@ import stat
 from typing import Final
 
 from journal.settings.values import ConfigurationError
-from shards.seams.errno_advice import way_out
+from shards.errors import way_out
 
 _OWNER_ALONE: Final = 0o600
 

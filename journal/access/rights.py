@@ -18,7 +18,7 @@ import attrs
 
 from journal.access.authorization import Action, Principal, Resource
 from journal.protocol.errors import NotAuthorizedError
-from shards.topics.reserved_names import group_of_cursor
+from shards.topics.names import group_of_cursor
 
 METRICS: Final = "$metrics"
 """Name of the metrics in access rules: a program that scrapes them needs no right to read records."""

@@ -25,8 +25,7 @@ import attrs
 from journal.backup.manifest import FileEntry, Header, LastLine, ManifestDecoder, ManifestEncoder, lines_of
 from journal.backup.objects import Objects, chunks_of, object_path, size_of
 from journal.engine.directory.json_files import read_marker, write_marker
-from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
-from shards.seams.errno_advice import way_out
+from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError, way_out
 from shards.seams.file_system import File, FileSystem, make_durable_directory
 
 LAYOUT_VERSION = 1

@@ -105,7 +105,7 @@ _GROUPS: Final = {
 }
 
 ADDED_GROUP: Final = "journal.commands"
-"""Group of the entry points with which packages add commands: word -> `command_line.added_commands.AddedCommands`."""
+"""Group of the entry points with which packages add commands: word -> `command_line.app.AddedCommands`."""
 
 # Help of words that the project's own packages add, without importing them (a test compares the two).
 ADDED_HELP: Final = {"queue": "Show cache queues; pause, drain and empty them."}
@@ -133,8 +133,7 @@ def _app_for(word: str) -> App:
     """The program, with the added commands that a command line with this first word may use."""
     from importlib.metadata import entry_points
 
-    from command_line.added_commands import load_commands, named
-    from command_line.app import build_app
+    from command_line.app import build_app, load_commands, named
 
     if any(word == command.split()[0] for command in COMMANDS):
         return build_app("journal", _PURPOSE, COMMANDS, _GROUPS)

@@ -24,7 +24,7 @@ from shards.errors import StorageError
 from shards.format.batch import BatchHeader
 from shards.model import SegmentKind
 from shards.segments.shard import Shard
-from shards.topics.reserved_names import QUEUE_CURSOR, QUEUE_PREFIX, group_of_cursor
+from shards.topics.names import QUEUE_CURSOR, QUEUE_PREFIX, group_of_cursor
 
 OTHERS: Final = "(others)"
 """Name of the sum of all groups or queues that are not named."""

@@ -18,7 +18,7 @@ from journal.engine.time_slice import TimeSlice
 from journal.server.shard_operations import Requester, ShardOperations
 from shards.model import ShardInfo
 from shards.segments.shard import Shard
-from shards.topics.reserved_names import (
+from shards.topics.names import (
     DEAD_LETTERS_SUFFIX,
     QUEUE_CURSOR,
     QUEUE_DEFINITIONS,

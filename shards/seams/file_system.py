@@ -16,8 +16,7 @@ import stat
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from shards.errors import DataDirectoryError
-from shards.seams.errno_advice import way_out
+from shards.errors import DataDirectoryError, way_out
 
 Buffer = bytes | bytearray | memoryview
 """Flat bytes. A memoryview must be contiguous and of format ``B``."""

@@ -9,8 +9,7 @@ import errno
 import os
 from typing import Final, NoReturn
 
-from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
-from shards.seams.errno_advice import way_out
+from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError, way_out
 
 # Errors of the operating system while the store is opened whose cause can be removed.
 _PUT_BACK: Final = (

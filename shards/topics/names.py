@@ -1,9 +1,10 @@
-"""Rules for names, and the directory name of a shard. Topic filters are in `topic_filters`."""
+"""Rules for names, reserved names, and the directory name of a shard. Topic filters are in `topic_filters`."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from shards.errors import InvalidNameError
@@ -13,6 +14,27 @@ MAX_NAME_BYTES = 255
 MAX_DIRECTORY_NAME_BYTES = 200
 """Below the 255 bytes of common file systems, so that there is room for a suffix while a directory is created."""
 
+BROKER_PREFIX: Final = "$mqtt/"
+"""Prefix of the names of the MQTT broker's own shards. Clients can neither publish nor subscribe there."""
+
+QUEUE_PREFIX: Final = "$queue/"
+"""Prefix of the names of all shards of cache queues. MQTT clients can neither publish nor subscribe there."""
+
+DEAD_LETTERS_SUFFIX: Final = "/dead-letters"
+"""Suffix of the name of a queue's shard for the shard with the records that its sink refused."""
+
+QUEUE_CURSOR: Final = "drained"
+"""Cursor of a queue's shard, for people and for the server's metrics: it follows the stored position within a
+second."""
+
+QUEUE_DEFINITIONS: Final = b"queue/"
+QUEUE_LEASES: Final = b"queue-lease/"
+QUEUE_STATUSES: Final = b"queue-status/"
+QUEUE_PROGRESS: Final = b"queue-progress/"
+QUEUE_LETTERS_DONE: Final = b"queue-letters-done/"
+"""Prefix of the keys of the state store with the state of a queue, followed by the queue's name."""
+
+_GROUP_PREFIX = "group/"
 _DIRECTORY_PREFIX = "shard="
 _HASH_MARK = "~"
 _HASH_DIGITS = 32
@@ -112,3 +134,13 @@ def shard_name(directory: str) -> str | None:
             f"{directory_name(name)!r}"
         )
     return name
+
+
+def group_cursor(group: str) -> str:
+    """Name of the cursor with a group's position in each shard."""
+    return _GROUP_PREFIX + group
+
+
+def group_of_cursor(name: str) -> str | None:
+    """The group that a cursor with this name belongs to; None for any other cursor."""
+    return name.removeprefix(_GROUP_PREFIX) if name.startswith(_GROUP_PREFIX) else None

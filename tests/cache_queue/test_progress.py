@@ -18,7 +18,7 @@ from broker_adapter.cache_queue.ranges import contains, covered_count, from_offs
 from broker_adapter.cache_queue.stored import Counts, Definition, KnownEnd, Progress, Status
 from broker_adapter.state_forms import encode
 from shards.model import Mode, SegmentInfo, SegmentKind, ShardConfig, ShardInfo
-from shards.topics.reserved_names import QUEUE_CURSOR
+from shards.topics.names import QUEUE_CURSOR
 from tests.cache_queue.queues import NAME, driven, filled, waiting
 
 RESERVED = 1 << 20

@@ -27,7 +27,7 @@ from broker_adapter.cache_queue.stored import (
 from broker_adapter.state_forms import decode, encode
 from shards.errors import CorruptionError, FormatVersionError
 from shards.format.record import Record, StoredRecord
-from shards.topics.reserved_names import QUEUE_CURSOR
+from shards.topics.names import QUEUE_CURSOR
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "queue_state"
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker_adapter.mqtt.telemetry.metrics import process_figures
 from journal.telemetry.exposition import counters, gauge, gauges, histogram, page_of
 from journal.telemetry.histogram import Histogram
-from journal.telemetry.process_figures import process_figures
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
 NUMBERS = st.floats() | st.integers(-(2**60), 2**60)

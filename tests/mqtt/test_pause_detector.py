@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from broker_adapter.mqtt.connection.pause_detector import MIN_PAUSE_S, PauseDetector
+from broker_adapter.mqtt.connection.services import MIN_PAUSE_S, PauseDetector
 
 
 class Processor:

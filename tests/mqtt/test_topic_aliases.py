@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.topic_aliases import InboundAliases, OutboundAliases
+from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from broker_adapter.mqtt.access.permissions import Principal
-from broker_adapter.mqtt.connection.connect_budget import FREE_BYTES, ConnectBudget
+from broker_adapter.mqtt.connection.services import FREE_BYTES, ConnectBudget
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Will

@@ -9,14 +9,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shards.errors import InvalidNameError
-from shards.topics.names import MAX_DIRECTORY_NAME_BYTES, directory_name, shard_name, validate_name, validate_shard_name
-from shards.topics.reserved_names import (
+from shards.topics.names import (
     BROKER_PREFIX,
     DEAD_LETTERS_SUFFIX,
+    MAX_DIRECTORY_NAME_BYTES,
     QUEUE_CURSOR,
     QUEUE_PREFIX,
+    directory_name,
     group_cursor,
     group_of_cursor,
+    shard_name,
+    validate_name,
+    validate_shard_name,
 )
 
 names = st.text(

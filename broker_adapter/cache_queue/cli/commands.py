@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from command_line.added_commands import AddedCommands
+from command_line.app import AddedCommands
 
 _HERE: Final = "broker_adapter.cache_queue.cli"
 

@@ -19,11 +19,9 @@ from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.access.quotas import Quotas
-from broker_adapter.mqtt.connection.connect_budget import ConnectBudget
 from broker_adapter.mqtt.connection.connection import Connection
 from broker_adapter.mqtt.connection.handshake import Handshake
-from broker_adapter.mqtt.connection.pause_detector import PauseDetector
-from broker_adapter.mqtt.connection.services import Services
+from broker_adapter.mqtt.connection.services import ConnectBudget, PauseDetector, Services
 from broker_adapter.mqtt.delivery import DeliveryStatistics, Distributor
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import Message

@@ -20,12 +20,12 @@ from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
 from broker_adapter.mqtt.connection.misdirected import misdirected
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
-from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.transport.output import StreamCarrier
 from broker_adapter.mqtt.transport.streams import KnowsPeer, LimitsUnaccepted
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, Version, encode
+from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Publish
 from broker_adapter.mqtt_codec.text import shortened
 from journal.net.output import Output

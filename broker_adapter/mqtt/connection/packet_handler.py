@@ -16,19 +16,19 @@ import trio
 
 from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.access.quotas import Limit
-from broker_adapter.mqtt.connection.acknowledgement_times import AcknowledgementTimes
 from broker_adapter.mqtt.connection.handshake import Admission
 from broker_adapter.mqtt.connection.services import Services
 from broker_adapter.mqtt.connection.subscription_handler import SubscriptionHandler
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.sender import MessageSender
-from broker_adapter.mqtt.model.errors import ProtocolViolationError
+from broker_adapter.mqtt.model.statistics import AcknowledgementTimes
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
 from broker_adapter.mqtt.publish.pipeline import PublishPipeline
 from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.publish.validation import PublishValidator
 from broker_adapter.mqtt.transport.output import SavedFirst
 from broker_adapter.mqtt_codec import Packet, ReasonCode, Version, encode, encode_pubacks
+from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.packets import (
     Auth,
     Disconnect,

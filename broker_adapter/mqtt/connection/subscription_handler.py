@@ -19,15 +19,14 @@ from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
 from broker_adapter.mqtt.delivery.replays import parse_replay_start
 from broker_adapter.mqtt.delivery.sender import MessageSender
-from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.position import BEGINNING, Position
+from broker_adapter.mqtt.model.position import BEGINNING, Position, RetainedScan
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.model.topics import FilterRequest, TopicRefusedError, parse_filter
 from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.session import Retained, Session, Sessions
-from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt_codec import ReasonCode, encode
+from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from broker_adapter.mqtt_codec.text import shown
 from journal.net.output import Output

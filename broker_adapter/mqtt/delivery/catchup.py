@@ -17,7 +17,6 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.errors import StorageError
-from broker_adapter.feed import Progress
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
 from broker_adapter.mqtt.delivery.outgoing_message import size_bytes
@@ -26,7 +25,7 @@ from broker_adapter.mqtt.delivery.shared_tails import SharedTails, covering
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
-from broker_adapter.subscription import Delivery
+from broker_adapter.subscription import Delivery, Progress
 from broker_adapter.topic_mapping import TopicOf
 from shards.format.record import Gap
 

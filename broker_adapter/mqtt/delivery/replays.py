@@ -11,7 +11,6 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.errors import OffsetOutOfRangeError
-from broker_adapter.feed import Feed, Progress
 from broker_adapter.mqtt.delivery.dedup_watermark import DedupWatermark
 from broker_adapter.mqtt.delivery.inbox import Inbox
 from broker_adapter.mqtt.delivery.private_feed import PrivateFeed
@@ -19,7 +18,7 @@ from broker_adapter.mqtt.delivery.record_group import Match, runs_of
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from broker_adapter.mqtt_codec.text import shown
-from broker_adapter.subscription import Delivery, Subscription
+from broker_adapter.subscription import Delivery, Feed, Progress, Subscription
 from broker_adapter.topic_mapping import TopicOf
 from shards.position import Start
 from shards.topics.topic_filters import matches

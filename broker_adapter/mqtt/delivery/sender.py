@@ -21,7 +21,7 @@ from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.redelivery import fetch_messages
 from broker_adapter.mqtt.delivery.share_claims import ShareClaims
 from broker_adapter.mqtt.model.message import Message
-from broker_adapter.mqtt.model.position import Position, ReachedLsn
+from broker_adapter.mqtt.model.position import Position, ReachedLsn, RetainedScan
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
 from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.publish.store_changes import until_reached
@@ -29,7 +29,6 @@ from broker_adapter.mqtt.session import Retained, Session
 from broker_adapter.mqtt.session.claims import Claim
 from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.retained import version_of
-from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.transport.output import SavedFirst
 from broker_adapter.mqtt_codec import PublishTemplate, ReasonCode, encode
 from broker_adapter.mqtt_codec.packets import Pubrel

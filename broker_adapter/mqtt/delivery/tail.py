@@ -9,10 +9,9 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.errors import StorageError
-from broker_adapter.feed import Progress
 from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
 from broker_adapter.mqtt.model.position import Position, ReachedLsn
-from broker_adapter.subscription import Delivery
+from broker_adapter.subscription import Delivery, Progress
 
 _log = logging.getLogger(__name__)
 

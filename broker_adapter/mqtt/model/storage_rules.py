@@ -16,8 +16,7 @@ from broker_adapter.errors import InvalidNameError
 from broker_adapter.topic_mapping import MappingRule, TopicMapping
 from shards.format.checksum import crc32c
 from shards.model import Mode, Retention, ShardConfig
-from shards.topics.names import validate_shard_name
-from shards.topics.reserved_names import BROKER_PREFIX
+from shards.topics.names import BROKER_PREFIX, validate_shard_name
 from shards.topics.topic_filters import covers, is_filter, matches, validate_filter
 
 FOLDED_SHARDS: Final = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_adapter.mqtt.model.errors import ProtocolViolationError
+from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 
 _CANDIDATES_PER_ALIAS: Final = 8

@@ -13,7 +13,7 @@ import attrs
 from broker_adapter.errors import InvalidNameError
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.mqtt_codec.text import shown
-from shards.topics.reserved_names import BROKER_PREFIX, QUEUE_PREFIX
+from shards.topics.names import BROKER_PREFIX, QUEUE_PREFIX
 from shards.topics.topic_filters import validate_filter
 
 MAX_DELAY_S: Final = 0xFFFF_FFFF

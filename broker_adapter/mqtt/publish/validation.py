@@ -11,7 +11,6 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.access.permissions import Access, Principal
-from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of
 from broker_adapter.mqtt.model.statistics import BrokerStatistics
@@ -20,6 +19,7 @@ from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
 from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.session import Session
 from broker_adapter.mqtt_codec import EMPTY, Properties, ReasonCode, Version
+from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.packets import Publish
 
 _KNOWN_TOPICS: Final = 256

@@ -9,7 +9,7 @@ import msgspec
 from broker_adapter.mqtt.rules.differences import shown_tables
 from broker_adapter.mqtt.rules.rule_set import RuleSet, parse_rules
 from shards.model import Retention, ShardConfig
-from shards.topics.reserved_names import BROKER_PREFIX
+from shards.topics.names import BROKER_PREFIX
 
 RULES_KEY: Final = b"mqtt/rules"
 """State key of the present rules; changed by compare-and-set, in one commit with a record in `RULES_SHARD`."""

@@ -23,7 +23,7 @@ from broker_adapter.errors import ShardNotFoundError, StorageError
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.state_forms import decode, encode
-from shards.topics.reserved_names import group_cursor
+from shards.topics.names import group_cursor
 
 _log = logging.getLogger(__name__)
 

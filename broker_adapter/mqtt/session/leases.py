@@ -7,6 +7,7 @@ import secrets
 
 import trio
 
+from broker_adapter.adapter import Reconnection
 from broker_adapter.errors import CorruptionError, FormatVersionError, StorageError, VersionConflictError
 from broker_adapter.lease_watch import LeaseWatch
 from broker_adapter.mqtt.session import keys
@@ -14,7 +15,6 @@ from broker_adapter.mqtt.session.errors import BrokerReplacedError
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import Lease, instance_of
-from broker_adapter.reconnection import Reconnection
 from broker_adapter.state_forms import decode, encode
 from shards.model import StateValue
 

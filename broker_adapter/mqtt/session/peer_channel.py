@@ -20,7 +20,7 @@ from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.state_forms import decode, encode
 from shards.format.record import Gap
 from shards.model import AckLevel, Mode, Retention, ShardConfig
-from shards.topics.reserved_names import BROKER_PREFIX
+from shards.topics.names import BROKER_PREFIX
 
 _log = logging.getLogger(__name__)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import zip_longest
 
-from broker_adapter.mqtt.model.position import Position, ReachedLsn
+from broker_adapter.mqtt.model.position import Position, ReachedLsn, RetainedScan
 from broker_adapter.mqtt.model.subscription import Origin
 from broker_adapter.mqtt.session.acked_ranges import AckedRanges
 from broker_adapter.mqtt.session.outbound_window import MAX_SEEN_RANGES, InFlight, OutboundWindow
-from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt.session.stored import ProgressRecord, StoredInFlight, StoredRange, StoredRetainedScan
 
 

@@ -16,7 +16,7 @@ from broker_adapter.mqtt.session.stored import StoredMessage, message_from, stor
 from broker_adapter.state_forms import decode, encode
 from shards.model import StateValue
 from shards.seams.clock import Clock
-from shards.topics.reserved_names import BROKER_PREFIX
+from shards.topics.names import BROKER_PREFIX
 from shards.topics.topic_filters import is_filter, literal_prefix, matches
 
 RETAINED_SHARD_PREFIX: Final = f"{BROKER_PREFIX}retained/"

@@ -7,10 +7,9 @@ from typing import Final, Protocol
 
 import attrs
 
-from broker_adapter.mqtt.model.position import Position, ReachedLsn
+from broker_adapter.mqtt.model.position import Position, ReachedLsn, RetainedScan
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.session.outbound_window import OutboundWindow
-from broker_adapter.mqtt.session.retained_scan import RetainedScan
 from broker_adapter.mqtt_codec.packets import Version
 from broker_adapter.results import PendingAppend
 

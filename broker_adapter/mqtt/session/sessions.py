@@ -34,11 +34,11 @@ from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.shares import Shares
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
-from broker_adapter.mqtt.session.stored import ProgressRecord, stored_will
+from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_use import StoredUse
 from broker_adapter.mqtt.session.takeover import SessionRequest, TakenSession, Takeover, require_present, require_user
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
-from broker_adapter.mqtt.session.transitions import Found, Opening, Transition
+from broker_adapter.mqtt.session.transitions import Found, Transition
 from broker_adapter.mqtt.session.verification import Verification
 from broker_adapter.mqtt.session.write_behind import WriteBehind
 from broker_adapter.topic_mapping import TopicMapping
@@ -282,17 +282,7 @@ class Sessions:
             StoreUnavailableError: The store did not answer in time.
             StorageError: The store refuses the session.
         """
-        client_id, will = request.client_id, request.will
-        wanted = Opening(
-            self._broker_id,
-            0,
-            request.clean_start,
-            request.expiry_interval_s,
-            stored_will(will, client_id, request.user) if will is not None else None,
-            request.version,
-            user=request.user,
-            host=request.host,
-        )
+        client_id, wanted = request.client_id, request.opening(self._broker_id)
         opened: OpenedSession | None = None
         taken_from = ""
         try:

@@ -30,7 +30,7 @@ from broker_adapter.state_forms import decode, encode
 from broker_adapter.topic_mapping import TopicMapping
 from shards.seams.clock import Clock
 from shards.subscriptions.group_assignment import STICKY_PREFIX
-from shards.topics.reserved_names import group_cursor
+from shards.topics.names import group_cursor
 from shards.topics.topic_filters import is_filter
 
 CLEANUP: Final = "cleanup"

@@ -111,7 +111,7 @@ class StoredInFlight(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoredRetainedScan(msgspec.Struct, array_like=True, frozen=True):
-    """Retained messages of one subscription that are still to be sent; see `retained_scan`."""
+    """Retained messages of one subscription that are still to be sent; see `RetainedScan`."""
 
     topic_filter: str
     until_lsn: int

@@ -18,7 +18,7 @@ from broker_adapter.mqtt.session.orphan_cleanup import read
 from broker_adapter.mqtt.session.peer_channel import PeerChannel
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry
-from broker_adapter.mqtt.session.stored import SessionRecord
+from broker_adapter.mqtt.session.stored import SessionRecord, stored_will
 from broker_adapter.mqtt.session.transitions import Opening, Transition
 from broker_adapter.mqtt_codec.packets import Version, Will
 from broker_adapter.mqtt_codec.text import shown
@@ -47,6 +47,20 @@ class SessionRequest:
     clean_start: bool
     expiry_interval_s: int
     will: Will | None
+
+    def opening(self, broker_id: str) -> Opening:
+        """The transition that a broker tries first; each attempt gets a claim of its own."""
+        will = None if self.will is None else stored_will(self.will, self.client_id, self.user)
+        return Opening(
+            broker_id,
+            0,
+            self.clean_start,
+            self.expiry_interval_s,
+            will,
+            self.version,
+            user=self.user,
+            host=self.host,
+        )
 
 
 @attrs.frozen(slots=True)

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import aclosing
 
+from broker_adapter.adapter import Reconnection
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.leases import Leases
 from broker_adapter.mqtt.session.owned_session import OwnedSession
 from broker_adapter.mqtt.session.session import PendingPublishes, Session
-from broker_adapter.reconnection import Reconnection
 from broker_adapter.results import PendingAppend
 
 _log = logging.getLogger(__name__)

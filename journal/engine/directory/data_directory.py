@@ -26,8 +26,7 @@ import secrets
 import attrs
 
 from journal.engine.directory.json_files import read_json, read_marker, replace_json
-from shards.errors import CorruptionError, DataDirectoryError
-from shards.seams.errno_advice import way_out
+from shards.errors import CorruptionError, DataDirectoryError, way_out
 from shards.seams.file_system import FileSystem, Lock, make_durable_directory
 
 LAYOUT_VERSION = 2

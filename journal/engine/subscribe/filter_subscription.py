@@ -19,14 +19,13 @@ from journal.engine.read.reader import Reader
 from journal.engine.state.shard_discovery import Search, ShardDiscovery
 from journal.engine.subscribe.subscription import Subscription
 from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
-from journal.engine.subscribe.watermark_timer import WatermarkTimer
+from journal.engine.subscribe.watermark_timer import WatermarkPolicy, WatermarkTimer
 from journal.engine.time_slice import TimeSlice
 from shards.errors import StorageError
 from shards.position import Start
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
 from shards.subscriptions.fair_queue import FairQueue
-from shards.subscriptions.watermark_policy import WatermarkPolicy
 
 _FOUND_AHEAD = 500
 _DROPPED_AT_ONCE = 1000

@@ -30,7 +30,7 @@ from shards.errors import StorageError
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
 from shards.subscriptions.group_assignment import GroupAssignment, sticky_key
-from shards.topics.reserved_names import group_cursor
+from shards.topics.names import group_cursor
 
 _FORGOTTEN_AT_ONCE = 1000
 

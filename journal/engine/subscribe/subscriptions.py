@@ -26,8 +26,7 @@ from shards.errors import InvalidRequestError, ShardNotFoundError
 from shards.position import Start
 from shards.segments.shard import Shard
 from shards.topics.filter_index import FilterIndex
-from shards.topics.names import validate_name, validate_shard_name
-from shards.topics.reserved_names import group_cursor
+from shards.topics.names import group_cursor, validate_name, validate_shard_name
 from shards.topics.topic_filters import validate_filter
 
 

@@ -1,13 +1,57 @@
-"""Wakes subscriptions that have no records to deliver when they can report progress or their end."""
+"""When subscriptions report progress: the policy, and the timer that wakes those that have no records to deliver."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
 import trio
 
-from shards.subscriptions.watermark_policy import SOON_S
+SOON_S = 0.05
+"""Interval of reports after everything was delivered, and the shortest one."""
+
+BUSY_S = 0.5
+"""Interval while there is always more to deliver."""
+
+QUIET_S = 1.0
+"""Interval while only others' records arrive: the lsn rises, and a resume should not have to go far back."""
+
+
+class WatermarkPolicy:
+    """Decides when to report progress: soon after something was delivered, seldom while there is nothing.
+
+    Times are in seconds of the caller's clock.
+
+    Attributes:
+        told_lsn: The lsn that was reported last.
+    """
+
+    __slots__ = ("_gave", "_pause_s", "_told_at", "told_lsn")
+
+    def __init__(self, start_lsn: int) -> None:
+        self.told_lsn = start_lsn
+        self._told_at = -math.inf
+        self._pause_s = SOON_S
+        self._gave = False
+
+    def gave(self) -> None:
+        """Note that something was delivered."""
+        self._gave = True
+
+    def due_at(self, *, idle: bool) -> float:
+        """The time from which an lsn above `told_lsn` is to be reported; ``idle``: there is nothing to deliver now."""
+        if not idle:
+            return self._told_at + BUSY_S
+        return self._told_at + (SOON_S if self._gave else self._pause_s)
+
+    def tell(self, lsn: int, now: float) -> int:
+        """Note that an lsn is reported now; returns it."""
+        self._pause_s = SOON_S if self._gave else min(2 * self._pause_s, QUIET_S)
+        self._gave = False
+        self._told_at = now
+        self.told_lsn = lsn
+        return lsn
 
 
 class ProgressReporter(Protocol):

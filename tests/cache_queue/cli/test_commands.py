@@ -22,7 +22,7 @@ from broker_adapter.cache_queue.queue import change_queue
 from broker_adapter.cache_queue.stored import Counts, Definition, Lease, Progress, Status, WriterCounts
 from broker_adapter.state_forms import decode, encode
 from command_line import output
-from command_line.added_commands import AddedCommands, load_commands
+from command_line.app import AddedCommands, load_commands
 from command_line.boundary import CommandError
 from journal.cli import connection as journal_connection
 from journal.cli import main

@@ -18,13 +18,13 @@ from broker_adapter.changes import Changes, StatePut
 from broker_adapter.mqtt.cli.main import main
 from broker_adapter.mqtt.delivery.current_position import CurrentPosition
 from broker_adapter.mqtt.delivery.sender import MessageSender
-from broker_adapter.mqtt.model.errors import ProtocolViolationError
 from broker_adapter.mqtt.model.position import Position, ReachedLsn, StateVersion
 from broker_adapter.mqtt.publish.store_changes import until_reached
 from broker_adapter.mqtt.session import keys
 from broker_adapter.mqtt.session.owned_session import NOTHING_RECEIVED, OwnedSession
 from broker_adapter.mqtt.session.sessions import Sessions
 from broker_adapter.mqtt.session.timers import DELAYED
+from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.publish_template import PublishTemplate
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 

@@ -8,11 +8,11 @@ import attrs
 import trio
 
 from broker_adapter import PendingAppend
+from broker_adapter.adapter import Reconnection
 from broker_adapter.mqtt.session import Session
 from broker_adapter.mqtt.session.session import PendingPublishes
 from broker_adapter.mqtt.session.verification import Verification
 from broker_adapter.mqtt_codec.packets import Version
-from broker_adapter.reconnection import Reconnection
 from shards.model import Appended, StateValue
 
 
