@@ -22,7 +22,7 @@ from broker_adapter.engines.selection import newest_with_key, read_from, read_wo
 from broker_adapter.results import PendingAppend, ReadResult, StoredBatches
 from broker_adapter.shard_admin import DEFAULT_CONFIG
 from broker_adapter.subscription import Feed, Subscription, check_follow
-from journal.client import Client, open_client, unique_name
+from journal.client import Client, SessionTimes, open_client, unique_name
 from journal.client import Reconnection as ClientReconnection
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import CursorCheck as CursorCheckRequest
@@ -57,7 +57,7 @@ async def open_journal(
 
     Who is asking may be in the URL as well; see `journal.client.address`.
 
-    ``name`` gets a suffix that makes it unique. ``ends_at_restore`` and ``first_within_s`` are those of
+    ``name`` gets a suffix that makes it unique. For ``ends_at_restore`` and ``first_within_s`` see
     `journal.client.open_client`.
 
     For other settings of the client open one with `journal.client.open_client` and put a `JournalAdapter` over it.
@@ -71,7 +71,7 @@ async def open_journal(
             url,
             name=None if name is None else unique_name(name),
             ends_at_restore=ends_at_restore,
-            first_within_s=first_within_s,
+            times=SessionTimes(first_within_s=first_within_s),
         ) as client,
         JournalAdapter(client) as adapter,
     ):

@@ -40,13 +40,15 @@ async def connect(server: str) -> AsyncIterator[Client]:
         CommandError: No server answers at that address, or the server has found damaged data.
     """
     from journal.cli.damage import WAY_OUT
-    from journal.client import open_client
+    from journal.client import SessionTimes, open_client
     from journal.protocol.errors import ConnectionLostError
 
     stands = False
     try:
         async with open_client(
-            server, name="journal command line", give_up_after_s=_PATIENCE_S, first_within_s=FIRST_WITHIN_S
+            server,
+            name="journal command line",
+            times=SessionTimes(give_up_after_s=_PATIENCE_S, first_within_s=FIRST_WITHIN_S),
         ) as client:
             stands = True
             yield client

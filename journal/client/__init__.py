@@ -6,6 +6,7 @@ from journal.client.client import Client
 from journal.client.opening import open_client, unique_name
 from journal.client.receiver import Delivery
 from journal.client.reconnection import Reconnection, ServerRestored
+from journal.client.session_keeper import SessionTimes
 from journal.client.subscription import Feed, Subscription
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Feed",
     "Reconnection",
     "ServerRestored",
+    "SessionTimes",
     "Subscription",
     "open_client",
     "unique_name",

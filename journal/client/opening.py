@@ -9,20 +9,18 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
+import attrs
 import trio
 
 from journal.client.address import Address
 from journal.client.appends import AppendLimits, Appends
 from journal.client.batching import BatchEncoder
 from journal.client.client import Client
-from journal.client.connection import HEARTBEAT_S
 from journal.client.peer_probe import find_other_server
 from journal.client.reconnection import ServerRestored
 from journal.client.session_keeper import SessionTimes, keep_session
 from journal.client.transport import Transport, open_transport
-from journal.protocol.errors import (
-    ConnectionLostError,
-)
+from journal.protocol.errors import ConnectionLostError
 from shards.back_off import BackOff
 from shards.format.compression import Codec
 
@@ -41,11 +39,7 @@ async def open_client(
     join_appends: bool = True,
     codec: Codec = Codec.NONE,
     backoff: BackOff = BackOff(0.05, 2.0),
-    connect_timeout_s: float = 10.0,
-    give_up_after_s: float | None = None,
-    first_within_s: float | None = None,
-    ping_interval_s: float = 15.0,
-    heartbeat_s: float = HEARTBEAT_S,
+    times: SessionTimes = SessionTimes(),
     flush_timeout_s: float = 5.0,
     ends_at_restore: bool = False,
     on_restored: Callable[[ServerRestored], None] | None = None,
@@ -63,13 +57,7 @@ async def open_client(
         join_appends: Let small appends to one shard share batches.
         codec: Compression of batches that are encoded here.
         backoff: Delays before connecting or sending again.
-        connect_timeout_s: Bound on one attempt to connect.
-        give_up_after_s: Seconds without a connection after which every operation fails; None for no limit.
-        first_within_s: The same for the time before the first connection, `math.inf` for no limit; None uses
-            ``give_up_after_s``, or 10 s where that is None.
-        ping_interval_s: Silence of the server after which it must answer a PING.
-        heartbeat_s: How often something is sent at least. The server closes a connection on which it received nothing
-            for three times as long, and other members of groups get the shares of such a client.
+        times: How long to wait for the server. Without a limit of its own the first connection is tried for 10 s.
         flush_timeout_s: How long leaving the block without an error waits for unacknowledged appends.
         ends_at_restore: Whether to end with `ServerRestoredError`, before anything is sent, if the server's data was
             restored from a backup since the last connection, or another server answers at the address. For programs
@@ -80,22 +68,16 @@ async def open_client(
         connect: Creates the transport, instead of connecting to ``address``.
 
     Raises:
-        ConnectionLostError: ``first_within_s`` or ``give_up_after_s`` passed without a connection.
+        ConnectionLostError: ``times.first_within_s`` or ``times.give_up_after_s`` passed without a connection.
         InvalidRequestError: The server at the address differs from what the address requires, for example in TLS.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
     place = Address.parse(address)
     identity = name or unique_name("client")
-    times = SessionTimes(
-        connect_timeout_s=connect_timeout_s,
-        give_up_after_s=give_up_after_s,
-        first_within_s=FIRST_WITHIN_S if first_within_s is None and give_up_after_s is None else first_within_s,
-        ping_interval_s=ping_interval_s,
-        heartbeat_s=heartbeat_s,
-    )
+    if times.first_within_s is None and times.give_up_after_s is None:
+        times = attrs.evolve(times, first_within_s=FIRST_WITHIN_S)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        scope = nursery.cancel_scope
 
         def after(delay_s: float, call: Callable[[], None]) -> None:
             nursery.start_soon(_call_after, delay_s, call)
@@ -117,30 +99,39 @@ async def open_client(
             on_restored=on_restored,
         )
 
-        async def keep() -> None:
-            await keep_session(
-                client,
-                connect or (lambda inner: open_transport(place, inner)),
-                name=identity,
-                credentials=place.credentials if credentials is None else lambda: credentials,
-                backoff=backoff,
-                times=times,
-                find_other_server=None if connect else partial(find_other_server, place),
-            )
-
-        nursery.start_soon(keep)
+        keep = partial(
+            keep_session,
+            client,
+            connect or partial(open_transport, place),
+            name=identity,
+            credentials=place.credentials if credentials is None else lambda: credentials,
+            backoff=backoff,
+            times=times,
+            find_other_server=None if connect else partial(find_other_server, place),
+        )
         try:
-            await client.wait_connected()
-            yield client
-            with trio.move_on_after(flush_timeout_s):
-                await client.flush()
+            async with _running(client, keep, nursery, flush_timeout_s):
+                yield client
         except Exception as error:  # noqa: BLE001 raised below: the nursery would wrap it in a group
             failure = error
-        finally:
-            client.session_refused(ConnectionLostError("the client is closed"))
-            scope.cancel()
     if failure is not None:
         raise failure
+
+
+@asynccontextmanager
+async def _running(
+    client: Client, keep: Callable[[], Awaitable[None]], nursery: trio.Nursery, flush_timeout_s: float
+) -> AsyncIterator[None]:
+    """Run the task that keeps a client connected. At the end wait for its appends, then end all tasks."""
+    nursery.start_soon(keep)
+    try:
+        await client.wait_connected()
+        yield
+        with trio.move_on_after(flush_timeout_s):
+            await client.flush()
+    finally:
+        client.session_refused(ConnectionLostError("the client is closed"))
+        nursery.cancel_scope.cancel()
 
 
 def unique_name(prefix: str) -> str:

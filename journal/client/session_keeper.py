@@ -30,10 +30,13 @@ class SessionTimes:
 
     Attributes:
         connect_timeout_s: Bound on connecting and HELLO together.
-        give_up_after_s: Seconds without a session after which it stops trying; None for no limit.
-        first_within_s: The same for the time before the first session; None uses ``give_up_after_s``.
+        give_up_after_s: Seconds without a session after which it stops trying, and every operation fails; None for no
+            limit.
+        first_within_s: The same for the time before the first session, `math.inf` for no limit; None uses
+            ``give_up_after_s``.
         ping_interval_s: Silence of the server after which it must answer a PING.
-        heartbeat_s: How often something is sent at least.
+        heartbeat_s: How often something is sent at least. The server closes a connection on which it received nothing
+            for three times as long, and other members of groups get the shares of such a client.
     """
 
     connect_timeout_s: float = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from journal.engine import open_engine
+from journal.engine import RecoveryReport, open_engine
 from journal.net.listening import bind, listens_at, reached_at
 from journal.server.exposure import exposure_of
 from journal.server.http import Front, serve_http
@@ -81,10 +81,7 @@ async def run_server(
                 nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), encryption)
             with signals.start:
                 async with open_engine(path, config) as engine:
-                    recovery = engine.recovery
-                    log.info("recovered", entries=recovery.entries, truncated_bytes=recovery.truncated_bytes)
-                    for damage in recovery.damages:
-                        log.error("shard stopped", damage=damage)
+                    _tell_recovery(engine.recovery)
                     server = signals.server = Server(engine, stopping, guard, statistics)
                     front.app = server.make_app(sockets)
                     nursery.start_soon(collect_rarely, lambda: statistics.connections_total)
@@ -114,6 +111,12 @@ async def run_server(
         guard.refused_logins.tell(also_unfinished=True)
         guard.repeated_acts.tell(also_unfinished=True)
         guard.audit.close()
+
+
+def _tell_recovery(report: RecoveryReport) -> None:
+    log.info("recovered", entries=report.entries, truncated_bytes=report.truncated_bytes)
+    for damage in report.damages:
+        log.error("shard stopped", damage=damage)
 
 
 class _Signals:

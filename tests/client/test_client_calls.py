@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 
-from journal.client import open_client
+from journal.client import SessionTimes, open_client
 from journal.client.address import Address
 from journal.protocol import Op
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, UnknownOperationError
@@ -135,7 +135,7 @@ async def test_client_waits_for_a_server_that_is_not_there_yet_or_gives_up() -> 
     async with FakeServer().running() as server:
         address = server.address
     with pytest.raises(ConnectionLostError, match="gave up"):
-        async with open_client(address, give_up_after_s=0.02, **FAST):
+        async with open_client(address, times=SessionTimes(give_up_after_s=0.02), **FAST):
             pytest.fail("the block must not be entered")
 
 
@@ -155,7 +155,10 @@ async def test_errors_of_the_block_are_not_wrapped() -> None:
 
 
 async def test_silent_server_is_noticed() -> None:
-    async with FakeServer().running() as server, open_client(server.address, ping_interval_s=0.02, **FAST) as client:
+    async with (
+        FakeServer().running() as server,
+        open_client(server.address, times=SessionTimes(ping_interval_s=0.02), **FAST) as client,
+    ):
         server.fault = lambda op, request: None
         silent = server.sessions[0]
         silent.handle = lambda op, correlation, body: None  # type: ignore[method-assign]

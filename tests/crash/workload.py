@@ -17,7 +17,7 @@ from typing import TextIO
 import trio
 import trio.testing
 
-from journal.client import Client, open_client
+from journal.client import Client, SessionTimes, open_client
 from shards.back_off import BackOff
 from shards.errors import StorageError
 from shards.model import Mode, ShardConfig
@@ -65,7 +65,11 @@ async def run(address: str, log_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with log_path.open("a") as log:
         async with open_client(
-            address, name="workload", join_appends=False, backoff=BackOff(0.05, 0.2), first_within_s=math.inf
+            address,
+            name="workload",
+            join_appends=False,
+            backoff=BackOff(0.05, 0.2),
+            times=SessionTimes(first_within_s=math.inf),
         ) as client:
             for shard in SHARDS:
                 mode = Mode.MEMORY if shard == "killed/memory" else Mode.FILE

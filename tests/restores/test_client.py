@@ -19,7 +19,7 @@ import trio.testing
 from broker_adapter import Delivery as AdapterDelivery
 from broker_adapter import open_adapter
 from broker_adapter.engines.journal import JournalAdapter
-from journal.client import Client, Delivery, ServerRestored, Subscription, open_client
+from journal.client import Client, Delivery, ServerRestored, SessionTimes, Subscription, open_client
 from journal.client.address import Address
 from journal.client.transport import Transport, open_transport
 from journal.protocol.errors import ServerRestoredError
@@ -173,7 +173,7 @@ async def test_two_restores_while_a_client_was_away_hide_nothing_from_it(server:
     await server.append("x/a", 0, 3)
     await server.back_up()
     async with (
-        open_client(server.address, connect=connect, connect_timeout_s=600, **QUICK) as client,
+        open_client(server.address, connect=connect, times=SessionTimes(connect_timeout_s=600), **QUICK) as client,
         client.subscribe(shard="x/a", start=Start.earliest()) as one_shard,
         client.subscribe(topic_filter="x/#", start=Start.earliest()) as by_filter,
     ):

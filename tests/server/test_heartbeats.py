@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import trio
 
-from journal.client import open_client
+from journal.client import SessionTimes, open_client
 from journal.protocol import Op, frames
 from journal.protocol.messages import CommitRequest, EndClientRequest, HelloRequest, ShardBatch, SubscribeRequest
 from journal.server.connection import Connection
@@ -22,11 +22,11 @@ BOUND_S = 3 * HEARTBEAT_S
 
 MEMBER = """
 import sys, trio
-from journal.client import open_client
+from journal.client import SessionTimes, open_client
 from shards.position import Start
 
 async def main():
-    async with open_client(sys.argv[1], heartbeat_s=float(sys.argv[2])) as client:
+    async with open_client(sys.argv[1], times=SessionTimes(heartbeat_s=float(sys.argv[2]))) as client:
         async with client.subscribe(shard="a", start=Start.earliest(), group="g") as subscription:
             async for _ in subscription:
                 print("got some", flush=True)
@@ -101,7 +101,7 @@ async def test_a_client_that_takes_nothing_keeps_the_server_from_listening_and_i
 async def test_a_client_that_has_nothing_to_say_keeps_its_promise(tmp_path: Path, scheme: str) -> None:
     async with serving(tmp_path) as served:
         port = served.ports["tcp" if scheme == "journal" else "websocket"]
-        async with open_client(f"{scheme}://127.0.0.1:{port}", heartbeat_s=HEARTBEAT_S) as client:
+        async with open_client(f"{scheme}://127.0.0.1:{port}", times=SessionTimes(heartbeat_s=HEARTBEAT_S)) as client:
             assert client.server is not None
             first = client.server.connection_id
             await trio.sleep(3 * BOUND_S)

@@ -12,7 +12,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from journal.client import open_client, session_keeper
+from journal.client import SessionTimes, open_client, session_keeper
 from journal.net.protocol_sniffing import SniffedProtocol, spoken_in
 from journal.protocol import FrameParser, Op, decode_error, encode, frames
 from journal.protocol.errors import ConnectionLostError
@@ -228,7 +228,7 @@ async def test_an_answer_that_is_no_frame_ends_it(answer: bytes, told: str) -> N
 async def test_what_a_server_that_starts_or_stops_may_do_is_tried_again(scheme: str, answer: bytes, told: str) -> None:
     async with answering(answer) as place:
         with trio.fail_after(AT_ONCE_S), pytest.raises(ConnectionLostError, match=f"gave up after .*{place} .*{told}"):
-            async with open_client(f"{scheme}://{place}", first_within_s=0.1):
+            async with open_client(f"{scheme}://{place}", times=SessionTimes(first_within_s=0.1)):
                 pass
 
 

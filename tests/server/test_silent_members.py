@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from journal.client import open_client
+from journal.client import SessionTimes, open_client
 from journal.protocol import Op, decode_error, decode_reply, frames, messages
 from journal.server import connection as connections
 from shards.position import Start
@@ -89,7 +89,7 @@ async def test_a_client_that_only_receives_shows_that_it_is_alive(
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("s/1")
         async with (
-            open_client(served.address, ping_interval_s=0.2) as client,
+            open_client(served.address, times=SessionTimes(ping_interval_s=0.2)) as client,
             client.subscribe(topic_filter="s/#", start=Start.earliest(), group="g"),
         ):
             for _ in range(30):

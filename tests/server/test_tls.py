@@ -15,7 +15,7 @@ import pytest
 import trio
 from cryptography import x509
 
-from journal.client import open_client
+from journal.client import SessionTimes, open_client
 from journal.net.tls_sockets import TlsSocket
 from journal.protocol import Op
 from journal.protocol.errors import AuthenticationError, ConnectionLostError, NotAuthorizedError
@@ -112,7 +112,8 @@ async def test_an_expired_certificate_or_one_of_another_authority_is_refused(
     async with secure(tmp_path) as served:
         with pytest.raises((AuthenticationError, ConnectionLostError)):
             async with open_client(
-                url(served, scheme, ca_file=ca_file, certificate_file=certificate), give_up_after_s=0.2
+                url(served, scheme, ca_file=ca_file, certificate_file=certificate),
+                times=SessionTimes(give_up_after_s=0.2),
             ):
                 pass
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from journal.client import open_client
+from journal.client import SessionTimes, open_client
 from shards.back_off import BackOff
 from tests.torture.history import GroupPosition, Recorder
 from tests.torture.worker import CURSORS, FILES, GROUPS, KEYS, SHARDS, Session
@@ -27,7 +27,9 @@ async def read_all(address: str, path: Path, who: str) -> None:
     """
     with path.open("a") as file:
         recorder = Recorder(who, file)
-        async with open_client(address, name=who, backoff=BackOff(0.05, 0.2), first_within_s=math.inf) as client:
+        async with open_client(
+            address, name=who, backoff=BackOff(0.05, 0.2), times=SessionTimes(first_within_s=math.inf)
+        ) as client:
             session = Session(who, client, recorder, random.Random(0))
             for shard in SHARDS:
                 info = await client.describe_shard(shard)

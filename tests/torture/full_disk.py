@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from journal.client import open_client
+from journal.client import SessionTimes, open_client
 from shards.errors import StorageError
 from tests.crash.killed_server import CONFIGURATION, KilledServer
 from tests.patience import PATIENCE_S
@@ -123,7 +123,9 @@ async def _takes_appends(address: str) -> bool:
     """Whether an append is acknowledged within a reasonable time."""
     with trio.move_on_after(20):
         try:
-            async with open_client(address, name="probe", give_up_after_s=10, flush_timeout_s=0) as client:
+            async with open_client(
+                address, name="probe", flush_timeout_s=0, times=SessionTimes(give_up_after_s=10)
+            ) as client:
                 await client.create_shard("probe", exist_ok=True)
                 await client.append("probe", [b"is there room"])
         except StorageError:

@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 import trio
 
-from journal.client import Client, open_client
+from journal.client import Client, SessionTimes, open_client
 from journal.client.address import Address
 from journal.client.append_future import AppendFuture
 from journal.client.receiver import Delivery, Receiver
@@ -533,8 +533,8 @@ class Worker:
             join_appends=rng.random() < 0.5,
             backoff=BackOff(0.05, 0.2),
             flush_timeout_s=0.2,
-            first_within_s=math.inf,
             connect=connect,
+            times=SessionTimes(first_within_s=math.inf),
         ) as client:
             session = Session(name, client, attrs.evolve(self._recorder, who=name), rng)
             tasks: list[Callable[[], Awaitable[None]]] = [
@@ -559,7 +559,7 @@ class Worker:
 
 async def create_shards(address: str, recorder: Recorder) -> None:
     """Make the shards, and write down of which sort they are."""
-    async with open_client(address, name="setup", first_within_s=math.inf) as client:
+    async with open_client(address, name="setup", times=SessionTimes(first_within_s=math.inf)) as client:
         for shard in SHARDS:
             mode = Mode.MEMORY if shard == MEMORY else Mode.FILE
             await client.create_shard(shard, ShardConfig(mode=mode), exist_ok=True)

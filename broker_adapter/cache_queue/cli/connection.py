@@ -56,7 +56,7 @@ async def connect(server: str, option: str = SERVER_OPTION) -> AsyncIterator[Sto
 async def _connect_to_server(server: str, option: str) -> AsyncIterator[StorageAdapter]:
     from broker_adapter.engines.journal import JournalAdapter
     from broker_adapter.errors import ConnectionLostError
-    from journal.client import open_client
+    from journal.client import SessionTimes, open_client
 
     stands = False
     try:
@@ -64,9 +64,8 @@ async def _connect_to_server(server: str, option: str) -> AsyncIterator[StorageA
             open_client(
                 server,
                 name="journal command line",
-                give_up_after_s=_PATIENCE_S,
-                first_within_s=FIRST_WITHIN_S,
                 ends_at_restore=True,
+                times=SessionTimes(give_up_after_s=_PATIENCE_S, first_within_s=FIRST_WITHIN_S),
             ) as client,
             JournalAdapter(client) as adapter,
         ):
