@@ -128,11 +128,9 @@ class Handshake:
         Raises:
             ConnectRefusedError: The client is refused.
         """
-        properties = connect.properties
-        if properties.authentication_method is not None:
-            raise ConnectRefusedError(
-                ReasonCode.BAD_AUTHENTICATION_METHOD, f"authentication method {shown(properties.authentication_method)}"
-            )
+        method = connect.properties.authentication_method
+        if method is not None:
+            raise ConnectRefusedError(ReasonCode.BAD_AUTHENTICATION_METHOD, f"authentication method {shown(method)}")
         client_id = self._client_id(connect)
         topic = self._will_topic(connect)
         principal = await self._access.authenticate(
@@ -161,7 +159,7 @@ class Handshake:
         may_have_left: Callable[[bool], bool],
     ) -> tuple[Admission, str]:
         """Open the session of an authenticated client; return also the broker from which it was taken."""
-        limits, properties, client_id = self._limits, connect.properties, principal.client_id
+        client_id = principal.client_id
         if connect.client_id and not self._access.may_use_client_id(principal):
             raise ConnectRefusedError(
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
@@ -173,14 +171,7 @@ class Handshake:
                 ReasonCode.NOT_AUTHORIZED, f"the client may not publish its will to {shown(will_topic)}"
             )
         expiry_interval_s = self._expiry_interval_s(connect)
-        terms = Terms(
-            connect.version,
-            self._keep_alive_s(connect),
-            min(properties.receive_maximum or _MAX_PACKET_ID, limits.send_maximum),
-            properties.maximum_packet_size or _UNLIMITED_BYTES,
-            min(properties.topic_alias_maximum or 0, limits.topic_alias_maximum),
-            may_extend_expiry=bool(properties.session_expiry_interval),
-        )
+        terms = self._terms(connect)
         connack = Connack(properties=self._connack_properties(connect, client_id, terms, expiry_interval_s))
         if len(encode(connack, connect.version)) > terms.max_packet_bytes:
             raise ConnectRefusedError(
@@ -225,6 +216,17 @@ class Handshake:
         return ConnectRefusedError(
             ReasonCode.CONNECTION_RATE_EXCEEDED if is_rate else ReasonCode.QUOTA_EXCEEDED,
             f"{user_shown(principal.username)} may not connect: {error}",
+        )
+
+    def _terms(self, connect: Connect) -> Terms:
+        properties, limits = connect.properties, self._limits
+        return Terms(
+            connect.version,
+            self._keep_alive_s(connect),
+            min(properties.receive_maximum or _MAX_PACKET_ID, limits.send_maximum),
+            properties.maximum_packet_size or _UNLIMITED_BYTES,
+            min(properties.topic_alias_maximum or 0, limits.topic_alias_maximum),
+            may_extend_expiry=bool(properties.session_expiry_interval),
         )
 
     def _client_id(self, connect: Connect) -> str:
