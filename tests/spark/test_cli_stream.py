@@ -39,7 +39,7 @@ def test_each_run_takes_what_is_there(
     tree.convert("plant/b", values(1, first=2))
     assert run([*stream, "--available-now"]) == 0
     told = capfd.readouterr().out
-    assert told.startswith("batch 2: 1 records in ")
+    assert told.startswith("batch 2: 1 record in ")
     assert told.endswith("up to date\n")
     rows = spark.read.option("header", "true").option("escape", '"').csv(str(tmp_path / "out")).collect()
     assert sorted((row.topic_dir, row.value) for row in rows) == [
