@@ -25,6 +25,8 @@ DEEPEST_DEBT_S: Final = 60.0
 """A bucket that has to be filled for so many seconds does not get emptier."""
 DEFAULT_PRODUCERS: Final = 10_000
 """Producers of a principal without a quota for them."""
+DEFAULT_HTTP_REQUESTS_PER_S: Final = 200
+"""Requests over HTTP of a principal without a quota for them."""
 DEFAULT_MEMORY_DIVISOR: Final = 4
 """A principal without a quota for memory may hold this part of the budget."""
 
@@ -83,8 +85,10 @@ class Quota:
         shards: Number of shards.
         producers: Number of producer names; producers that are not used for long are deleted automatically.
         memory_bytes: Memory of the memory-mode segments that it began.
+        http_requests_per_s: Requests over HTTP per second.
 
-    `Allowance` has what `producers` and `memory_bytes` are where they are 0.
+    `Allowance` has what `producers` and `memory_bytes` are where they are 0, and `Quotas.http_rate_of` for
+    `http_requests_per_s`.
     """
 
     principal: str = ""
@@ -96,6 +100,7 @@ class Quota:
     shards: int = 0
     producers: int = 0
     memory_bytes: int = 0
+    http_requests_per_s: int = 0
 
     def filters_for(self, name: str) -> tuple[str, ...]:
         """The shards that count for a principal."""
@@ -321,6 +326,11 @@ class Quotas:
                 account = self._accounts[name] = Account(name, quota, self._clock())
             accounts.insert(0, account)
         return Meter(tuple(accounts), self._clock) if accounts else None
+
+    def http_rate_of(self, name: str) -> int:
+        """How many requests over HTTP a principal may send in a second."""
+        quota = self._by_name.get(name) or self._by_name.get("") or Quota()
+        return quota.http_requests_per_s or DEFAULT_HTTP_REQUESTS_PER_S
 
     def allowance_of(self, principal: Principal) -> Allowance:
         """What a principal may use of things that all share, with its present rights."""

@@ -7,6 +7,8 @@ Compression is never negotiated: the size of a message is what was sent, and a c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 import trio
 import wsproto
@@ -16,6 +18,7 @@ from wsproto.events import BytesMessage, CloseConnection, TextMessage
 _FREE_PIECES = 1024
 _LEAST_BYTES_A_PIECE = 256
 _TOO_BIG = 1009
+_TRY_AGAIN_LATER = 1013
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -28,6 +31,10 @@ class LimitedWebSocketConnection(WebSocketConnection):
         peer: Address of the peer, for the log.
         max_message_bytes: A longer message ends the connection.
         receive_bytes: Size of one receive.
+
+    Attributes:
+        held_bytes: What arrived of messages that `get_message` has not returned.
+        on_held: Called when `held_bytes` has changed; if it returns False, the connection is closed.
     """
 
     def __init__(self, stream: trio.abc.Stream, peer: str, *, max_message_bytes: int, receive_bytes: int) -> None:
@@ -38,10 +45,18 @@ class LimitedWebSocketConnection(WebSocketConnection):
             receive_buffer_size=receive_bytes,
         )
         self._peer = peer
+        self.held_bytes = 0
+        self.on_held: Callable[[], bool] = lambda: True
 
     def allow(self, max_message_bytes: int) -> None:
         """Allow longer messages from now on, after the peer was authenticated."""
         self._max_message_size = max_message_bytes
+
+    async def get_message(self) -> str | bytes:
+        message = await super().get_message()
+        self.held_bytes -= len(message)
+        self.on_held()
+        return message
 
     async def open(self, nursery: trio.Nursery) -> WebSocketRequest:
         """Start receiving in the nursery; returns the peer's handshake request."""
@@ -61,13 +76,17 @@ class LimitedWebSocketConnection(WebSocketConnection):
                 f"a message of {pieces} pieces with {size} bytes; send fragments of at least {_LEAST_BYTES_A_PIECE}"
             )
         else:
-            await super()._handle_message_event(event)
+            self.held_bytes += len(event.data)
+            if self.on_held():
+                await super()._handle_message_event(event)
+            else:
+                await self._refuse("peers that are not accepted yet occupy too much memory", _TRY_AGAIN_LATER)
 
-    async def _refuse(self, reason: str) -> None:
+    async def _refuse(self, reason: str, code: int = _TOO_BIG) -> None:
         log.warning("connection closed", peer=self._peer, reason=reason)
         self._message_size = 0
         self._message_parts = []
-        self._close_reason = CloseReason(_TOO_BIG, reason)
+        self._close_reason = CloseReason(code, reason)
         self._reader_running = False
-        await self._send(CloseConnection(code=_TOO_BIG, reason=reason))
+        await self._send(CloseConnection(code=code, reason=reason))
         await self._recv_channel.aclose()

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from journal.server.admin.problems import problem_response
 from journal.server.http_connections import Encryption, serve_connections
+from journal.server.http_senders import HttpSenders
 from journal.server.metrics import CONTENT_TYPE, recovering_page
 from journal.server.observers import RECOVERING, STOPPING, Observers
 
@@ -89,7 +90,13 @@ class Front:
         await self.app(scope, receive, send)
 
 
-async def serve_http(app: App, sock: socket.socket, stop: trio.Event, encryption: Encryption | None = None) -> None:
+async def serve_http(
+    app: App,
+    sock: socket.socket,
+    stop: trio.Event,
+    encryption: Encryption | None = None,
+    senders: HttpSenders | None = None,
+) -> None:
     """Serve on a listening socket until ``stop`` is set.
 
     Args:
@@ -97,9 +104,10 @@ async def serve_http(app: App, sock: socket.socket, stop: trio.Event, encryption
         sock: The listening socket.
         stop: Ends the listener.
         encryption: How connections are encrypted; None for no encryption.
+        senders: Knows the principals of credentials; None if all requests count for their address.
     """
     config = Config()
     config.graceful_timeout = 0.5
     config.accesslog = None
     config.errorlog = logging.getLogger("journal.http")
-    await serve_connections(app, config, sock, stop, encryption or Encryption())  # type: ignore[arg-type]
+    await serve_connections(app, config, sock, stop, encryption or Encryption(), senders)  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ from hypercorn.utils import wrap_app
 from journal.access.authentication import network_of
 from journal.access.quotas import Bucket
 from journal.net.listening import accept
+from journal.server.http_senders import HttpSenders
 from journal.server.statistics import ServerStatistics
 from journal.server.tls import shake_hands, speaks_alike
 
@@ -41,7 +42,7 @@ MOST_OF_A_NETWORK: Final = 100
 """Connections from one address (an IPv6 network of /64), so that one client does not take those of all others."""
 
 REQUESTS_PER_S: Final = 200
-"""Requests that are carried out for one address, with or without credentials. More are delayed."""
+"""Requests that are carried out for one address, unless their credentials are known. More are delayed."""
 
 PATIENCE_S: Final = 30.0
 """A connection is closed when its peer has read nothing for this time."""
@@ -148,10 +149,11 @@ class _Http1(H11Protocol):
         turn: Waits for it.
     """
 
-    turn: Callable[[bytes], Awaitable[None]]
+    turn: Callable[[bytes, bytes], Awaitable[None]]
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        await self.turn(unquote_to_bytes(event.target.partition(b"?")[0]))
+        authorization = next((value for name, value in event.headers if name == b"authorization"), b"")
+        await self.turn(unquote_to_bytes(event.target.partition(b"?")[0]), authorization.strip())
 
 
 class _Connection(TCPServer):
@@ -165,10 +167,12 @@ class _Connection(TCPServer):
         stream: trio.abc.Stream,
         raw: _PatientStream,
         networks: Networks,
+        senders: HttpSenders | None,
     ) -> None:
         super().__init__(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
         self._raw = raw
         self._networks = networks
+        self._senders = senders
         self._life = trio.CancelScope()
 
     async def protocol_send(self, event: Event) -> None:
@@ -177,13 +181,15 @@ class _Connection(TCPServer):
         await super().protocol_send(event)
         self._end_if_broken()
 
-    async def _take_turn(self, path: bytes) -> None:
-        raw = self._raw
+    async def _take_turn(self, path: bytes, authorization: bytes) -> None:
+        raw, senders = self._raw, self._senders
         # A request that waits has cost nothing yet, so its connection may make room for another one.
         raw.is_idle = True
         # Health has a queue of its own: probes from an address are answered also when its rate is used up.
-        line = f"{raw.network} health" if path in _HEALTH else raw.network
-        if not await self._networks.turn(line, _COSTS.get(path, 1), raw.has_left):
+        line, per_s = f"{raw.network} health" if path in _HEALTH else raw.network, REQUESTS_PER_S
+        if senders is not None and authorization and (name := senders.name_of(authorization)) is not None:
+            line, per_s = f"principal {name}", senders.rate_of(name)
+        if not await self._networks.turn(line, _COSTS.get(path, 1), raw.has_left, per_s=per_s):
             self._life.cancel()
             await trio.lowlevel.checkpoint()
         raw.is_idle = False
@@ -267,20 +273,28 @@ class Networks:
         longest.socket.close()
         return ""
 
-    async def turn(self, network: str, cost: int = 1, has_left: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until a network may send one more request.
+    async def turn(
+        self,
+        sender: str,
+        cost: int = 1,
+        has_left: Callable[[], bool] = lambda: False,
+        *,
+        per_s: int = REQUESTS_PER_S,
+    ) -> bool:
+        """Wait until a network or a principal may send one more request.
 
         Args:
-            network: The network.
+            sender: The network, or a name of the principal that no network has.
             cost: The request costs as much as this number of cheap ones.
             has_left: Whether its sender has disconnected; then it need not be carried out.
+            per_s: Cheap requests of this sender that are carried out in a second.
 
         Returns:
             Whether to carry it out.
         """
-        bucket = self._buckets.get(network)
+        bucket = self._buckets.get(sender)
         if bucket is None:
-            bucket = self._buckets[network] = Bucket(REQUESTS_PER_S, trio.current_time())
+            bucket = self._buckets[sender] = Bucket(per_s, trio.current_time())
         bucket.spend(cost, trio.current_time())
         turn_s = trio.current_time() + bucket.wait_s(trio.current_time())
         is_due = False
@@ -296,7 +310,12 @@ class Networks:
 
 
 async def serve_connections(
-    app: ASGIFramework, config: Config, sock: socket.socket, stop: trio.Event, encryption: Encryption
+    app: ASGIFramework,
+    config: Config,
+    sock: socket.socket,
+    stop: trio.Event,
+    encryption: Encryption,
+    senders: HttpSenders | None = None,
 ) -> None:
     """Accept and serve until ``stop`` is set; then requests in progress have ``config.graceful_timeout`` seconds.
 
@@ -306,6 +325,7 @@ async def serve_connections(
         sock: The listening socket.
         stop: Ends the listener.
         encryption: How connections are encrypted.
+        senders: Knows the principals of credentials; None if all requests count for their address.
     """
     context = WorkerContext(None)
     wrapped = wrap_app(app, config.wsgi_max_body_size, "asgi")
@@ -316,7 +336,7 @@ async def serve_connections(
         try:
             carried = await _encrypted(stream, encryption)
             if carried is not None:
-                await _Connection(wrapped, config, context, carried, stream, networks)
+                await _Connection(wrapped, config, context, carried, stream, networks, senders)
         except (OSError, trio.ClosedResourceError):
             # The connection broke, or made room for another one, before the first request.
             pass

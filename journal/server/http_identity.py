@@ -42,7 +42,14 @@ async def identity_of(request: Request, admission: Login) -> HttpIdentity:
     except AuthenticationError:
         admission.refused(None, peer)
         raise
-    asker = HttpIdentity(*await admission.identify(credentials, peer))
+    authorization = (request.headers.get("authorization") or "").strip()
+    try:
+        asker = HttpIdentity(*await admission.identify(credentials, peer))
+    except AuthenticationError:
+        admission.http_senders.invalid(authorization)
+        raise
+    if authorization and asker.principal.name:
+        admission.http_senders.valid(authorization, asker.principal.name)
     if asker.meter is not None:
         await asker.meter.wait()
         asker.meter.spend(1, 0)

@@ -22,6 +22,7 @@ from journal.protocol.frames import Op
 from journal.protocol.messages import decode_request
 from journal.server.client_connection import ClientConnection
 from journal.server.connection import Connection
+from journal.server.http_senders import HttpSenders
 from journal.server.security import Security
 from journal.server.stored_quotas import StoredQuotas
 
@@ -138,6 +139,11 @@ class Login:
             raise
         self._guard.repeated_acts.write(principal=principal.name, peer=peer, act=_LOGIN, target="", outcome="ok")
         return principal
+
+    @property
+    def http_senders(self) -> HttpSenders:
+        """Knows which principals send requests over HTTP."""
+        return self._guard.http_senders
 
     def refused(self, credentials: Mapping[str, str] | None, peer: str) -> None:
         """Write a refused login into the audit log."""

@@ -78,7 +78,7 @@ async def run_server(
             front, statistics = Front(stopping.is_set), ServerStatistics()
             if "http" in sockets:
                 encryption = Encryption(guard.current_tls, config.limits.hello_timeout_s, statistics)
-                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), encryption)
+                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), encryption, guard.http_senders)
             with signals.start:
                 async with open_engine(path, config) as engine:
                     _tell_recovery(engine.recovery)

@@ -19,6 +19,7 @@ from journal.access.repeated_acts import RepeatedActs
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.tokens import read_tokens
 from journal.access.users import read_users
+from journal.server.http_senders import HttpSenders
 from journal.settings.access import AccessRuleTable, AccessSection, RuleAction, access_problems, allows_by_default
 from journal.settings.server import ServerConfig
 from journal.settings.values import ConfigurationError, Permission
@@ -98,6 +99,7 @@ class Security:
         refused_logins: Writes refused logins into the same log.
         repeated_acts: Writes logins and commits of cursors into it.
         tls: Certificates for new connections; None without TLS.
+        http_senders: Knows which principals send requests over HTTP.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -115,11 +117,13 @@ class Security:
                     table.shards,
                     table.producers,
                     table.memory_bytes,
+                    table.http_requests_per_s,
                 )
                 for table in config.quotas
             ),
             memory_budget_bytes=config.storage.memory_budget_bytes,
         )
+        self.http_senders = HttpSenders(self.quotas.http_rate_of)
         self.audit = AuditLog(config.access.audit_file)
         self.refused_logins = RefusedLogins(self.audit)
         self.repeated_acts = RepeatedActs(self.audit)

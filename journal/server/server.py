@@ -197,7 +197,9 @@ class Server:
                         accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
                 if "http" in sockets:
                     app, encryption = self.make_app(sockets), self._http_encryption()
-                    self._nursery.start_soon(serve_http, app, sockets["http"], self.stopping, encryption)
+                    self._nursery.start_soon(
+                        serve_http, app, sockets["http"], self.stopping, encryption, self.guard.http_senders
+                    )
                 self._nursery.start_soon(self.guard.access.logins.run)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)

@@ -126,6 +126,7 @@ class QuotaTable:
     shards: int = field(default=0, metadata=within("shards", 0, 100_000_000))
     producers: int = field(default=0, metadata=within("producers", 0, 100_000_000))
     memory_bytes: Size = field(default=0, metadata=bytes_within(0, 16 * TIB))
+    http_requests_per_s: int = field(default=0, metadata=within("requests", 0, _MANY))
 
 
 def access_problems(

@@ -34,7 +34,16 @@ from shards.format.batch_header import (
     verify_magic,
 )
 from shards.format.checksum import Buffer, crc32c
-from shards.format.columns import MAX_TIME_US, Column, count_words, pad, read_columns, write_binary, write_columns
+from shards.format.columns import (
+    MAX_TIME_US,
+    Column,
+    count_list_items,
+    count_words,
+    pad,
+    read_columns,
+    write_binary,
+    write_columns,
+)
 from shards.format.compression import Codec, compress, decompress
 from shards.format.record import Gap, Record, StoredRecord
 
@@ -52,6 +61,7 @@ __all__ = [
     "gap_batch",
     "iterate",
     "keys",
+    "list_item_count",
     "read_records",
     "recompress",
     "slice_batch",
@@ -228,6 +238,21 @@ def word_count(buffer: Buffer, at: int = 0, *, wanted: int, max_raw_bytes: int =
     stored = memoryview(buffer)[start : start + header.body_size]
     raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
     return count_words(raw, header.record_count, header.columns, wanted)
+
+
+def list_item_count(buffer: Buffer, at: int = 0, *, max_raw_bytes: int = MAX_RAW_BYTES) -> int:
+    """Return the number of headers and tags of the batch at ``at``, before any of them is decoded.
+
+    Raises:
+        BatchError: As `decode`, as far as sizes can show it.
+    """
+    header = verify_content(buffer, at)
+    if header.is_gap or not header.columns & (Column.HEADERS | Column.TAGS):
+        return 0
+    start = at + HEADER_SIZE
+    stored = memoryview(buffer)[start : start + header.body_size]
+    raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
+    return count_list_items(raw, header.record_count, header.columns)
 
 
 def timestamps(buffer: Buffer, at: int = 0, *, max_raw_bytes: int = MAX_RAW_BYTES) -> list[int]:

@@ -259,6 +259,22 @@ def count_words(body: bytes, count: int, present: int, wanted: int) -> int:
     return words
 
 
+def count_list_items(body: bytes, count: int, present: int) -> int:
+    """Return how many headers and tags a body has, without decoding them.
+
+    Raises:
+        BatchError: A buffer does not fit the body.
+    """
+    cursor = _Cursor(body)
+    items = 0
+    for column, _, skip in _READERS:
+        if present & column:
+            if column & (Column.HEADERS | Column.TAGS):
+                items += cursor.list_items(count)
+            skip(cursor, count)
+    return items
+
+
 def read_columns(body: bytes, count: int, present: int, wanted: int = ALL_COLUMNS) -> dict[int, Sequence[Any]]:
     """Return the wanted ones of the present columns, each with ``count`` items. Others are skipped.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
@@ -11,9 +12,11 @@ import trio
 from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.connection.services import FREE_BYTES, ConnectBudget
 from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.transport.listeners import Peer
 from broker_adapter.mqtt_codec import Properties, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Will
-from tests.mqtt.edges.listening import logged
+from tests.mqtt.edges.listening import logged, websocket_over
+from tests.mqtt.edges.listening import serving as listening
 from tests.mqtt.serving import Client, serving
 from tests.mqtt.test_connect import Doorkeeper
 from tests.patience import PATIENCE_S
@@ -92,6 +95,60 @@ async def test_a_complete_connect_counts_until_its_client_is_accepted() -> None:
         await until(lambda: budget.used_bytes == 0)
         await first.silent()
         await other.silent()
+
+
+def fragment(payload: bytes, *, is_first: bool, is_last: bool = False) -> bytes:
+    """A part of a binary message as a client frames it; its mask is 0."""
+    return bytes(((2 if is_first else 0) | 0x80 * is_last, 0x80 | 126)) + len(payload).to_bytes(2) + bytes(4) + payload
+
+
+async def test_fragments_of_messages_count_before_the_message_is_complete() -> None:
+    """A message that is never complete is no packet: 20,000 connections could hold 256 KiB each."""
+    async with serving(limits=Limits(max_unaccepted_bytes=120_000)) as served:
+        services = served.broker._services
+        assert services is not None
+        budget = services.connect_budget
+
+        async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
+            await served.broker.serve_stream(stream, peer=peer.address, transport=peer.transport)
+
+        async with listening(serve, names=["websocket"]) as listeners, AsyncExitStack() as held:
+            streams = [await held.enter_async_context(await listeners.connect("websocket")) for _ in range(3)]
+            for at, stream in enumerate(streams):
+                await held.enter_async_context(websocket_over(stream))
+                counted = budget.used_bytes
+                for number in range(2):
+                    await stream.send_all(fragment(bytes(25_000), is_first=number == 0))
+                if at < 2:
+                    await until(partial(lambda wanted: budget.used_bytes == wanted, counted + 50_000 - FREE_BYTES))
+            await until(lambda: served.broker.statistics.refused["memory"] == 1)
+            assert budget.used_bytes == 2 * (50_000 - FREE_BYTES)
+        await until(lambda: budget.used_bytes == 0)
+
+
+async def test_a_connect_in_fragments_is_accepted_and_counts_no_more_then() -> None:
+    async with serving(limits=Limits(max_unaccepted_bytes=120_000)) as served:
+        services = served.broker._services
+        assert services is not None
+        budget = services.connect_budget
+
+        async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
+            await served.broker.serve_stream(stream, peer=peer.address, transport=peer.transport)
+
+        async with listening(serve, names=["websocket"]) as listeners:
+            stream = await listeners.connect("websocket")
+            async with websocket_over(stream) as client:
+                await stream.send_all(fragment(LONG[:50_000], is_first=True))
+                await until(lambda: budget.used_bytes == 50_000 - FREE_BYTES)
+                await stream.send_all(fragment(LONG[50_000:], is_first=False, is_last=True))
+                with trio.fail_after(PATIENCE_S):
+                    answer = await client.get_message()
+                assert isinstance(answer, bytes)
+                assert answer[3] == ReasonCode.SUCCESS
+                assert budget.used_bytes == 0
+                await stream.send_all(fragment(bytes(60_000), is_first=True))
+                await (await served.client("other")).silent()
+                assert budget.used_bytes == 0
 
 
 def test_a_short_connect_in_parts_does_not_count() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import attrs
 import pytest
@@ -17,8 +18,13 @@ from starlette.routing import Route
 
 from journal.server import http_connections
 from journal.server.http import serve_http
+from journal.server.http_senders import HttpSenders
+from journal.settings.access import QuotaTable
 from journal.settings.values import MIB
 from tests.patience import PATIENCE_S
+from tests.server.admin.test_api import admin
+from tests.server.admin.test_strangers import basic
+from tests.server.people import PASSWORD, guarded, rule
 
 LARGE_BYTES = 32 * MIB
 
@@ -161,6 +167,62 @@ async def test_requests_of_one_address_are_delayed_and_those_of_others_are_not(m
             assert (await answer_from(port, "127.0.0.2")).startswith(b"HTTP/1.1 200")
         assert page.requests - before <= 20 * (trio.current_time() - begun_s) + 2
         await stream.aclose()
+
+
+async def test_a_principal_has_a_rate_of_its_own_at_whatever_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others behind the same address used up its rate."""
+    monkeypatch.setattr(http_connections, "REQUESTS_PER_S", 5)
+    quota = QuotaTable("anna", http_requests_per_s=1000)
+    async with guarded(tmp_path, rule("#"), quotas=(quota,)) as served:
+        async with admin(served, authorization=basic("anna", PASSWORD)) as anna:
+            assert (await anna.get("/shards")).status_code == 200
+            answered = 0
+
+            async def ask_without_credentials() -> None:
+                nonlocal answered
+                async with await trio.open_tcp_stream("127.0.0.1", served.ports["http"]) as stream:
+                    await stream.send_all(get("/api/v1/shards", "Connection: close"))
+                    await received(stream)
+                answered += 1
+
+            async with trio.open_nursery() as others:
+                for _ in range(60):
+                    others.start_soon(ask_without_credentials)
+                with trio.fail_after(PATIENCE_S):
+                    while not answered:
+                        await trio.sleep(0.01)
+                for _ in range(20):
+                    assert (await anna.get("/shards")).status_code == 200
+                assert answered < 60
+                others.cancel_scope.cancel()
+
+
+async def test_several_addresses_do_not_multiply_the_rate_of_a_principal(tmp_path: Path) -> None:
+    quota = QuotaTable("anna", http_requests_per_s=5)
+    async with guarded(tmp_path, rule("#"), quotas=(quota,)) as served:
+        port = served.ports["http"]
+        authorization = f"Authorization: {basic('anna', PASSWORD)}"
+        begun_s = trio.current_time()
+        for number in range(12):
+            source = f"127.0.0.{2 + number}"
+            async with await trio.open_tcp_stream("127.0.0.1", port, local_address=source) as stream:
+                await stream.send_all(get("/api/v1/shards", "Connection: close", authorization))
+                assert (await received(stream)).startswith(b"HTTP/1.1 200")
+        assert trio.current_time() - begun_s > 0.8
+
+
+def test_credentials_are_known_until_they_are_refused() -> None:
+    senders = HttpSenders(lambda _name: 7)
+    senders.valid("Bearer x", "anna")
+    assert (senders.name_of(b"Bearer x"), senders.name_of(b"Bearer y"), senders.rate_of("anna")) == ("anna", None, 7)
+    senders.invalid("Bearer x")
+    assert senders.name_of(b"Bearer x") is None
+    for number in range(10_001):
+        senders.valid(f"Bearer {number}", "anna")
+    assert senders.name_of(b"Bearer 0") is None
+    assert senders.name_of(b"Bearer 1") == "anna"
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/%6Detrics?name=x"])

@@ -115,7 +115,8 @@ class Connection:
         self._receiving = trio.CancelScope()
         self._ending: Ending | None = None
         self._handler: PacketHandler | None = None
-        self._unaccepted_bytes = self._counted_bytes = 0
+        self._unaccepted_bytes = self._buffered_bytes = self._counted_bytes = 0
+        self._counts_memory = True
         self._leave_quota: Callable[[], None] | None = None
         self._account: Account | None = None
         self._version = Version.V311
@@ -178,6 +179,8 @@ class Connection:
     async def _serve(self) -> None:
         try:
             with self._receiving:
+                if isinstance(self._stream, LimitsUnaccepted):
+                    self._stream.watch_buffered(self._count_buffered)
                 await self._receive()
         except MqttProtocolError as error:
             self._log("protocol error", error=str(error))
@@ -186,17 +189,18 @@ class Connection:
             self._log("protocol error", error=str(error))
             self.end(error.reason_code, why="protocol")
         except ConnectRefusedError as error:
-            self._log("refused", error=str(error), reason=error.reason_code.name)
-            self._services.statistics.refused[_REFUSALS.get(error.reason_code, "protocol")] += 1
-            self._end_with(
-                encode(Connack(reason_code=error.reason_code), self._version) if error.is_answerable else b""
-            )
+            self._refuse(error)
         except _PEER_GONE:
             self._peer_closed()
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._failed(error)
         finally:
             self._release_memory()
+
+    def _refuse(self, error: ConnectRefusedError) -> None:
+        self._log("refused", error=str(error), reason=error.reason_code.name)
+        self._services.statistics.refused[_REFUSALS.get(error.reason_code, "protocol")] += 1
+        self._end_with(encode(Connack(reason_code=error.reason_code), self._version) if error.is_answerable else b"")
 
     def end(self, reason_code: ReasonCode, ending: Ending = _LOST, *, why: EndReason = "stopping") -> None:
         """End the connection; a client of MQTT 5 gets a DISCONNECT with the reason. Only the first call counts."""
@@ -419,16 +423,30 @@ class Connection:
             ConnectRefusedError: Clients that are not accepted yet occupy too much memory.
         """
         self._unaccepted_bytes += received_bytes
-        counted = self._services.connect_budget.replace(self._counted_bytes, self._unaccepted_bytes)
+        held_bytes = self._unaccepted_bytes + self._buffered_bytes
+        counted = self._services.connect_budget.replace(self._counted_bytes, held_bytes)
         self._counted_bytes = max(0, counted)
         if counted < 0:
             raise ConnectRefusedError(
                 ReasonCode.SERVER_BUSY,
-                f"it sent {self._unaccepted_bytes} bytes, and clients that are not accepted yet occupy too much memory",
+                f"it sent {held_bytes} bytes, and clients that are not accepted yet occupy too much memory",
                 is_answerable=False,
             )
 
+    def _count_buffered(self, buffered_bytes: int) -> bool:
+        """Count what the stream holds of messages that are not complete; returns whether there is room for it."""
+        self._buffered_bytes = buffered_bytes
+        if not self._counts_memory:
+            return True
+        try:
+            self._count_memory(0)
+        except ConnectRefusedError as error:
+            self._refuse(error)
+            return False
+        return True
+
     def _release_memory(self) -> None:
+        self._counts_memory = False
         self._services.connect_budget.replace(self._counted_bytes, 0)
         self._counted_bytes = 0
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection
+from trio_websocket import ConnectionClosed
 
 from journal.net.listening import linger
+from journal.net.websocket_limits import LimitedWebSocketConnection
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _UNSUPPORTED_DATA: Final = 1003
@@ -40,6 +41,9 @@ class KnowsPeer(Protocol):
 @runtime_checkable
 class LimitsUnaccepted(Protocol):
     """A stream that buffers less for a peer that was not accepted yet."""
+
+    def watch_buffered(self, watch: Callable[[int], bool]) -> None:
+        """Call ``watch`` with the number of buffered bytes when it has changed; the stream closes if that is False."""
 
     def peer_accepted(self) -> None:
         """The peer was authenticated and accepted."""
@@ -219,7 +223,7 @@ class WebSocketStream(trio.abc.Stream):
 
     def __init__(
         self,
-        websocket: WebSocketConnection,
+        websocket: LimitedWebSocketConnection,
         below: KnowsPeer | None = None,
         on_accepted: Callable[[], None] = lambda: None,
     ) -> None:
@@ -227,6 +231,16 @@ class WebSocketStream(trio.abc.Stream):
         self._below = below
         self._on_accepted = on_accepted
         self._rest = memoryview(b"")
+        self._watch: Callable[[int], bool] = lambda _buffered_bytes: True
+
+    def watch_buffered(self, watch: Callable[[int], bool]) -> None:
+        """See `LimitsUnaccepted`. A message counts from its first fragment on."""
+        self._watch = watch
+        self._websocket.on_held = self._count
+        self._count()
+
+    def _count(self) -> bool:
+        return self._watch(self._websocket.held_bytes + len(self._rest))
 
     def peer_accepted(self) -> None:
         """Accept longer messages from now on."""
@@ -250,6 +264,7 @@ class WebSocketStream(trio.abc.Stream):
             self._rest = memoryview(message)
         data = self._rest[:max_bytes]
         self._rest = self._rest[len(data) :]
+        self._count()
         return bytes(data)
 
     def send_nowait(self, data: bytes | bytearray | memoryview) -> int:

@@ -19,6 +19,8 @@ from shards.format.record import Gap, Record, StoredRecord
 from shards.segments.chunks import Readable
 
 _LARGEST_RECORD_COUNT = 100_000
+_MOST_LIST_ITEMS = 200_000
+_LEAST_ITEM_BYTES = 4
 _SEPARATOR_BYTES = 1
 _encode = msgspec.json.Encoder().encode
 
@@ -171,6 +173,14 @@ def _open(
             f"JSON; read it with the native protocol"
         )
     try:
+        # Each takes an offset at least, so most batches need not be looked into.
+        if header.raw_size > _LEAST_ITEM_BYTES * _MOST_LIST_ITEMS:
+            items = batch.list_item_count(buffer, at, max_raw_bytes=largest_raw_bytes)
+            if items > _MOST_LIST_ITEMS:
+                raise LimitExceededError(
+                    f"the batch at offset {header.base_offset} has {items} headers and tags; at most "
+                    f"{_MOST_LIST_ITEMS} can be read as JSON; read it with the native protocol"
+                )
         return batch.batch_records(header, buffer, at, start_offset, end_offset, now_us, largest_raw_bytes)
     except BatchError as error:
         raise BatchError(f"the batch at offset {header.base_offset} cannot be decoded: {error}") from error

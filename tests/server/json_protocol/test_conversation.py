@@ -241,6 +241,20 @@ async def test_a_batch_over_the_limit_is_refused(tmp_path: Path) -> None:
         assert await talker.call("ping") == {}
 
 
+async def test_a_batch_with_very_many_headers_is_not_decoded_and_the_answer_names_the_way_out(tmp_path: Path) -> None:
+    """600,000 headers took the interpreter from all other clients for half a second."""
+    async with serving(tmp_path) as served, talking(served) as talker, served.client() as native:
+        handle = await native.open("a")
+        await native.append(handle, encode([Record(b"x", tags=("",) * 200_001)], now_us=1))
+        await native.append(handle, encode([Record(b"y", headers=(("", b""),) * 3, tags=("t",))], now_us=1))
+        with pytest.raises(RefusedError, match="200001 headers and tags; at most 200000 can be read as JSON"):
+            await talker.call("read", shard="a", start={"at": "earliest"})
+        await talker.call("tail", tail=1, shard="a", start={"at": "earliest"})
+        unreadable = await talker.receive(tail=1, event="unreadable")
+        assert unreadable["error"]["code"] == "limit_exceeded"
+        assert await talker.pushed_values(1, 1) == ["y"]
+
+
 async def test_a_bomb_is_not_opened_and_the_answer_names_the_way_out(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served) as talker, served.client() as native:
         handle = await native.open("a")
