@@ -51,8 +51,20 @@ def build_app(
     return app
 
 
-def run_app(app: App, arguments: Sequence[str], *, explain: Explain = lambda _: None) -> int:
+def run_app(
+    app: App,
+    arguments: Sequence[str],
+    *,
+    explain: Explain = lambda _: None,
+    renames: Mapping[str, str] = {},
+) -> int:
     """Run one command line (without the program's name).
+
+    Args:
+        app: The program.
+        arguments: The command line.
+        explain: See `run_guarded`.
+        renames: New words of commands, by the old ones.
 
     Returns:
         The exit status; see `command_line.boundary`.
@@ -65,7 +77,7 @@ def run_app(app: App, arguments: Sequence[str], *, explain: Explain = lambda _: 
         try:
             result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         except UnknownCommandError as error:
-            raise UsageError(_unknown_command(program, error)) from error
+            raise UsageError(_unknown_command(program, error, renames)) from error
         except CycloptsError as error:
             raise UsageError(_wrong_usage(program, error)) from error
         return result if isinstance(result, int) else 0
@@ -95,13 +107,18 @@ def _placeholder(name: str) -> str:
     return name.lstrip("-").upper()
 
 
-def _unknown_command(program: str, error: UnknownCommandError) -> str:
+def _unknown_command(program: str, error: UnknownCommandError, renames: Mapping[str, str]) -> str:
     """The message with all commands; that of cyclopts has only eight."""
     assert error.app is not None
     assert error.unused_tokens
     word = error.unused_tokens[0]
     known = [name for name in error.app if not name.startswith("-")]
     called = " ".join([program, *(error.command_chain or ())])
+    words = " ".join([*(error.command_chain or ()), word])
+    if words in renames:
+        return (
+            f"`{program} {words}` has a new name: `{program} {renames[words]}`; see `{program} {renames[words]} --help`"
+        )
     close = get_close_matches(word, known, n=1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
     return f"`{called}` has no command {word!r}.{meant} It has {', '.join(known)}; see `{called} --help`"

@@ -184,9 +184,14 @@ def unreached(server: str, error: BaseException, option: str = "--server HOST:PO
         error: Its cause is the error of the last attempt, and the cause of that may be an error of the system.
         option: The option that names another server.
     """
-    import ssl  # imported late: it takes a part of the time of a short command
+    import socket
+    import ssl  # imported late: they take a part of the time of a short command
 
     last = error.__cause__ or error
+    if isinstance(last.__cause__, socket.gaierror):
+        return CommandError(
+            f"the host in the address {server} is not known: {last.__cause__.strerror}; name the server with {option}"
+        )
     if isinstance(last.__cause__, OSError) and not isinstance(last.__cause__, ssl.SSLError):
         return CommandError(
             f"no server answers at {server}; start one with `journal serve --data DIR`, or name it with {option}"

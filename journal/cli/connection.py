@@ -55,7 +55,7 @@ async def connect(server: str) -> AsyncIterator[Client]:
     except ConnectionLostError as error:
         if stands:
             raise
-        raise unreached(server, error) from error
+        raise unreached(_with_port(server), error) from error
     except CorruptionError as error:
         raise CommandError(f"{one_line(error)}; {WAY_OUT}") from error
 
@@ -63,8 +63,18 @@ async def connect(server: str) -> AsyncIterator[Client]:
 def explain(error: BaseException) -> str | None:
     """Explain a refusal of the server for the command line; None where its own message is sufficient."""
     if isinstance(error, ShardNotFoundError):
-        return f"{one_line(error)}; `journal shard list` lists all shards, `journal shard create NAME` creates one"
+        # It is the server's advice for a program.
+        told = one_line(error).removesuffix("; create it first")
+        return f"{told}; `journal shard list` lists all shards, `journal shard create NAME` creates one"
     return None
+
+
+def _with_port(server: str) -> str:
+    """An address with the port that is used."""
+    from journal.client.address import Address
+
+    port = Address.parse(server).port
+    return server if f":{port}" in server else f"{server} (port {port})"
 
 
 def ask(server: str, question: Callable[[Client], Awaitable[_T]]) -> _T:

@@ -98,6 +98,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "Measure appends and reads with shards that are created for it and deleted afterwards.",
     ),
 }
+RENAMED: Final = {"shard seal": "shard convert"}
+"""New words of commands, by the old ones."""
+
 _PURPOSE: Final = "Durable storage service for a cluster of MQTT brokers: run, write, read and manage it."
 _GROUPS: Final = {
     "shard": "Create, list and manage shards.",
@@ -123,7 +126,7 @@ def run(arguments: Sequence[str]) -> int:
         from command_line.app import run_app
         from journal.cli.connection import explain
 
-        return run_app(_app_for(word), arguments, explain=explain)
+        return run_app(_app_for(word), arguments, explain=explain, renames=RENAMED)
 
     # Loading added commands may fail as well, and is reported in the same way.
     return run_guarded(with_added_commands, program="journal", debug="--debug" in arguments)

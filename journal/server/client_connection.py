@@ -100,6 +100,11 @@ class ClientConnection(ABC):
         self._was_refused = False
         self._progress = trio.lowlevel.ParkingLot()
 
+    @property
+    def named(self) -> dict[str, str]:
+        """The client's name for a line of the log; nothing if it has not named itself."""
+        return {"client": self.client} if self.client else {}
+
     def greet(self, client: str, principal: Principal, meter: Meter | None = None) -> None:
         """Note that the greeting was accepted."""
         self.greeted = True

@@ -111,7 +111,7 @@ class Connection(ClientConnection):
     async def _end_when_silent(self, silence_s: float, counts: Callable[[], bool], reason: str) -> None:
         await self.silence.wait(silence_s, counts)
         self.statistics.count_closed("silent")
-        log.warning("connection closed", client=self.client, reason=reason)
+        log.warning("connection closed", **self.named, reason=reason)
         self.pushing.close()
         self.tell(ProtocolError(reason))
         self.receiving.cancel()

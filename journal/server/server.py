@@ -408,7 +408,7 @@ class Server:
                     await receive_from(connection)
                 if connection.refusal is not None:
                     statistics.count_closed("refused")
-                    log.warning("connection refused", client=connection.client, reason=str(connection.refusal))
+                    log.warning("connection refused", **connection.named, reason=str(connection.refusal))
                 if self.stopping.is_set():
                     await connection.settle()
                     connection.tell(ShuttingDownError("the server is stopping; connect again"))
@@ -416,7 +416,7 @@ class Server:
                 statistics.count_error(error)
                 statistics.count_closed("protocol")
                 connection.tell(error)
-                log.warning("connection closed", client=connection.client, reason=str(error))
+                log.warning("connection closed", **connection.named, reason=str(error))
             except OSError:
                 output.abandon()
             finally:

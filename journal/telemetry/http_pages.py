@@ -190,6 +190,7 @@ class HttpPages:
                 reply = await self._answer(*asked, host)
                 is_head = asked[0].method == b"HEAD"
             except h11.RemoteProtocolError as error:
+                log.info("request refused", peer=host, reason=str(error).partition(":")[0])
                 # The part after the colon is content of the request, and need not be sent back.
                 reply = Reply(f"{str(error).partition(':')[0]}\n".encode(), error.error_status_hint)
                 is_head = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from command_line.boundary import CommandError, OutputClosedError, UsageError, run_guarded
+from command_line.boundary import CommandError, OutputClosedError, UsageError, run_guarded, unreached
 from shards.errors import LimitExceededError
 
 
@@ -72,3 +74,15 @@ def test_success_is_the_status_of_the_command() -> None:
 def test_a_reader_that_went_away_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_guarded(raising(OutputClosedError()), program="journal") == 141
     assert capfd.readouterr().err == ""
+
+
+def test_a_host_that_is_not_known_is_no_server_that_does_not_run() -> None:
+    last = ConnectionError("no server at tcp://store.invalid:7420")
+    last.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    error = ConnectionError("gave up")
+    error.__cause__ = last
+    told = str(unreached("store.invalid", error))
+    assert told == (
+        "the host in the address store.invalid is not known: Name or service not known; name the server with "
+        "--server HOST:PORT"
+    )

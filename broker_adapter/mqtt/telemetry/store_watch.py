@@ -100,5 +100,5 @@ async def log_waiting(store_url: str, waiting: trio.CancelScope) -> None:
     with waiting:
         await trio.sleep(_FIRST_TOLD_S)
         while True:
-            log.warning("waiting for the store", store=store_url)
+            log.warning("waiting for the store", store=store_url, hint="is it running there? --store URL names another")
             await trio.sleep(_TOLD_EVERY_S)
