@@ -27,6 +27,8 @@ DEFAULT_PRODUCERS: Final = 10_000
 """Producers of a principal without a quota for them."""
 DEFAULT_HTTP_REQUESTS_PER_S: Final = 200
 """Requests over HTTP of a principal without a quota for them."""
+DEFAULT_CURSORS: Final = 10_000
+"""Cursors that a principal without a quota for them may create."""
 DEFAULT_MEMORY_DIVISOR: Final = 4
 """A principal without a quota for memory may hold this part of the budget."""
 
@@ -86,8 +88,9 @@ class Quota:
         producers: Number of producer names; producers that are not used for long are deleted automatically.
         memory_bytes: Memory of the memory-mode segments that it began.
         http_requests_per_s: Requests over HTTP per second.
+        cursors: Cursors that it created since the start of the server, and that exist.
 
-    `Allowance` has what `producers` and `memory_bytes` are where they are 0, and `Quotas.http_rate_of` for
+    `Allowance` has what `producers`, `memory_bytes` and `cursors` are where they are 0, and `Quotas.http_rate_of` for
     `http_requests_per_s`.
     """
 
@@ -101,6 +104,7 @@ class Quota:
     producers: int = 0
     memory_bytes: int = 0
     http_requests_per_s: int = 0
+    cursors: int = 0
 
     def filters_for(self, name: str) -> tuple[str, ...]:
         """The shards that count for a principal."""
@@ -262,10 +266,12 @@ class Allowance:
     Attributes:
         producers: Largest number of its producers; 0 for no limit.
         memory: The account of its memory; None for no limit.
+        cursors: Largest number of cursors that it creates; 0 for no limit.
     """
 
     producers: int = 0
     memory: MemoryAccount | None = None
+    cursors: int = 0
 
     def check_new_producer(self, own: int) -> None:
         """Check that a principal with so many producers may have another.
@@ -337,15 +343,16 @@ class Quotas:
         quota = self._by_name.get(principal.name) or self._by_name.get("") or Quota()
         is_bounded = not principal.may(Action.ADMINISTER, Resource.FILTER, "#")
         producers = DEFAULT_PRODUCERS if is_bounded and not quota.producers else 0
+        cursors = quota.cursors or (DEFAULT_CURSORS if is_bounded else 0)
         limit_bytes = quota.memory_bytes or (self._default_memory_bytes if is_bounded else 0)
         memory = self._memory.get(principal.name)
         if memory is None:
             if not limit_bytes:
-                return Allowance(producers)
+                return Allowance(producers, cursors=cursors)
             shown = f"principal {principal.name!a}" if principal.name else "principals without a name"
             memory = self._memory[principal.name] = MemoryAccount(shown)
         memory.limit_bytes = limit_bytes
-        return Allowance(producers, memory)
+        return Allowance(producers, memory, cursors)
 
     def connect(self, name: str) -> Meter | None:
         """Count a connection of a principal; `disconnect` removes it.

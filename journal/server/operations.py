@@ -24,6 +24,7 @@ from journal.protocol.errors import ShuttingDownError, UnknownOperationError
 from journal.protocol.frames import PROTOCOL_VERSION, Op, build, read_acknowledge, read_credit
 from journal.protocol.messages import decode_request, encode, other_version
 from journal.server.connection import BrokenFrameError, Connection, RequestHandler
+from journal.server.cursor_quotas import CursorQuotas
 from journal.server.login import Login
 from journal.server.open_connections import OpenConnections
 from journal.server.read_operations import ReadOperations
@@ -71,6 +72,7 @@ class ServerOperations:
         self._admission = admission
         self._describe = describe
         self._server_name = server_name()
+        self._cursors = CursorQuotas(engine)
         self._handlers: dict[int, RequestHandler] = {
             Op.HELLO: self._hello,
             Op.PING: self._ping,
@@ -92,7 +94,7 @@ class ServerOperations:
             Op.CREDIT: self._credit,
             Op.ACKNOWLEDGE: self._acknowledge,
             **ReadOperations(engine, statistics).handlers,
-            **StateOperations(engine, shards).handlers,
+            **StateOperations(engine, shards, self._cursors).handlers,
         }
 
     def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
@@ -315,6 +317,11 @@ class ServerOperations:
         target = request.filter or request.shard or ""
         state = pushing.add(request.subscription, request.credit_bytes, target, use, connection.principal)
         try:
+            has_target = (request.shard is None) != (request.filter is None)
+            if request.group is not None and has_target and (allowed := connection.allowance.cursors):
+                await self._cursors.check_group(
+                    connection.principal.name, allowed, request.group, request.shard, request.filter
+                )
             subscription = await self._engine.subscribe(
                 SubscriptionTarget(shard=request.shard, topic_filter=request.filter, group=request.group),
                 start=start,

@@ -118,6 +118,7 @@ class Security:
                     table.producers,
                     table.memory_bytes,
                     table.http_requests_per_s,
+                    table.cursors,
                 )
                 for table in config.quotas
             ),

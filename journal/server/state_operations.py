@@ -14,6 +14,7 @@ from journal.protocol import messages
 from journal.protocol.frames import Op, build
 from journal.protocol.messages import decode_request, encode
 from journal.server.connection import Connection, RequestHandler
+from journal.server.cursor_quotas import CursorQuotas
 from journal.server.shard_operations import LARGEST_PAGE, ShardOperations
 from shards.model import StateValue
 
@@ -28,8 +29,9 @@ class StateOperations:
         handlers: Functions by operation.
     """
 
-    def __init__(self, engine: Engine, shards: ShardOperations) -> None:
+    def __init__(self, engine: Engine, shards: ShardOperations, cursors: CursorQuotas) -> None:
         self._engine = engine
+        self._cursors = cursors
         self._shards = shards
         self.handlers: dict[int, RequestHandler] = {
             Op.CURSOR_GET: self._get_cursor,
@@ -59,7 +61,10 @@ class StateOperations:
 
     async def _commit_cursor(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.CursorCommitRequest = decode_request(Op.CURSOR_COMMIT, body)
-        Use(Operation.CHANGE_CURSOR, shard=request.shard, cursor=request.name).require(connection.principal)
+        principal = connection.principal
+        Use(Operation.CHANGE_CURSOR, shard=request.shard, cursor=request.name).require(principal)
+        if limit := connection.allowance.cursors:
+            await self._cursors.check_cursor(principal.name, limit, request.shard, request.name)
         cursor = await self._engine.commit_cursor(request.shard, request.name, request.offset, request.expected_version)
         connection.reply(build(Op.CURSOR_COMMIT, correlation, encode(cursor)))
 

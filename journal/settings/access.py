@@ -127,6 +127,7 @@ class QuotaTable:
     producers: int = field(default=0, metadata=within("producers", 0, 100_000_000))
     memory_bytes: Size = field(default=0, metadata=bytes_within(0, 16 * TIB))
     http_requests_per_s: int = field(default=0, metadata=within("requests", 0, _MANY))
+    cursors: int = field(default=0, metadata=within("cursors", 0, 100_000_000))
 
 
 def access_problems(
@@ -174,6 +175,9 @@ def access_problems(
                 f"[[quotas]] number {number} bounds memory_bytes of all principals together; set "
                 "storage.memory_budget_bytes for that"
             )
+        for name in ("cursors", "http_requests_per_s"):
+            if getattr(quota, name) and quota.principal == "*":
+                yield f"[[quotas]] number {number} bounds {name} of all principals together; it is for each by itself"
         if (quota.stored_bytes or quota.shards) and not quota.topics:
             yield f"[[quotas]] number {number} bounds shards or stored_bytes; say which shards count with topics"
         if any("%c" in each for each in quota.topics):

@@ -64,7 +64,7 @@ def test_the_shipped_file_shows_every_list_of_tables_as_a_comment(tmp_path: Path
     assert config.access.logins == (LoginTable(LoginType.CERTIFICATE, ("device-17",)),)
     assert config.access.roles == (RoleTable("operators", ("anna", "bob")),)
     assert config.quotas == (
-        QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000, 10000, 512 << 20, 500),
+        QuotaTable("", ("users/%u/#",), 10, 1000, 10 << 20, 100 << 30, 1000, 10000, 512 << 20, 500, 1000),
     )
 
 

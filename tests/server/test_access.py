@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import attrs
 import msgspec
@@ -22,7 +24,7 @@ from journal.access.users import Cost, PasswordHash, Users, write_user
 from journal.client import open_client
 from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError, RemoteProtocolError
-from journal.server import login, stored_quotas
+from journal.server import cursor_quotas, login, stored_quotas
 from journal.server.security import read
 from journal.settings.access import QuotaTable, RoleTable
 from journal.settings.server import ServerConfig
@@ -345,6 +347,109 @@ async def test_a_principal_without_a_quota_has_a_bounded_number_of_producers(
             await anna.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest("three"))
         for name in ("one", "two", "three"):
             await admin.call(Op.PRODUCER_OPEN, messages.ProducerOpenRequest(name))
+
+
+def committed(name: str, shard: str = "x") -> messages.CursorCommitRequest:
+    return messages.CursorCommitRequest(shard, name, 0)
+
+
+async def test_cursors_beyond_the_quota_are_refused_until_one_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who could read a shard could create cursors of it without end."""
+    monkeypatch.setattr(cursor_quotas, "_SHORTEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(cursor_quotas, "_LARGEST_SHARE", 0)
+    rules = (rule("#", actions=("read",), cursors=("#",)), rule("#", principal="admin"))
+    quotas = (QuotaTable("anna", cursors=2),)
+    async with (
+        guarded(tmp_path, rules[1], rules[0], quotas=quotas) as served,
+        served.client(user="admin", password=PASSWORD) as admin,
+        served.client(user="anna", password=PASSWORD) as anna,
+        served.client(user="bob", password=PASSWORD) as bob,
+    ):
+        for shard in ("x", "y"):
+            await admin.open(shard)
+        for name in ("of admin", "another", "a third"):
+            await admin.call(Op.CURSOR_COMMIT, committed(name))
+        for name in ("1", "2", "1", "of admin"):
+            await anna.call(Op.CURSOR_COMMIT, committed(name))
+        with pytest.raises(QuotaExceededError, match=r"'anna' has created 2 .*quotas\.cursors allows 2; delete some"):
+            await anna.call(Op.CURSOR_COMMIT, committed("3"))
+        assert [each.name for each in served.engine.list_cursors("x")] == ["1", "2", "a third", "another", "of admin"]
+        await bob.call(Op.CURSOR_COMMIT, committed("3"))
+        await anna.call(Op.CURSOR_COMMIT, committed("3"))
+        await anna.call(Op.CURSOR_DELETE, messages.CursorDeleteRequest("x", "1"))
+        await anna.call(Op.CURSOR_COMMIT, committed("4", "y"))
+        with pytest.raises(QuotaExceededError):
+            await anna.call(Op.CURSOR_COMMIT, committed("5", "y"))
+        await admin.call(Op.DELETE_SHARD, messages.NameRequest("y"))
+        await anna.call(Op.CURSOR_COMMIT, committed("5"))
+
+
+@pytest.mark.parametrize("target", [{"shard": "x"}, {"filter": "#"}], ids=str)
+async def test_positions_of_groups_count_and_a_group_that_has_some_can_be_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(quotas, "DEFAULT_CURSORS", 2)
+    monkeypatch.setattr(cursor_quotas, "_SHORTEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(cursor_quotas, "_LARGEST_SHARE", 0)
+    numbers = itertools.count(1)
+
+    async def join(client: RawClient, group: str) -> None:
+        number = next(numbers)
+        await client.call(
+            Op.SUBSCRIBE,
+            messages.SubscribeRequest(number, credit_bytes=1000, start="earliest", group=group, **target),
+        )
+        with trio.fail_after(PATIENCE_S):
+            while served.engine.get_cursor("x", f"group/{group}") is None:
+                await trio.sleep(0.01)
+        await client.call(Op.UNSUBSCRIBE, messages.UnsubscribeRequest(number))
+
+    rules = (rule("#", principal="admin"), rule("#", actions=("read", "subscribe"), groups=("#",)))
+    async with (
+        guarded(tmp_path, *rules) as served,
+        served.client(user="admin", password=PASSWORD) as admin,
+        served.client(user="anna", password=PASSWORD) as anna,
+    ):
+        await admin.open("x")
+        for group in ("of admin", "another", "a third"):
+            await join(admin, group)
+        for group in ("1", "2", "of admin" if target.get("shard") else "1", "1"):
+            await join(anna, group)
+        with pytest.raises(QuotaExceededError, match=r"quotas\.cursors allows 2"):
+            await join(anna, "3")
+        await join(anna, "another")
+        await admin.call(Op.CURSOR_DELETE, messages.CursorDeleteRequest("x", "group/1"))
+        await join(anna, "3")
+
+
+async def test_a_principal_at_its_limit_of_cursors_does_not_make_the_server_look_at_all_of_them_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = 0
+    exists = cursor_quotas.CursorQuotas._exists
+
+    async def counting(self: cursor_quotas.CursorQuotas, wanted: cursor_quotas._Created) -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return await exists(self, wanted)
+
+    monkeypatch.setattr(cursor_quotas, "_SHORTEST_PAUSE_S", 1000.0)
+    rules = (rule("#", principal="admin"), rule("#", actions=("read",), cursors=("#",)))
+    async with (
+        guarded(tmp_path, *rules, quotas=(QuotaTable("anna", cursors=50),)) as served,
+        served.client(user="admin", password=PASSWORD) as admin,
+        served.client(user="anna", password=PASSWORD) as anna,
+    ):
+        await admin.open("x")
+        for number in range(50):
+            await anna.call(Op.CURSOR_COMMIT, committed(str(number)))
+        monkeypatch.setattr(cursor_quotas.CursorQuotas, "_exists", counting)
+        for number in range(50, 60):
+            with pytest.raises(QuotaExceededError):
+                await anna.call(Op.CURSOR_COMMIT, committed(str(number)))
+    assert looked_at < 100
 
 
 async def test_connections_beyond_the_quota_are_refused_and_a_place_that_was_left_is_free(tmp_path: Path) -> None:
