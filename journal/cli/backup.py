@@ -52,11 +52,11 @@ def backup(
     if json:
         write_json(made)
         return
+    removed = f", {format_size(made.freed_bytes)} of older ones were removed" if made.freed_bytes else ""
     write_text(
         f"backup {made.number} in {made.backup}: up to lsn {made.lsn}, {counted(made.files, 'file')} of "
         f"{format_size(made.size_bytes)}; {counted(made.copied_files, 'file')} of {format_size(made.copied_bytes)} "
-        f"{plural(made.copied_files, 'was', 'were')} new, "
-        f"{format_size(made.freed_bytes)} of older ones were removed"
+        f"{plural(made.copied_files, 'was', 'were')} new{removed}"
     )
 
 

@@ -43,7 +43,7 @@ def export(
     """
     path, to = (directory_or_target, target) if target is not None else (None, directory_or_target)
     place = Place.parse(path, server, only=None if path else to, wanted="target")
-    place.require_server()
+    place.require()
     write.connection(to)  # wrong properties are reported at once
     from spark_export.export import run_export
     from spark_export.options import parse_options

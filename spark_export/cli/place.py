@@ -63,7 +63,7 @@ class Place:
             UsageError: They name none, or the only argument is a journal itself.
         """
         if path is None and only is not None and _is_journal(only):
-            raise UsageError(f"{only} has records: name it first and the {wanted} behind it")
+            raise UsageError(f"{only} is a directory with records; write the {wanted} behind it")
         if path is None and server is None:
             server = environment.get("JOURNAL_SERVER")
         if not path and not server:
@@ -71,12 +71,17 @@ class Place:
             raise UsageError(f"name {places}" if only is None else f"name, before the {wanted} {only!r}, {places}")
         return cls(path or None, server or None)
 
-    def require_server(self) -> None:
-        """Return if the server, if there is one, answers: before Spark starts, an error comes sooner and is clearer.
+    def require(self) -> None:
+        """Return if the directory, if it is local, exists, and the server, if there is one, answers.
+
+        Spark takes seconds to start, and its errors are less clear.
 
         Raises:
-            UnreadableError: It does not answer.
+            UsageError: There is no such directory.
+            UnreadableError: The server does not answer.
         """
+        if self.path and "://" not in self.path and not os.path.isdir(self.path):
+            raise UsageError(f"there is no directory {self.path}; name the data directory or a tree of sealed segments")
         server = parse_options(self.options()).server
         if server:
             trio.run(_reach, server)

@@ -61,7 +61,7 @@ def sql(
     views = _views_in(text)
     if SEALED in views and place.path is None:
         raise UsageError(f"the view `{SEALED}` reads files: name the data directory before the query")
-    place.require_server()
+    place.require()
     most = limit if limit is not None else None if json or csv else _SHOWN_ROWS
     with running_spark(spark, makes_archive=True) as session:
         with task_progress(session, "asking"), _made(session, views, place, topics):

@@ -41,7 +41,9 @@ def stats(
     from spark_export.options import parse_options
     from spark_export.statistics import read_times, shard_statistics, with_times
 
-    options = parse_options(Place.parse(directory, server).options(topics))
+    place = Place.parse(directory, server)
+    place.require()
+    options = parse_options(place.options(topics))
     with waiting("listing the shards"):
         snapshot = take_snapshot(options, with_segments=True)
         found = [shard_statistics(shard) for shard in snapshot.shards]

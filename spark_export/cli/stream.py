@@ -75,7 +75,7 @@ def stream(
         raise UsageError(f"name the directory for the {to} files after that of the journal, or give --to console")
     interval_s = None if interval is None else parse_duration_us(interval) / 1_000_000
     place = Place.parse(path, server)
-    place.require_server()
+    place.require()
     options = place.options(topics) | {
         "startingOffsets": start,
         "failOnDataLoss": "true" if data_loss == "fail" else "false",

@@ -51,7 +51,7 @@ def test_a_journal_alone_is_not_taken_for_the_query(
     (tmp_path / holds).mkdir()
     assert run([*command, str(tmp_path), *named]) == 2
     assert capsys.readouterr().err == (
-        f"journal-spark: {tmp_path} has records: name it first and the {wanted} behind it\n"
+        f"journal-spark: {tmp_path} is a directory with records; write the {wanted} behind it\n"
     )
 
 
@@ -64,10 +64,10 @@ def test_the_error_of_a_query_alone_names_the_missing_journal(
 
 
 def test_without_spark_it_says_what_brings_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    assert run(["sql", "/x", "select 1"]) == 1
+    assert run(["sql", str(tmp_path), "select 1"]) == 1
     told = capsys.readouterr().err
     assert "the Python package 'pyspark' is not installed; `pip install " in told
     assert told.endswith("` installs the packages that `journal-spark` needs\n")
@@ -117,3 +117,15 @@ def test_help_needs_neither_spark_nor_arrow() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert told.splitlines()[-1] == ""
+
+
+@pytest.mark.parametrize("arguments", [["sql", "{}", "select 1"], ["stats", "{}"], ["export", "{}", "out"]])
+def test_a_directory_that_does_not_exist_is_reported_before_spark_starts(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_export.session.make_session", None)
+    missing = f"{tmp_path}/nowhere"
+    assert run([each.format(missing) for each in arguments]) == 2
+    assert capsys.readouterr().err == (
+        f"journal-spark: there is no directory {missing}; name the data directory or a tree of sealed segments\n"
+    )

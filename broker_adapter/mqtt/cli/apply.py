@@ -69,7 +69,7 @@ def apply(
     if not applied.changes:
         write_text(f"version {version} of the rules has all of this already; nothing changed")
     else:
-        write_text(f"version {version} of the rules holds")
+        write_text(f"applied as version {version} of the rules")
     for broker_id, follower in behind.items():
         why = (
             follower.problem

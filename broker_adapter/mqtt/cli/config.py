@@ -91,12 +91,20 @@ def config(*, default: Annotated[bool, Parameter(negative="")] = False) -> None:
     print_default_file("conf/broker.toml", program="journal-broker", default=default)
 
 
-def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
+def check(
+    *,
+    config: ConfigOption = None,
+    anonymous: Annotated[bool, Parameter(negative="")] = False,
+    settings: SetOption = (),
+) -> int:
     """Read a configuration and all files that it names, and say what is wrong with them.
 
     It also says who can connect, what they may do, what goes in clear text, and which rules each role has.
 
     Exit status 1 if a broker would not start with it, or if no client could connect.
+
+    Args:
+        anonymous: Accept all clients without a password, as a broker does that is started with it.
     """
     import trio
 
@@ -104,7 +112,7 @@ def check(*, config: ConfigOption = None, settings: SetOption = ()) -> int:
     from broker_adapter.mqtt.broker.exposure import exposure_of
     from journal.access.login_report import login_report
 
-    wanted = load(config, settings)
+    wanted = load(config, settings, access__anonymous=True if anonymous else None)
     tls_of(wanted)
     credentials = access_control_of(wanted).logins.credentials
     if missing := why_no_client_can_connect(wanted, credentials):

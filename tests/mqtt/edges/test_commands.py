@@ -185,6 +185,14 @@ def test_without_a_configuration_the_rules_of_the_store_tell_what_becomes_of_a_t
     assert len(asked) == 1
 
 
+def test_a_configuration_is_checked_for_a_broker_that_accepts_all_clients(capsys: pytest.CaptureFixture[str]) -> None:
+    """`journal-broker --anonymous` starts with it, and the check had no such option."""
+    assert run(["check"]) == 1
+    assert "no client can connect" in capsys.readouterr().out
+    assert run(["check", "--anonymous"]) == 0
+    assert "the defaults: a broker can start with it; 0 access rules, " in capsys.readouterr().out
+
+
 def test_all_mistakes_are_reported_on_one_line_with_their_places(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

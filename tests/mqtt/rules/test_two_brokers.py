@@ -128,7 +128,7 @@ async def test_brokers_that_run_follow_rules_that_are_applied_and_miss_nothing(t
             nursery.start_soon(keep_publishing, "a", one)
             nursery.start_soon(keep_publishing, "b", other)
             status, said = await there.command("apply", there.file("bridge", BRIDGE))
-            assert (status, said.splitlines()[-1]) == (0, "version 1 of the rules holds")
+            assert (status, said.splitlines()[-1]) == (0, "applied as version 1 of the rules")
             assert "[[bridge]] warehouse is in" in said
             status, said = await there.command("rules", "plant/a", "--json")
             assert (status, json.loads(said)["bridges"]) == (0, ["warehouse"])
@@ -141,7 +141,7 @@ async def test_brokers_that_run_follow_rules_that_are_applied_and_miss_nothing(t
             assert status == 0
             assert said.splitlines() == [
                 f"[[bridge]] warehouse is in the store, not in {there.directory}/none.toml",
-                "version 2 of the rules holds",
+                "applied as version 2 of the rules",
             ]
             gone = dict(counts)
             while any(counts[name] < gone[name] + 5 for name in counts):
