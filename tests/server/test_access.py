@@ -308,7 +308,7 @@ async def test_one_tenant_does_not_use_up_the_memory_of_all(tmp_path: Path) -> N
                 try:
                     await client.append(handle, batch_of(b"x" * 500_000))
                 except QuotaExceededError as error:
-                    assert f"bytes of principal '{name}'" in str(error)
+                    assert f"of principal '{name}', whose share is" in str(error)
                     return held() - before
             raise AssertionError("nothing was refused")
 
