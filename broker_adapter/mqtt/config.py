@@ -323,6 +323,7 @@ def _check(config: BrokerConfig) -> Iterable[str]:
         LoginType.USERS: ("access.users_file", config.access.users_file),
         LoginType.CERTIFICATE: ("tls.client_ca_file", tls.client_ca_file),
         LoginType.JWT: ("", ""),
+        LoginType.HTTP: ("", ""),
     }
     yield from login_problems(config.access.logins, files, certificates_alone=True)
     yield from problems_of_roles(

@@ -35,31 +35,74 @@ class _UserAndHost:
     network: str
 
 
+class AttemptDelays:
+    """Delays logins after failures, by user and host and by host.
+
+    Args:
+        clock: Seconds, never going backwards.
+
+    Attributes:
+        refused_early: Attempts that came too early after failures.
+    """
+
+    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        # For one user from one host, and for a host with any user names: a user cannot be locked out from elsewhere.
+        self._by_user = FailedAttempts(free_failures=3, first_s=1, longest_s=60)
+        self._by_host = FailedAttempts(free_failures=30, first_s=1, longest_s=60)
+        # The latest successful logins by user and host. They are exempt from the host's delay: otherwise one device
+        # with an old password would lock out all users behind the same gateway.
+        self._successful_logins: OrderedDict[_UserAndHost, None] = OrderedDict()
+        self.refused_early = 0
+
+    def must_wait(self, name: str, host: str) -> bool:
+        """Whether it is too early for another attempt."""
+        who, now = self._who(name, host), self._clock()
+        host_must_wait = who not in self._successful_logins and self._by_host.must_wait(who.network, now)
+        if host_must_wait or self._by_user.must_wait(who, now):
+            self.refused_early += 1
+            return True
+        return False
+
+    def succeeded(self, name: str, host: str) -> None:
+        """An attempt was successful."""
+        who = self._who(name, host)
+        self._by_user.succeeded(who)
+        _remember(self._successful_logins, who)
+
+    def failed(self, name: str, host: str) -> None:
+        """An attempt was not successful."""
+        who, now = self._who(name, host), self._clock()
+        self._by_user.failed(who, now)
+        self._by_host.failed(who.network, now)
+
+    def _who(self, name: str, host: str) -> _UserAndHost:
+        # User names from unauthenticated clients may be long and are kept: their digests have a fixed size.
+        digest = hmac.digest(self._key, name.encode(errors="surrogatepass"), hashlib.sha256)
+        return _UserAndHost(digest, network_of(host))
+
+
 class Authentication:
     """Checks user names and passwords.
 
     Args:
         users: The stored passwords; None if no password file is configured.
         clock: Seconds, never going backwards.
-
-    Attributes:
-        refused_early: Attempts that were refused without a check because they came too early after failures.
     """
 
     def __init__(self, users: Users | None, clock: Callable[[], float] = trio.current_time) -> None:
         self._users = users
-        self._clock = clock
         self._turns = trio.CapacityLimiter(_AT_ONCE)
         self._threads = trio.CapacityLimiter(_AT_ONCE)
-        # For one user from one host, and for a host with any user names: a user cannot be locked out from elsewhere.
-        self._by_user = FailedAttempts(free_failures=3, first_s=1, longest_s=60)
-        self._by_host = FailedAttempts(free_failures=30, first_s=1, longest_s=60)
+        self._delays = AttemptDelays(clock)
         self._proofs: OrderedDict[bytes, None] = OrderedDict()
-        # The latest successful logins by user and host. They are exempt from the host's delay: otherwise one device
-        # with an old password would lock out all users behind the same gateway.
-        self._successful_logins: OrderedDict[_UserAndHost, None] = OrderedDict()
         self._key = secrets.token_bytes(32)
-        self.refused_early = 0
+
+    @property
+    def refused_early(self) -> int:
+        """Attempts that were refused without a check because they came too early after failures."""
+        return self._delays.refused_early
 
     @property
     def users(self) -> Users | None:
@@ -82,47 +125,28 @@ class Authentication:
         if users is None:
             await trio.lowlevel.checkpoint()
             return False
-        who = self._who(name, host)
-        if self._must_wait(who):
+        delays = self._delays
+        if delays.must_wait(name, host):
             await trio.lowlevel.checkpoint()
             return False
         proof = self._proof(users, name, password)
         if proof is not None and proof in self._proofs:
             _remember(self._proofs, proof)
-            self._logged_in(who)
+            delays.succeeded(name, host)
             await trio.lowlevel.checkpoint()
             return True
         async with self._turns:
-            if self._must_wait(who):
+            if delays.must_wait(name, host):
                 # Other attempts of this user failed while it waited.
                 return False
             is_right = await trio.to_thread.run_sync(users.check, name, password, limiter=self._threads)
-        now = self._clock()
         if is_right:
-            self._logged_in(who)
+            delays.succeeded(name, host)
             if proof is not None:
                 _remember(self._proofs, proof)
         else:
-            self._by_user.failed(who, now)
-            self._by_host.failed(who.network, now)
+            delays.failed(name, host)
         return is_right
-
-    def _who(self, name: str, host: str) -> _UserAndHost:
-        # User names from unauthenticated clients may be long and are kept: their digests have a fixed size.
-        digest = hmac.digest(self._key, name.encode(errors="surrogatepass"), hashlib.sha256)
-        return _UserAndHost(digest, network_of(host))
-
-    def _must_wait(self, who: _UserAndHost) -> bool:
-        now = self._clock()
-        host_must_wait = who not in self._successful_logins and self._by_host.must_wait(who.network, now)
-        if host_must_wait or self._by_user.must_wait(who, now):
-            self.refused_early += 1
-            return True
-        return False
-
-    def _logged_in(self, who: _UserAndHost) -> None:
-        self._by_user.succeeded(who)
-        _remember(self._successful_logins, who)
 
     def _proof(self, users: Users, name: str, password: bytes) -> bytes | None:
         """The remembered proof of a right password.

@@ -11,6 +11,7 @@ import trio
 
 from journal.access.authentication import Authentication
 from journal.access.certificate_login import CertificateLogin
+from journal.access.http_login import HttpLogin, HttpLoginSettings
 from journal.access.jwt_login import JwtLogin, JwtSettings
 from journal.access.login_chain import LoginChain, LoginCounts, Step
 from journal.access.logins import Attempt, Identity, LoginMethod, LoginStep
@@ -25,10 +26,11 @@ _WAYS: Final = {
     TokenLogin.kind: "a token",
     CertificateLogin.kind: "a client certificate",
     JwtLogin.kind: "a JSON Web Token",
+    HttpLogin.kind: "what the web service of logins accepts",
 }
 
 
-_GIVE_RIGHTS: Final = frozenset({JwtLogin.kind})
+_GIVE_RIGHTS: Final = frozenset({JwtLogin.kind, HttpLogin.kind})
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class Credentials:
         certificates: Whether the names in client certificates, which TLS verifies, are user names.
         certificate_field: The part of a client certificate that has the name.
         jwt: How JSON Web Tokens are checked; None if they are not accepted.
+        http: How a web service is asked about clients; None if none is.
         order: The login methods in their order; None for all that are configured, certificates last.
     """
 
@@ -49,6 +52,7 @@ class Credentials:
     certificates: bool = False
     certificate_field: CertificateField = CertificateField.COMMON_NAME
     jwt: JwtSettings | None = None
+    http: HttpLoginSettings | None = None
     order: tuple[LoginStep, ...] | None = None
 
     @property
@@ -64,6 +68,7 @@ class Credentials:
         kinds = {
             TokenLogin.kind: self.tokens is not None,
             JwtLogin.kind: self.jwt is not None,
+            HttpLogin.kind: self.http is not None,
             PasswordLogin.kind: self.users is not None,
             # A client with a certificate may log in as another user, with a password or a token.
             CertificateLogin.kind: self.certificates,
@@ -88,6 +93,7 @@ class Logins:
     Attributes:
         credentials: What clients can log in with. It may be replaced; later logins use the new ones.
         jwt: The method that accepts JSON Web Tokens.
+        http: The method that asks a web service.
     """
 
     def __init__(
@@ -100,7 +106,8 @@ class Logins:
         self._tokens = TokenLogin(credentials.tokens, clock, time_s)
         self._certificates = CertificateLogin(credentials.certificate_field)
         self.jwt = JwtLogin(credentials.jwt)
-        methods: Iterable[LoginMethod] = (self._passwords, self._tokens, self._certificates, self.jwt)
+        self.http = HttpLogin(credentials.http, clock, time_s)
+        methods: Iterable[LoginMethod] = (self._passwords, self._tokens, self._certificates, self.jwt, self.http)
         self._methods = {method.kind: method for method in methods}
         self._chain = LoginChain()
         for kind in self._methods:
@@ -120,6 +127,7 @@ class Logins:
         self._tokens.tokens = credentials.tokens
         self._certificates.field = credentials.certificate_field
         self.jwt.settings = credentials.jwt
+        self.http.settings = credentials.http
         self._chain.arrange(Step(self._methods[step.kind], step.denied) for step in credentials.steps)
 
     @property
@@ -129,7 +137,9 @@ class Logins:
 
     async def run(self) -> None:
         """Do what methods have to do in the background, until cancelled."""
-        await self.jwt.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.jwt.run)
+            nursery.start_soon(self.http.run)
 
     async def authenticate(self, attempt: Attempt) -> Identity | None:
         """Who a client is; None if no method decides about what it sent.

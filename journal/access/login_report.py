@@ -18,6 +18,12 @@ async def login_report(credentials: Credentials) -> list[str]:
     ]
     if credentials.jwt is not None:
         report += await _keys_report(credentials.jwt)
+    if credentials.http is not None:
+        settings = credentials.http
+        report.append(
+            f"http: {settings.shown_url} is asked, at most {settings.max_in_flight} times at once and for "
+            f"{settings.timeout_s:g} s; without an answer: {settings.on_error}."
+        )
     return report
 
 

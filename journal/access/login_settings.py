@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from journal.access.http_login import HttpLoginSettings
 from journal.access.jwt_login import JwtSettings
 from journal.access.logins import LoginStep
 from journal.net.certificate_names import CertificateField
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from journal.access.json_web_keys import KeySet
 
 _EXTRA: Final = "logins"
+_MAX_TOKEN_CHARACTERS: Final = 16 * 1024
 _MAX_KEYS_FILE_BYTES: Final = 1 << 20
 
 
@@ -56,6 +58,49 @@ def jwt_of(logins: Sequence[LoginTable]) -> JwtSettings | None:
         address=None if has_file else KeyAddress(table.keys_url, table.ca_file, table.timeout_s, table.refresh_s),
         tls=authorities_of(table.keys_url, table.ca_file),
     )
+
+
+def http_login_of(logins: Sequence[LoginTable]) -> HttpLoginSettings | None:
+    """How a web service is asked about clients; None if the settings have none. Reads the file of its token.
+
+    Raises:
+        ConfigurationError: A file or a package is missing or cannot be used.
+    """
+    table = next((table for table in logins if table.type is LoginType.HTTP), None)
+    if table is None:
+        return None
+    try:
+        import httpx
+
+        httpx.URL(table.url)
+    except ImportError as error:
+        raise ConfigurationError(f"logins of type 'http' need a package: {install_command(_EXTRA)}") from error
+    except httpx.InvalidURL as error:
+        raise ConfigurationError(f"url of the login 'http' is not a URL of a web service: {error}") from error
+    return HttpLoginSettings(
+        table.url,
+        _read_token(table.token_file) if table.token_file else "",
+        table.ca_file,
+        table.timeout_s,
+        table.max_in_flight,
+        table.cache_s,
+        table.on_error,
+        tls=authorities_of(table.url, table.ca_file),
+    )
+
+
+def _read_token(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read(_MAX_TOKEN_CHARACTERS).strip()
+    except OSError as error:
+        raise ConfigurationError(f"token_file = {path!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        # The error's own text would show bytes of the secret.
+        raise ConfigurationError(f"token_file = {path!r} is not ASCII text") from None
+    if not token or not token.isprintable():
+        raise ConfigurationError(f"token_file = {path!r} has no token of printable characters in one line")
+    return token
 
 
 def read_keys(path: str) -> KeySet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 
@@ -17,3 +18,13 @@ def parse_address(address: str) -> tuple[str, int] | None:
     if match is None or int(match[3]) > 65_535:
         raise ValueError(f"{address!r} is not an address")
     return match[1] or match[2], int(match[3])
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether only this machine can be reached at a host; False for other names, whose addresses are not known yet."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

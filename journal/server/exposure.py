@@ -6,7 +6,7 @@ from typing import Final
 
 from journal.access.authenticator import Known
 from journal.settings.access import AccessRuleTable, RuleAction
-from journal.settings.logins import LoginType, jwt_words
+from journal.settings.logins import LoginType, clear_words, may_give_rights, service_words
 from journal.settings.server import ServerConfig
 from journal.settings.values import Permission
 from journal.telemetry.exposure import Exposure, reachable, remote_addresses
@@ -35,9 +35,12 @@ def exposure_of(config: ServerConfig, known: Known) -> Exposure:
     if in_clear:
         what = "Passwords and data" if known.has_credentials else "Data"
         sentences.append(f"{what} go in clear text at {' and '.join(remote)}: set [tls], or listen on 127.0.0.1.")
-    can_do_nothing = not known.rules.allow_by_default and not config.access.rules
+    sentences += (in_clear_elsewhere := clear_words(config.access.logins))
+    gives_rights = may_give_rights(config.access.logins)
+    can_do_nothing = not known.rules.allow_by_default and not config.access.rules and not gives_rights
     is_open = bool(remote) and not known.has_credentials
-    return Exposure(" ".join(sentences), bool(remote), is_open or in_clear or can_do_nothing)
+    sends_in_clear = in_clear or bool(in_clear_elsewhere)
+    return Exposure(" ".join(sentences), bool(remote), is_open or sends_in_clear or can_do_nothing)
 
 
 def _admitted(config: ServerConfig, known: Known) -> str:
@@ -61,8 +64,8 @@ def _way(kind: str, config: ServerConfig, known: Known) -> str:
             return f"{counted(len(known.users or ()), 'user')} of {config.access.users_file}"
         case LoginType.TOKENS:
             return f"{counted(len(known.tokens or ()), 'token')} of {config.access.tokens_file}"
-        case LoginType.JWT:
-            return jwt_words(config.access.logins)
+        case LoginType.JWT | LoginType.HTTP:
+            return service_words(config.access.logins, LoginType(kind))
         case _:
             return f"certificates of {config.tls.client_ca_file} by their {known.certificate_field.words}"
 
@@ -72,6 +75,8 @@ def _allowed(config: ServerConfig, known: Known) -> str:
     if not rules:
         if known.rules.allow_by_default:
             return "They may do everything."
+        if may_give_rights(config.access.logins):
+            return "They may do what their logins allow."
         return "They may do nothing, because no rule allows anything: add [[access.rules]]."
     allowing = [rule for rule in rules if rule.permission is Permission.ALLOW]
     grants = [_grant(rule) for rule in allowing[:_SHOWN_RULES]]

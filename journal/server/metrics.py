@@ -149,6 +149,15 @@ class ServerCollector(Collector):
         yield Gauge("journal_login_keys", "Keys that check JSON Web Tokens.", keys.key_count)
         yield Counter("journal_login_key_fetches", "Fetches of these keys.", keys.statistics.fetch_count)
         yield Counter("journal_login_key_failures", "Fetches that failed.", keys.statistics.failure_count)
+        service = self._logins.http
+        yield _by_label(
+            Counter("journal_login_service_requests", "Requests to the service of logins.", labels=["outcome"]),
+            service.statistics.outcomes,
+        )
+        yield Counter("journal_login_service_cached", "Answers from its cache.", service.statistics.cached_count)
+        yield Gauge(
+            "journal_login_service_open", "1 while it is left alone after failures.", int(service.is_left_alone)
+        )
 
     def _health(self, engine: EngineStatistics) -> Iterator[Metric]:
         loop_lag = self._loop_lag

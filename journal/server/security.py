@@ -12,7 +12,7 @@ from journal.access.audit import AuditLog
 from journal.access.authenticator import Authenticator, Known
 from journal.access.authorization import EVERYBODY, Action, Principal
 from journal.access.certificates import server_context
-from journal.access.login_settings import certificate_field_of, jwt_of, order_of
+from journal.access.login_settings import certificate_field_of, http_login_of, jwt_of, order_of
 from journal.access.quotas import Quota, Quotas
 from journal.access.refused_logins import RefusedLogins
 from journal.access.repeated_acts import RepeatedActs
@@ -51,6 +51,7 @@ def read(config: ServerConfig) -> Readable:
         certificate_field=certificate_field_of(access.logins),
         order=order_of(access.logins),
         jwt=jwt_of(access.logins),
+        http=http_login_of(access.logins),
     )
     context = None
     if tls.certificate_file:

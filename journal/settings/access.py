@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import enum
-import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import attrs
 from attrs import field
 
-from journal.net.address import parse_address
+from journal.net.address import is_loopback_host, parse_address
 from journal.settings.logins import LoginTable, LoginType, login_problems
 from journal.settings.values import (
     TIB,
@@ -158,6 +157,7 @@ def access_problems(
         LoginType.TOKENS: ("access.tokens_file", access.tokens_file),
         LoginType.USERS: ("access.users_file", access.users_file),
         LoginType.JWT: ("", ""),
+        LoginType.HTTP: ("", ""),
     }
     yield from login_problems(access.logins, files)
     yield from problems_of_roles(
@@ -234,10 +234,4 @@ def allows_by_default(access: AccessSection, tls: TlsSection) -> bool:
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach an address of ``[listen]``; True for an empty one."""
     place = parse_address(address)
-    if place is None or place[0] == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(place[0]).is_loopback
-    except ValueError:
-        # The address of a host name is not known before the server listens there.
-        return False
+    return place is None or is_loopback_host(place[0])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 import attrs
 
+from journal.net.address import is_loopback_host
 from journal.net.certificate_names import CertificateField
 from journal.settings.values import File, Kind, OptionalUrl, Text, parse_text, within
 
@@ -19,6 +21,14 @@ class LoginType(enum.StrEnum):
     TOKENS = "tokens"
     CERTIFICATE = "certificate"
     JWT = "jwt"
+    HTTP = "http"
+
+
+class OnError(enum.StrEnum):
+    """What happens to a client if the web service that decides about it gives no answer."""
+
+    DENY = "deny"
+    IGNORE = "ignore"
 
 
 def _texts(value: object, what: str) -> tuple[str, ...]:
@@ -54,6 +64,11 @@ class LoginTable:
     leeway_s: int = attrs.field(default=30, metadata=within("seconds", 0, 600))
     ca_file: File = ""
     timeout_s: int = attrs.field(default=5, metadata=within("seconds", 1, 60))
+    url: OptionalUrl = attrs.field(default="", repr=False)
+    token_file: File = ""
+    max_in_flight: int = attrs.field(default=16, metadata=within("requests", 1, 1_000))
+    cache_s: int = attrs.field(default=60, metadata=within("seconds", 0, 3_600))
+    on_error: OnError = OnError.DENY
 
 
 _OF_TYPES: Final[Mapping[str, tuple[LoginType, ...]]] = {
@@ -69,11 +84,11 @@ _OF_TYPES: Final[Mapping[str, tuple[LoginType, ...]]] = {
             "roles_claim",
             "rules_claim",
             "leeway_s",
-            "ca_file",
-            "timeout_s",
         ),
         (LoginType.JWT,),
     ),
+    **dict.fromkeys(("ca_file", "timeout_s"), (LoginType.JWT, LoginType.HTTP)),
+    **dict.fromkeys(("url", "token_file", "max_in_flight", "cache_s", "on_error"), (LoginType.HTTP,)),
 }
 """The types of methods that settings are for; those that are not listed here are for all."""
 
@@ -104,6 +119,10 @@ def login_problems(
                 yield f"{place} has {name}, which is for {' and '.join(map(repr, map(str, owners)))}; leave it out"
         if table.type is LoginType.JWT:
             yield from _problems_of_jwt(table, place)
+        if table.type is LoginType.HTTP and not table.url:
+            yield f"{place} needs url, the address of the web service"
+        if table.ca_file and not (table.keys_url or table.url).startswith("https:"):
+            yield f"{place} has ca_file, but its web service is not https"
     if logins:
         for kind, (name, value) in files.items():
             if value and kind not in types and not (certificates_alone and kind is LoginType.CERTIFICATE):
@@ -117,13 +136,34 @@ def _problems_of_jwt(table: LoginTable, place: str) -> Iterable[str]:
         yield f"{place} needs audience: without it tokens for other services would be accepted"
     if not table.user_claim:
         yield f"{place} has no user_claim; name the claim with the user"
-    if table.ca_file and not table.keys_url.startswith("https:"):
-        yield f"{place} has ca_file, but keys_url is not https"
 
 
-def jwt_words(logins: Sequence[LoginTable]) -> str:
-    """Which JSON Web Tokens are accepted, as a sentence says it."""
-    table = next(table for table in logins if table.type is LoginType.JWT)
+def service_words(logins: Sequence[LoginTable], kind: LoginType) -> str:
+    """Who is accepted by JSON Web Tokens or by a web service, as a sentence says it."""
+    table = next(table for table in logins if table.type is kind)
+    if kind is LoginType.HTTP:
+        return f"those whom {table.url.partition('?')[0]} allows"
     keys = table.keys_file or table.keys_url.partition("?")[0]
     issuer = f" of {table.issuer}" if table.issuer else ""
     return f"JSON Web Tokens{issuer} for {' or '.join(table.audience)} with keys of {keys}"
+
+
+def may_give_rights(logins: Sequence[LoginTable]) -> bool:
+    """Whether a login may give rights to a client, beside the rules of the settings."""
+    return any(table.type in (LoginType.JWT, LoginType.HTTP) for table in logins)
+
+
+def clear_words(logins: Sequence[LoginTable]) -> list[str]:
+    """A sentence about web services that are asked in clear text, if there are any."""
+    services = clear_services(logins)
+    return [f"Logins go in clear text to {' and '.join(services)}: use https."] if services else []
+
+
+def clear_services(logins: Sequence[LoginTable]) -> list[str]:
+    """Web services on other machines that are asked in clear text, without their queries."""
+    services = []
+    for url in (table.url or table.keys_url for table in logins):
+        parts = urlsplit(url)
+        if parts.scheme == "http" and not is_loopback_host(parts.hostname or ""):
+            services.append(url.partition("?")[0])
+    return services

@@ -26,7 +26,7 @@ from journal.access import authorization
 from journal.access.audit import AuditLog
 from journal.access.certificates import server_context
 from journal.access.login_methods import Credentials, Logins
-from journal.access.login_settings import certificate_field_of, jwt_of, order_of
+from journal.access.login_settings import certificate_field_of, http_login_of, jwt_of, order_of
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Users, read_users
 from journal.settings.logins import LoginType
@@ -177,6 +177,7 @@ def credentials_of(config: BrokerConfig) -> Credentials:
         certificate_field=certificate_field_of(logins),
         order=order_of(logins),
         jwt=jwt_of(logins),
+        http=http_login_of(logins),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from broker_adapter.mqtt.config import AccessSection, BrokerConfig, DefaultPermission, has_logins
 from journal.access.login_settings import certificate_field_of
 from journal.settings.access import is_loopback
-from journal.settings.logins import LoginType, jwt_words
+from journal.settings.logins import LoginType, clear_words, may_give_rights, service_words
 from journal.telemetry.exposure import Exposure, reachable, remote_addresses
 
 _CLEAR: Final = ("mqtt", "websocket")
@@ -40,7 +40,8 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
     remote = remote_addresses(addresses)
     in_clear = [name for name in _CLEAR if name in remote]
     allows = allows_by_default(config)
-    can_do_nothing = not allows and not access.rules
+    gives_rights = may_give_rights(access.logins)
+    can_do_nothing = not allows and not access.rules and not gives_rights
     sentences = [reachable(addresses), _admitted(config, user_count)]
     if can_do_nothing:
         sentences.append(
@@ -52,10 +53,13 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
         other = "allowed" if allows else "denied"
         rules = "1 rule does" if count == 1 else f"{count} rules do"
         sentences.append(f"What they may publish and subscribe to is {other} where {rules} not decide.")
-    else:
+    elif allows:
         sentences.append("They may publish and subscribe to everything.")
+    else:
+        sentences.append("They may publish and subscribe to what their logins allow.")
+    sends_secrets = bool(user_count) or gives_rights
     if in_clear:
-        what = "Passwords and messages" if user_count else "Messages"
+        what = "Passwords and messages" if sends_secrets else "Messages"
         sentences.append(
             f"{what} go in clear text at {' and '.join(in_clear)}: listen with mqtts or websockets instead, or on "
             "127.0.0.1."
@@ -69,11 +73,13 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
     if listen.http and not is_loopback(listen.http) and (access.anonymous or not config.tls.certificate_file):
         of_all = "Metrics at http are open to everyone." if access.anonymous else "Passwords go in clear text at http."
         sentences.append(of_all)
+    sentences += (in_clear_elsewhere := clear_words(access.logins))
     is_open = bool(remote) and access.anonymous and allows and not access.rules
+    sends_in_clear = (bool(in_clear) and sends_secrets) or bool(in_clear_elsewhere)
     return Exposure(
         " ".join(sentences),
         is_remote=bool(remote),
-        is_questionable=(bool(in_clear) and bool(user_count)) or is_open or can_do_nothing or trusts_identifiers,
+        is_questionable=sends_in_clear or is_open or can_do_nothing or trusts_identifiers,
     )
 
 
@@ -97,8 +103,8 @@ def _way(kind: LoginType, config: BrokerConfig, user_count: int) -> str:
     match kind:
         case LoginType.USERS:
             return f"{user_count} user{'' if user_count == 1 else 's'} of {config.access.users_file}"
-        case LoginType.JWT:
-            return jwt_words(config.access.logins)
+        case LoginType.JWT | LoginType.HTTP:
+            return service_words(config.access.logins, kind)
         case _:
             field = certificate_field_of(config.access.logins)
             return f"certificates of {config.tls.client_ca_file} by their {field.words}"

@@ -159,6 +159,16 @@ def _login_methods(logins: Logins) -> Iterator[Family]:
     yield gauge("journal_broker_login_keys", "Keys that check JSON Web Tokens.", keys.key_count)
     yield counter("journal_broker_login_key_fetches_total", "Fetches of these keys.", keys.statistics.fetch_count)
     yield counter("journal_broker_login_key_failures_total", "Fetches that failed.", keys.statistics.failure_count)
+    service = logins.http
+    cached_count = service.statistics.cached_count
+    yield counters(
+        "journal_broker_login_service_requests_total",
+        "Requests to the service of logins.",
+        ("outcome",),
+        _by(service.statistics.outcomes),
+    )
+    yield counter("journal_broker_login_service_cached_total", "Answers from its cache.", cached_count)
+    yield gauge("journal_broker_login_service_open", "1 while it is left alone after failures.", service.is_left_alone)
 
 
 def _traffic(name: str, where: str, traffic: Traffic) -> Iterator[Family]:

@@ -38,8 +38,9 @@ def test_the_image_has_all_that_the_server_the_broker_and_every_sink_need() -> N
     assert closure("broker") <= closure("server")
     assert "requirements/image.lock" in (REPOSITORY / "Dockerfile").read_text()
     pinned = {pin.partition("==")[0] for pin in locked("image.lock")}
-    needed = {re.split(r"[\[><=~ ]", requirement)[0] for requirement in closure("server") | closure("sinks")}
-    assert {"coredis", "httpx", "psycopg"} <= needed <= pinned
+    all_of = closure("server") | closure("sinks") | closure("logins")
+    needed = {re.split(r"[\[><=~ ]", requirement)[0] for requirement in all_of}
+    assert {"coredis", "httpx", "psycopg", "pyjwt"} <= needed <= pinned
     assert "psycopg-binary" in pinned, "there is no library of PostgreSQL in the image that it could use"
 
 
