@@ -17,7 +17,7 @@ from typing import NoReturn
 from journal.backup.directory import BackupDirectory
 from journal.backup.manifest import FileEntry
 from journal.backup.tree import DIRECTORIES
-from shards.seams.file_system import File, FileSystem, Lock, OpenDirectory
+from shards.seams.file_system import File, FileSystem, Identity, Lock, OpenDirectory
 
 
 class BackupFiles:
@@ -100,6 +100,9 @@ class BackupFiles:
 
     def open_directory(self, path: str) -> OpenDirectory:
         _refuse(path)
+
+    def identity(self, path: str) -> Identity | None:
+        return (0, hash(path)) if self.exists(path) else None
 
     def lock(self, directory: str) -> Lock:
         _refuse(directory)

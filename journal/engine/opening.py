@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
+import attrs
 import trio
 
 from journal.engine.directory.data_directory import DataDirectory, open_directory
@@ -64,6 +65,7 @@ async def open_engine(
     async with _opened_directory(environment.files, path, to_read=to_read) as directory:
         if environment.lasts and not to_read and (warning := open_to_others(path)):
             _log.warning(warning)
+        environment = attrs.evolve(environment, files=directory.files)
         await trio.lowlevel.checkpoint()
         store = environment.open_store(directory.state)
         try:

@@ -196,7 +196,7 @@ class EngineParts:
     def _make_checkpointer(self, disk: Disk, checkpoint_lsn: int) -> Checkpointer:
         return Checkpointer(
             environment=self._environment,
-            directory=self.directory.path,
+            directory=self.directory,
             config=self.config,
             disk=disk,
             writer=self.writer,

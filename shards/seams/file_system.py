@@ -17,9 +17,13 @@ from collections.abc import Sequence
 from typing import Protocol, Self
 
 from shards.errors import DataDirectoryError, way_out
+from shards.seams.held_directory import HeldDirectory
 
 Buffer = bytes | bytearray | memoryview
 """Flat bytes. A memoryview must be contiguous and of format ``B``."""
+
+Identity = tuple[int, int]
+"""Which file or directory it is: file system and inode. Another one may have the same after this one was removed."""
 
 LOCK_FILE_NAME = "LOCK"
 
@@ -75,6 +79,10 @@ class File(Protocol):
         """Return the modification time in nanoseconds of the file system's clock, whose resolution may be low."""
         ...
 
+    def identity(self) -> Identity:
+        """Which file it is, whatever its path means by now."""
+        ...
+
     def fileno(self) -> int:
         """Return a descriptor that `sendfile` and `mmap` can use."""
         ...
@@ -85,7 +93,7 @@ class File(Protocol):
 
 
 class OpenDirectory(Protocol):
-    """A directory that is kept open so that every failure to write a file below it is noticed.
+    """A directory that is kept open, so that every failure to write a file below it is noticed, and its replacement.
 
     The kernel writes dirty pages back in the background. If that fails, the error is reported to descriptors that were
     open at that moment; one that is opened later may find a clean file and no error.
@@ -94,10 +102,19 @@ class OpenDirectory(Protocol):
         reports_errors: Whether `sync_all` reports every failure since the directory was opened, including those of
             files that were closed since. True on Linux since 5.8; where it is False, each file has to be synced by a
             descriptor that was open when it was written.
+        lasting_path: A path that means this directory until it is closed, also after its own path means another one or
+            none; equal to its own path where there is no such path.
+        found_instead: What is under its own path in its place, in words; empty if it is where it was opened.
     """
 
     @property
     def reports_errors(self) -> bool: ...
+
+    @property
+    def lasting_path(self) -> str: ...
+
+    @property
+    def found_instead(self) -> str: ...
 
     def sync_all(self) -> None:
         """Return when everything that was written on the directory's file system is durable.
@@ -185,6 +202,10 @@ class FileSystem(Protocol):
 
     def open_directory(self, path: str) -> OpenDirectory:
         """Open a directory, before its files are written and until they are synced."""
+        ...
+
+    def identity(self, path: str) -> Identity | None:
+        """Return which file or directory is at a path; None if there is none."""
         ...
 
     def free_bytes(self, path: str) -> int:
@@ -290,6 +311,9 @@ class OsFile:
     def modified_ns(self) -> int:
         return os.fstat(self._descriptor).st_mtime_ns
 
+    def identity(self) -> Identity:
+        return _identity(os.fstat(self._descriptor))
+
     def fileno(self) -> int:
         return self._descriptor
 
@@ -299,24 +323,15 @@ class OsFile:
             os.close(descriptor)
 
 
-class OsDirectory:
+class OsDirectory(HeldDirectory):
     """An open directory of the operating system."""
-
-    def __init__(self, descriptor: int, path: str) -> None:
-        self._descriptor = descriptor
-        self._path = path
 
     @property
     def reports_errors(self) -> bool:
         return _SYNCFS_REPORTS_ERRORS
 
     def sync_all(self) -> None:
-        _syncfs(self._descriptor, self._path)
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        _syncfs(self._descriptor, self.path)
 
 
 class DirectoryLock:
@@ -384,7 +399,13 @@ class OsFileSystem:
             os.close(descriptor)
 
     def open_directory(self, path: str) -> OsDirectory:
-        return OsDirectory(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
+        return OsDirectory(path)
+
+    def identity(self, path: str) -> Identity | None:
+        try:
+            return _identity(os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def free_bytes(self, path: str) -> int:
         statistics = os.statvfs(path)
@@ -424,6 +445,10 @@ def make_durable_directory(file_system: FileSystem, path: str) -> None:
         make_durable_directory(file_system, parent)
         file_system.mkdir(path)
     file_system.sync_directory(parent)
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return found.st_dev, found.st_ino
 
 
 def _without_first(buffers: Sequence[Buffer], size: int) -> list[Buffer]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from shards.errors import DataDirectoryError
-from shards.seams.file_system import Buffer
+from shards.seams.file_system import Buffer, Identity
 
 
 class MemoryFileSystem:
@@ -98,7 +98,10 @@ class MemoryFileSystem:
 
     def open_directory(self, path: str) -> MemoryDirectory:
         self._directory(path)
-        return MemoryDirectory()
+        return MemoryDirectory(path)
+
+    def identity(self, path: str) -> Identity | None:
+        return (0, id(self._node(path))) if self.exists(path) else None
 
     def free_bytes(self, path: str) -> int:
         """Return the largest number there is: what the machine's memory bounds is the process as a whole."""
@@ -180,6 +183,9 @@ class MemoryFile:
     def modified_ns(self) -> int:
         return self._opened().modified_ns
 
+    def identity(self) -> Identity:
+        return 0, id(self._opened())
+
     def fileno(self) -> int:
         """Refuse: no descriptor is behind a file in memory."""
         raise _error(errno.ENOTSUP, self._path)
@@ -206,9 +212,13 @@ class MemoryFile:
 
 
 class MemoryDirectory:
-    """An open directory of a `MemoryFileSystem`."""
+    """An open directory of a `MemoryFileSystem`, which only its owner can change: it is always in its place."""
 
     reports_errors = True
+    found_instead = ""
+
+    def __init__(self, path: str) -> None:
+        self.lasting_path = path
 
     def sync_all(self) -> None:
         pass

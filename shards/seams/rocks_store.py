@@ -32,7 +32,7 @@ from rocksdict import (
 from shards.errors import CorruptionError, DiskFullError, StorageFailedError
 from shards.quantities import format_size
 from shards.seams.file_system import OsFileSystem, make_durable_directory
-from shards.seams.held_directory import HeldDirectory
+from shards.seams.held_directory import OwnedDirectory, replaced_text
 from shards.seams.rocks_opening import raise_in_use, raise_opening_error, refuse_lost_directory
 from shards.seams.rocks_scan import RocksScan
 from shards.seams.store import Family, Mutations
@@ -242,11 +242,8 @@ class RocksStore:
 
         Nothing is lost: RocksDB writes into the directory that was opened. But the next start would open the other one.
         """
-        if not self._directory.is_in_place:
-            self._failure = (
-                f"{self._path} is missing, or is another directory than the one that was opened: it was unmounted, "
-                f"moved or replaced. Mount it or put it back, and start again; nothing more is written until then"
-            )
+        if found := self._directory.found_instead:
+            self._failure = replaced_text(self._path, found)
             raise StorageFailedError(self._failure)
 
     def copy_to(self, path: str) -> None:
@@ -278,7 +275,7 @@ class RocksStore:
                 return
             # RocksDB flushes once more, and reports a failure. That does not matter: what `flush` did not make durable
             # was not promised. The lock is released when the object is freed.
-            if self._directory.lasting_path == self._path and not self._directory.is_in_place:
+            if self._directory.lasting_path == self._path and self._directory.found_instead:
                 # It would flush into another directory. One more reference keeps it from being freed, as after a kill.
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
                 return
@@ -306,11 +303,11 @@ class RocksStore:
         raise StorageFailedError(self._failure) from error
 
 
-def _held(path: str) -> HeldDirectory:
+def _held(path: str) -> OwnedDirectory:
     """Create the directory of a store if it does not exist, and hold it."""
     try:
         make_durable_directory(OsFileSystem(), path)
-        return HeldDirectory(path)
+        return OwnedDirectory(path)
     except BlockingIOError as error:
         raise_in_use(path, error)
     except OSError as error:

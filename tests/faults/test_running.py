@@ -269,7 +269,7 @@ def test_views_whose_directory_went_away_were_flushed_into_another_and_could_not
         if is_replaced:
             state.mkdir()
         assert server.stop() == 74
-        assert f"{state} is missing, or is another directory than the one that was opened" in server.log.read_text()
+        assert f"{state} is not the directory that was opened" in server.log.read_text()
     if is_replaced:
         state.rmdir()
     aside.rename(state)
@@ -290,8 +290,8 @@ def test_a_directory_of_views_that_was_moved_away_was_noticed_at_the_next_checkp
             state.mkdir()
         assert server.process.wait(PATIENCE_S) == 74
         log = server.log.read_text()
-        assert f"{state} is missing, or is another directory than the one that was opened" in log
-        assert "Mount it or put it back, and start again" in log
+        assert f"{state} is not the directory that was opened" in log
+        assert "put that directory back under its name or mount it again, and start again" in log
 
 
 @pytest.mark.slow("starts servers and writes 30 MB")

@@ -470,7 +470,7 @@ async def test_a_file_that_was_placed_but_not_recorded_is_gone_after_the_next_st
         sealed = engine.parts.table.sealed_segment(
             shard, Converted(0, 4, written.size_bytes, written.digest, 1, 1, segment.last_lsn, 1)
         )
-        await engine.parts.segment_files.place(plan.out_path, sealed, 0)
+        await engine.parts.segment_files.place(plan.out_path, sealed, shard)
         assert len(sealed_files(files)) == 1
         stop_without_checkpoint(engine)
     disabled = attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))

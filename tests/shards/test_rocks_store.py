@@ -142,10 +142,10 @@ def test_tables_were_divided_between_a_directory_that_was_moved_and_the_one_in_i
     store.catch_up()
     store._open_db().compact_range(None, None)
     with pytest.raises(
-        StorageFailedError, match=f"{path} is missing, or is another directory .*Mount it or put it back"
+        StorageFailedError, match=f"{path} is not the directory that was opened: .*put that directory back under its name"
     ):
         store.check_directory()
-    with pytest.raises(StorageFailedError, match="is missing, or is another directory"):
+    with pytest.raises(StorageFailedError, match="is not the directory that was opened"):
         filled_up(store, range(1), b"")
     store.close()
     if is_replaced:
@@ -166,7 +166,7 @@ def test_without_paths_of_descriptors_closing_does_not_flush_into_another_direct
     filled_up(store, range(2), b"value")
     path.rename(aside)
     path.mkdir()
-    with pytest.raises(StorageFailedError, match=f"{path} is missing, or is another directory"):
+    with pytest.raises(StorageFailedError, match=f"{path} is not the directory that was opened"):
         store.flush()
     store.close()
     assert list(path.iterdir()) == []

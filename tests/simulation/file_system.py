@@ -20,7 +20,7 @@ import threading
 from collections.abc import Sequence
 
 from shards.errors import DataDirectoryError
-from shards.seams.file_system import LOCK_FILE_NAME, Buffer
+from shards.seams.file_system import LOCK_FILE_NAME, Buffer, Identity
 from tests.simulation.disk import (
     SECTOR_BYTES,
     Choose,
@@ -106,6 +106,9 @@ class SimulatedFile:
         self._require(writable=False)
         return self._content.changes
 
+    def identity(self) -> Identity:
+        return 0, id(self._content)
+
     def fileno(self) -> int:
         raise io.UnsupportedOperation("a simulated file has no descriptor")
 
@@ -125,6 +128,18 @@ class SimulatedDirectory:
     def __init__(self, file_system: SimulatedFileSystem, path: str) -> None:
         self._file_system = file_system
         self._path = path
+        self._directory = file_system.disk.directory(path)
+
+    @property
+    def lasting_path(self) -> str:
+        return self._path
+
+    @property
+    def found_instead(self) -> str:
+        found = self._file_system.identity(self._path)
+        if found is None:
+            return "nothing is there"
+        return "" if found == (0, id(self._directory)) else "another directory is there"
 
     def sync_all(self) -> None:
         self._file_system.sync_all(self._path)
@@ -322,6 +337,11 @@ class SimulatedFileSystem:
             self._require_power()
             self._disk.directory(path)
             return SimulatedDirectory(self, path)
+
+    def identity(self, path: str) -> Identity | None:
+        with self._mutex:
+            self._require_power()
+            return (0, id(self._disk.node(path))) if self._disk.exists(path) else None
 
     def free_bytes(self, path: str) -> int:
         with self._mutex:

@@ -28,6 +28,7 @@ import attrs
 from journal.engine.directory.json_files import read_json, read_marker, replace_json
 from shards.errors import CorruptionError, DataDirectoryError, way_out
 from shards.seams.file_system import FileSystem, Lock, make_durable_directory
+from shards.seams.held_files import HeldFiles
 
 LAYOUT_VERSION = 2
 MARKER = ".node"
@@ -35,6 +36,8 @@ MARKED = ("journal", "log", "sealed")
 """Directories that hold a marker."""
 
 _OTHERS = ("sealing", "snapshots")
+_PARTS = (*MARKED, *_OTHERS)
+"""Directories that a start makes; the store of the views makes ``state/``."""
 
 _MAY_BE_MOUNTS = (*MARKED, "state")
 
@@ -47,6 +50,7 @@ class DataDirectory:
     """An open data directory; `close` releases its lock.
 
     Attributes:
+        files: The file system. It reaches the directories that were opened here, also when others are in their places.
         was_complete: It already was a complete directory of this layout when it was opened: its journal and views
             were used together before, so both have to exist.
     """
@@ -55,7 +59,7 @@ class DataDirectory:
     node_id: str
     lock: Lock
     was_complete: bool
-    _files: FileSystem
+    files: HeldFiles
 
     @property
     def journal(self) -> str:
@@ -94,7 +98,7 @@ class DataDirectory:
         that is killed before this is repeated from the beginning, as often as needed.
         """
         if not self.was_complete:
-            _write_format(self._files, self.path, self.node_id, complete=True)
+            _write_format(self.files, self.path, self.node_id, complete=True)
 
     def announce(self, tcp: str, pid: int) -> None:
         """Write the address at which this directory is served, for readers that find it locked; `close` removes it.
@@ -103,13 +107,14 @@ class DataDirectory:
             tcp: ``HOST:PORT`` of the native protocol as this machine reaches it; empty without such a listener.
             pid: Process id of the server.
         """
-        replace_json(self._files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
+        replace_json(self.files, f"{self.path}/SERVER", {"tcp": tcp, "pid": pid})
 
     def close(self) -> None:
         """Release the lock."""
         try:
-            _remove_server_file(self._files, self.path)
+            _remove_server_file(self.files, self.path)
         finally:
+            self.files.close()
             self.lock.release()
 
 
@@ -139,13 +144,14 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         was_complete = is_complete(files, path)
         if was_complete:
             check_markers(files, path, node_id)
-        for name in (*MARKED, *_OTHERS):
+        for name in _PARTS:
             make_durable_directory(files, f"{path}/{name}")
         if not was_complete:
             _write_format(files, path, node_id, complete=False)
             write_markers(files, path, node_id)
         for name in filter(_SNAPSHOT.fullmatch, files.listdir(f"{path}/snapshots")):
             remove_snapshot(files, f"{path}/snapshots/{name}")
+        held = HeldFiles(files, path, _PARTS)
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
@@ -153,7 +159,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
                 f"data directory {path} cannot be used: {_what_failed(error)}; {way_out(error)}, then start again"
             ) from error
         raise
-    return DataDirectory(path, node_id, lock, was_complete, files)
+    return DataDirectory(path, node_id, lock, was_complete, held)
 
 
 def _refuse_foreign(files: FileSystem, path: str) -> None:

@@ -338,7 +338,7 @@ class ParquetScheduler:
         sealed = self._table.sealed_segment(shard, decision)
         if _is_wanted(shard, segment):
             try:
-                await self._files.place(path, sealed, shard.start_offset)
+                await self._files.place(path, sealed, shard)
             except UnsyncedDirectoryError as unsynced:
                 # The note stays: it is not known whether the removal is durable either.
                 try:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 import outcome
 import trio
 
+from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.directory.restores import Restores
 from journal.engine.environment import Environment
 from journal.engine.segments.disk_space import DiskSpace
@@ -34,7 +35,7 @@ from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from journal.engine.write.commands import Commands
 from journal.settings.server import ServerConfig
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
-from shards.errors import DiskFullError, StorageFailedError
+from shards.errors import DiskFullError, StorageFailedError, afresh
 from shards.seams.store import Mutations
 from shards.segments.log_segment import LogSegment
 from shards.segments.segment import Segment
@@ -80,7 +81,7 @@ class Checkpointer:
         self,
         *,
         environment: Environment,
-        directory: str,
+        directory: DataDirectory,
         config: ServerConfig,
         disk: Disk,
         writer: JournalWriter,
@@ -99,7 +100,6 @@ class Checkpointer:
         closing: Callable[[Shard], None],
         flushed: Callable[[], None],
     ) -> None:
-        self._files = files = environment.files
         self._directory = directory
         self._storage = storage = config.storage
         self._disk = disk
@@ -114,7 +114,9 @@ class Checkpointer:
         self._off_loop = LimitedOffLoop(environment.off_loop)
         self._wake = trio.Event()
         self._progress = trio.lowlevel.ParkingLot()
-        self._flusher = Flusher(files, f"{directory}/log", storage, self._progress.unpark_all, environment.off_loop)
+        self._flusher = Flusher(
+            environment.files, directory.log, storage, self._progress.unpark_all, environment.off_loop
+        )
         self._disk_space = disk_space
         self._view_cleanup = view_cleanup
         self._record_saver = record_saver
@@ -197,7 +199,11 @@ class Checkpointer:
         return self._committer.disk_full is not None and self._writer.used_count > 1
 
     def _go_on(self) -> None:
-        self.look_at_disk()
+        try:
+            self.look_at_disk()
+        except (OSError, StorageFailedError) as error:
+            # Called by the committer when the disk thread has reported: nothing above takes an error.
+            self._fail(error)
         if self._committer.disk_full is not None:
             self.wake()
         self._progress.unpark_all()
@@ -245,8 +251,9 @@ class Checkpointer:
         finally:
             self._has_ended = True
             asked, self._asked = self._asked, []
+            failure = self._committer.failure or StorageFailedError("the server is stopping; nothing was done")
             for each in asked:
-                each.finish(StorageFailedError("the server is stopping, or its storage has failed; nothing was done"))
+                each.finish(afresh(failure))
             self._progress.unpark_all()
 
     def _spares_wanted(self) -> int:
@@ -259,7 +266,7 @@ class Checkpointer:
         if self._writer.spare_count < self._spares_wanted() and self._disk_space.full is None:
             try:
                 # A spare whose sync fails is removed; the next attempt writes another file.
-                with RetriableWhenFull(f"{self._directory}/journal"):
+                with RetriableWhenFull(self._directory.journal):
                     await self._off_loop(self._writer.add_spare)
             except DiskFullError as error:
                 # The reserve is smaller than a journal file. A missing spare loses nothing.
@@ -283,10 +290,22 @@ class Checkpointer:
         """Refuse appends before a disk is completely full, and accept them again when there is space.
 
         Raises:
-            StorageFailedError: The directory of the views is not the one that was opened.
+            StorageFailedError: A directory is not the one that was opened.
         """
-        self._views.store.check_directory()
+        self._require_in_place()
         self._disk_space.look(self._retries.disk_full)
+
+    def _require_in_place(self) -> None:
+        """Check that the data directory and its parts are those that were opened.
+
+        Everything is written to those. But the next start opens what is under their names: so nothing that it would
+        miss may be acknowledged for long, or be dropped from the journal.
+
+        Raises:
+            StorageFailedError: One was moved, unmounted or replaced.
+        """
+        self._directory.files.require_in_place()
+        self._views.store.check_directory()
 
     # Flushing and checkpoints
 
@@ -333,7 +352,7 @@ class Checkpointer:
             Exception: Any error of ``work``; it does not stop the engine.
         """
         if self._has_ended:
-            raise self._committer.failure or StorageFailedError(f"the storage in {self._directory} is closed")
+            raise self._committer.failure or StorageFailedError(f"the storage in {self._directory.path} is closed")
         asked = _Asked(work)
         self._asked.append(asked)
         self.wake()
@@ -350,7 +369,7 @@ class Checkpointer:
         made = self.checkpoints
         await self.checkpoint()
         if self.checkpoints == made:
-            raise self._disk_space.full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+            raise self._disk_space.full or DiskFullError(f"{self._directory.path}: no checkpoint could be made")
 
     async def _carry_out(self) -> None:
         made = self.checkpoints
@@ -359,7 +378,7 @@ class Checkpointer:
             asked = self._asked[0]
             error: Exception | None = None
             if self.checkpoints == made:
-                error = self._disk_space.full or DiskFullError(f"{self._directory}: no checkpoint could be made")
+                error = self._disk_space.full or DiskFullError(f"{self._directory.path}: no checkpoint could be made")
             else:
                 try:
                     await asked.work()
@@ -383,6 +402,7 @@ class Checkpointer:
         await self._flusher.sync()
         if not await self._save_records():
             return
+        self._require_in_place()
         mutations = Mutations()
         put_number(mutations, NodeKey.CHECKPOINT, lsn)
         put_number(mutations, NodeKey.LSNS_RESERVED, self._views.lsns_reserved)
@@ -396,6 +416,7 @@ class Checkpointer:
             self._retries.store_is_full(error)
             self.look_at_disk()
             return
+        self._require_in_place()
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
         self.checkpoint_lsn = lsn

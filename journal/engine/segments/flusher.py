@@ -57,7 +57,6 @@ class Flusher:
         self._cached = PageCache(storage.page_cache_bytes)
         self._written = written
         self._off_loop = LimitedOffLoop(off_loop)
-        self._made_directories: set[str] = set()
 
     async def flush(self, shards: Iterable[Shard], *, least_bytes: int = 0) -> None:
         """Write the committed batches of these shards that are only in memory into their files.
@@ -106,7 +105,7 @@ class Flusher:
             path = plan.segment.path
             size_bytes = sum(map(len, plan.buffers))
             with RetriableWhenFull(self._directory):
-                self._make_directory(posixpath.dirname(path))
+                self._unsynced.make_directory(posixpath.dirname(path))
                 # A file that an earlier process left is not trusted: it is not known whether its name and its bytes
                 # would survive a power loss, since a sync that failed there is not reported again here.
                 log = self._unsynced.create(path) if plan.is_first else self._unsynced.open_written(path, plan.position)
@@ -116,11 +115,6 @@ class Flusher:
             self._cached.add(WrittenRange(path, plan.position, size_bytes))
         self._unsynced.limit()
         self._drop_pages()
-
-    def _make_directory(self, directory: str) -> None:
-        if directory not in self._made_directories:
-            self._files.mkdir(directory)
-            self._made_directories.add(directory)
 
     def _drop_pages(self) -> None:
         for path, ranges in groupby(self._cached.overdue(), key=attrgetter("path")):

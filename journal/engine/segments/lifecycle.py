@@ -10,6 +10,7 @@ The work on files is done one piece after the other, so that a removal never aff
 
 from __future__ import annotations
 
+import errno
 import json
 import posixpath
 import secrets
@@ -20,7 +21,8 @@ import trio
 
 from journal.engine.directory.json_files import write_json
 from journal.engine.wal.disk import LimitedOffLoop, OffLoop, RetriableWhenFull, is_full
-from shards.seams.file_system import FileSystem
+from shards.errors import ConversionFailedError
+from shards.seams.file_system import FileSystem, Identity
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
@@ -29,6 +31,7 @@ from shards.segments.shard import Shard
 
 _NOTE = ".place"
 _SYNCED_ONE_BY_ONE = 32
+_KNOWN_DIRECTORIES = 10_000
 
 
 class UnsyncedDirectoryError(OSError):
@@ -58,6 +61,7 @@ class SegmentFiles:
         self._to_mark: dict[int, Shard] = {}
         self._to_tidy: dict[str, set[int]] = {}
         self._unsynced: set[str] = set()
+        self._known: dict[str, Identity] = {}
 
     def hold(self) -> trio.CapacityLimiter:
         """Return a lock (``async with``); while it is held, no segment file is created, moved or removed."""
@@ -155,8 +159,9 @@ class SegmentFiles:
             if mark in names and not any(name.endswith(f"-{shard_id:016x}.parquet") for name in names):
                 self._remove(f"{directory}/{mark}")
                 names.remove(mark)
-        if not names:
+        if not names and self._known.get(directory) in (None, self._files.identity(directory)):
             self._files.remove_directory(directory)
+            self._known.pop(directory, None)
             self._unsynced.discard(directory)
             self._unsynced.add(self._sealed)
 
@@ -191,21 +196,24 @@ class SegmentFiles:
         """A new path for writing a Parquet file; never the same, since a worker process may outlive its engine."""
         return f"{self._sealing}/{shard_id:016x}-{base_offset:020}-{secrets.token_hex(4)}.parquet"
 
-    async def place(self, path: str, segment: ParquetSegment, start_offset: int) -> None:
+    async def place(self, path: str, segment: ParquetSegment, shard: Shard) -> None:
         """Move a synced Parquet file into place, durably. Until it is made valid by a decision, it has a note.
 
         Args:
             path: The path from `new_path` at which it was written.
             segment: The segment that it will be.
-            start_offset: The first offset of the shard.
+            shard: Its shard.
 
         Raises:
+            ConversionFailedError: Its directory was moved or replaced. Call `withdraw`.
             UnsyncedDirectoryError: The file must not be used, nor another one in its directory.
             OSError: The disk refused, or the file is missing. Call `withdraw`.
         """
-        await self._off_loop(lambda: self._place(path, segment, start_offset))
+        start_offset = shard.start_offset
+        others = [other.path for other in shard.segments if isinstance(other, ParquetSegment)]
+        await self._off_loop(lambda: self._place(path, segment, start_offset, others))
 
-    def _place(self, path: str, segment: ParquetSegment, start_offset: int) -> None:
+    def _place(self, path: str, segment: ParquetSegment, start_offset: int, others: list[str]) -> None:
         # A file of this path that is to be removed is replaced now. Other removals wait: only between two flushes it
         # is certain that a log file will not be written again.
         for waiting in list(self._to_remove):
@@ -218,12 +226,15 @@ class SegmentFiles:
         )
         self._files.sync_directory(self._sealing)
         directory = posixpath.dirname(segment.path)
+        self._require_known(directory, others)
         try:
             self._make_directory(directory)
+            self._know(directory)
             if start_offset > segment.base_offset:
                 self._put_mark(directory, segment.shard_id, start_offset)
             self._files.rename(path, segment.path)
             self._sync_directory(directory)
+            self._know(directory)
         except UnsyncedDirectoryError:
             raise
         except OSError as error:
@@ -232,6 +243,30 @@ class SegmentFiles:
             if is_full(error) or isinstance(error, FileNotFoundError):
                 raise
             raise UnsyncedDirectoryError(error.errno, error.strerror, directory) from error
+
+    def _require_known(self, directory: str, others: list[str]) -> None:
+        """Check that a directory of Parquet files was not replaced: the log file will be removed once it has the file.
+
+        What was there before this process is known by the newest Parquet file of the shard.
+        """
+        known = self._known.get(directory)
+        if known is None:
+            is_there = not others or posixpath.dirname(others[-1]) != directory or self._files.exists(others[-1])
+        else:
+            is_there = self._files.identity(directory) == known
+        if not is_there:
+            raise ConversionFailedError(
+                f"{directory} is not the directory that it was: it was moved or replaced, or files in it are missing. "
+                f"Put it back; until then segments of its shard stay log files"
+            )
+
+    def _know(self, directory: str) -> None:
+        """Remember which directory is in use from now on, or check that it still is that one."""
+        found = self._files.identity(directory)
+        if found is None or self._known.setdefault(directory, found) != found:
+            raise FileNotFoundError(errno.ENOENT, "the directory was moved or replaced", directory)
+        if len(self._known) > _KNOWN_DIRECTORIES:
+            del self._known[next(iter(self._known))]
 
     def _make_directory(self, path: str) -> None:
         """Create a directory and its missing parents durably; a full disk and a failed sync raise different errors."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import posixpath
 
-from shards.errors import CorruptionError
-from shards.seams.file_system import File, FileSystem
+from shards.errors import CorruptionError, StorageFailedError
+from shards.seams.file_system import File, FileSystem, Identity
+from shards.seams.held_directory import replaced_text
 
 _OPEN_AT_MOST = 32
 
@@ -22,16 +23,42 @@ class UnsyncedFiles:
 
     Args:
         files: The file system.
-        root: The directory of the tree. It exists and is on one file system; it is kept open until `close`.
+        root: The directory of the tree. It exists and is on one file system; it is kept open until `close`. The files
+            are in the directories below it.
     """
 
     def __init__(self, files: FileSystem, root: str) -> None:
         self._files = files
         self._root = files.open_directory(root)
+        self._directories = {
+            path: found for name in files.listdir(root) if (found := files.identity(path := f"{root}/{name}"))
+        }
         self._open: dict[str, File] = {}
-        self._paths: set[str] = set()
+        self._paths: dict[str, Identity] = {}
         self._forgotten: set[str] = set()
         self._are_all_open = True
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory below the root for files that will be opened, if there is none yet.
+
+        Raises:
+            StorageFailedError: It was there, and is not any more or is another one.
+            OSError: It cannot be created.
+        """
+        if path in self._directories:
+            self._require_directory(path)
+            return
+        self._files.mkdir(path)
+        found = self._files.identity(path)
+        if found is not None:
+            self._directories[path] = found
+
+    def _require_directory(self, path: str) -> None:
+        found = self._files.identity(path)
+        if found != self._directories.get(path):
+            raise StorageFailedError(
+                replaced_text(path, "nothing is there" if found is None else "another directory is there")
+            )
 
     def open(self, path: str) -> File:
         """Open or create a file for writing. It counts as unsynced from now on; the caller must not close it.
@@ -68,7 +95,8 @@ class UnsyncedFiles:
         file = self._open.get(path)
         if file is None:
             file = self._open[path] = self._files.open(path, create=create)
-            self._paths.add(path)
+            # Of the first time: what was written by then must not be in a file that was replaced by a copy.
+            self._paths.setdefault(path, file.identity())
         return file
 
     def create(self, path: str) -> File:
@@ -80,6 +108,7 @@ class UnsyncedFiles:
         left = self._open.pop(path, None)
         if left is not None:
             left.close()
+        self._paths.pop(path, None)
         if self._files.exists(path):
             self._files.remove(path)
         return self.open(path)
@@ -112,6 +141,7 @@ class UnsyncedFiles:
 
         Raises:
             OSError: The disk failed. This is final.
+            StorageFailedError: A file or its directory is not the one that was written any more.
         """
         self._close_forgotten()
         if not self._paths:
@@ -125,9 +155,22 @@ class UnsyncedFiles:
             for directory in sorted({posixpath.dirname(path) for path in paths}):
                 self._files.sync_directory(directory)
                 self._files.sync_directory(posixpath.dirname(directory))
+        self._require_in_place()
         self._close_all()
         self._paths.clear()
         self._are_all_open = True
+
+    def _require_in_place(self) -> None:
+        for directory in {posixpath.dirname(path) for path in self._paths}:
+            self._require_directory(directory)
+        for path, written in self._paths.items():
+            found = self._files.identity(path)
+            if found != written and path not in self._forgotten:
+                raise StorageFailedError(
+                    f"{path} is not the file that was written: {'nothing' if found is None else 'another file'} is "
+                    f"there. It was moved or replaced while it was in use; the journal has everything that was "
+                    f"written to it. Put the file back, if there was one, and start again"
+                )
 
     def forget(self, *paths: str) -> None:
         """Note that these files will be removed: they need no sync. Any thread may call it."""
@@ -157,7 +200,7 @@ class UnsyncedFiles:
     def _close_forgotten(self) -> None:
         while self._forgotten:
             path = self._forgotten.pop()
-            self._paths.discard(path)
+            self._paths.pop(path, None)
             file = self._open.pop(path, None)
             if file is not None:
                 file.close()
