@@ -104,7 +104,8 @@ class HeldFiles:
         return self._call(self._files.free_bytes, path)
 
     def lock(self, directory: str) -> Lock:
-        return self._call(self._files.lock, directory)
+        # For others: they know the directory by its path.
+        return self._files.lock(directory)
 
     def _call(self, work: Callable[..., _T], *paths: str) -> _T:
         try:

@@ -152,7 +152,7 @@ def _mounted(*names: str) -> Callable[[OsFileSystem, str, str], None]:
     """Links as they are where these directories of the data directory are file systems of their own."""
 
     def file_system_of(path: str) -> str:
-        return next((name for name in names if f"/data/{name}/" in path), "")
+        return next((name for name in names if f"/data/{name}/" in os.path.realpath(path)), "")
 
     def link(_: OsFileSystem, source: str, target: str) -> None:
         if file_system_of(source) != file_system_of(target):

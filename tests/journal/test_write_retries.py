@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 
@@ -105,6 +106,35 @@ async def test_an_engine_that_is_closed_while_a_group_waits_for_space_gives_it_u
     files.full = False
     async with open_simulated(files.crash(everything_lost)) as engine:
         assert len(await values_of(engine, "s")) == acknowledged
+
+
+@pytest.mark.parametrize("leaves_empty_directory", [False, True])
+async def test_a_directory_that_is_replaced_while_a_group_waits_for_space_is_a_failure(
+    *, leaves_empty_directory: bool
+) -> None:
+    """It was found by the callback of the disk thread, where an error ended the process without a word."""
+    files = FullJournalDisk()
+    with trio.fail_after(PATIENCE_S):
+        async with open_simulated(files) as engine:
+            await engine.create_shard("s", ShardConfig())
+            await append(engine, "s", b"acknowledged")
+
+            async def appended(value: bytes) -> None:
+                with contextlib.suppress(StorageFailedError, DiskFullError):
+                    await append(engine, "s", value)
+
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            log = files.disk.vanish("/data/log", leave_empty_directory=leaves_empty_directory)
+            files.full = True
+            async with trio.open_nursery() as nursery:
+                while engine.failure is None:
+                    nursery.start_soon(appended, LARGE)
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+            assert "/data/log is not the directory that was opened" in str(engine.failure)
+    files.full = False
+    files.disk.put_back(log)
+    async with open_simulated(files.kill(everything_lost)) as engine:
+        assert (await values_of(engine, "s"))[:1] == [b"acknowledged"]
 
 
 class BusyStore(SimulatedStore):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,19 @@ from hypothesis import strategies as st
 
 from shards.errors import DataDirectoryError
 from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.held_files import HeldFiles
 from shards.seams.memory_file_system import MemoryFileSystem
 from tests.simulation.file_system import SimulatedFileSystem
 
 
-@pytest.fixture(params=[OsFileSystem, MemoryFileSystem, SimulatedFileSystem], ids=["os", "memory", "simulated"])
-def file_system(request: pytest.FixtureRequest) -> FileSystem:
-    made: FileSystem = request.param()
-    return made
+@pytest.fixture(params=["os", "held", "memory", "simulated"])
+def file_system(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileSystem]:
+    if request.param != "held":
+        yield {"os": OsFileSystem, "memory": MemoryFileSystem, "simulated": SimulatedFileSystem}[request.param]()
+        return
+    held = HeldFiles(OsFileSystem(), str(tmp_path), ())
+    yield held
+    held.close()
 
 
 @pytest.fixture
@@ -256,3 +262,31 @@ def test_a_file_in_memory_that_nothing_reads_keeps_its_size_alone() -> None:
         file.pread(1, 0)
     file.truncate(3)
     assert file.size() == 3
+
+
+def test_an_identity_stays_with_a_file_or_directory(file_system: FileSystem, root: str) -> None:
+    file_system.mkdir(f"{root}/d")
+    file = file_system.open(f"{root}/a", create=True)
+    other = file_system.open(f"{root}/b", create=True)
+    written, directory = file.identity(), file_system.identity(f"{root}/d")
+    assert len({written, other.identity(), directory}) == 3
+    assert file_system.identity(f"{root}/a") == written
+    assert file_system.identity(f"{root}/missing") is None
+    assert file_system.identity(f"{root}/a/below") is None
+    file_system.rename(f"{root}/a", f"{root}/d/a")
+    assert file_system.identity(f"{root}/a") is None
+    assert file_system.identity(f"{root}/d/a") == file.identity() == written
+    assert file_system.identity(f"{root}/d") == directory
+    file.close()
+    other.close()
+
+
+def test_an_open_directory_is_in_its_place_until_it_is_closed(file_system: FileSystem, root: str) -> None:
+    file_system.mkdir(f"{root}/d")
+    directory = file_system.open_directory(f"{root}/d")
+    file_system.open(f"{root}/d/a", create=True).close()
+    assert directory.found_instead == ""
+    assert file_system.listdir(directory.lasting_path) == ["a"]
+    directory.sync_all()
+    directory.close()
+    directory.close()

@@ -142,7 +142,8 @@ def test_tables_were_divided_between_a_directory_that_was_moved_and_the_one_in_i
     store.catch_up()
     store._open_db().compact_range(None, None)
     with pytest.raises(
-        StorageFailedError, match=f"{path} is not the directory that was opened: .*put that directory back under its name"
+        StorageFailedError,
+        match=f"{path} is not the directory that was opened: .*put that directory back under its name",
     ):
         store.check_directory()
     with pytest.raises(StorageFailedError, match="is not the directory that was opened"):

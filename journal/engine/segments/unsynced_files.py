@@ -146,6 +146,7 @@ class UnsyncedFiles:
         self._close_forgotten()
         if not self._paths:
             return
+        self._require_directories()
         paths = sorted(self._paths)
         if not self._are_all_open or (len(paths) > _OPEN_AT_MOST and self._root.reports_errors):
             # One call for all files of the file system costs less than thousands of small ones.
@@ -160,9 +161,12 @@ class UnsyncedFiles:
         self._paths.clear()
         self._are_all_open = True
 
-    def _require_in_place(self) -> None:
+    def _require_directories(self) -> None:
         for directory in {posixpath.dirname(path) for path in self._paths}:
             self._require_directory(directory)
+
+    def _require_in_place(self) -> None:
+        self._require_directories()
         for path, written in self._paths.items():
             found = self._files.identity(path)
             if found != written and path not in self._forgotten:
