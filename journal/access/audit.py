@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import attrs
 import msgspec
 import structlog
 import trio
@@ -23,6 +24,33 @@ _OWNER_ALONE: Final = 0o077
 _ENCODER: Final = msgspec.json.Encoder()
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class AuditEntry:
+    """An act, as a line of the log.
+
+    Attributes:
+        principal: The principal; empty for one without a name.
+        peer: Its address, ``HOST:PORT``.
+        act: The act, in one word.
+        target: The shard, or at a broker the topic or other object, that was affected.
+        outcome: ``ok``, or the code of the error.
+        cursor: The cursor of that shard, if the act affected one.
+        client: Identifier of the MQTT client that did it or was affected.
+        reason: Why an administrator did it.
+        left_out: Number of lines that were left out and that this line stands for.
+    """
+
+    principal: str
+    peer: str
+    act: str
+    target: str
+    outcome: str
+    cursor: str = ""
+    client: str = ""
+    reason: str = ""
+    left_out: int = 0
 
 
 class AuditLog:
@@ -50,48 +78,25 @@ class AuditLog:
         """Whether the log is enabled."""
         return self._descriptor is not None
 
-    def write(
-        self,
-        *,
-        principal: str,
-        peer: str,
-        act: str,
-        target: str,
-        outcome: str,
-        cursor: str = "",
-        client: str = "",
-        reason: str = "",
-        left_out: int = 0,
-    ) -> None:
+    def write(self, entry: AuditEntry) -> None:
         """Add a line. Blocks only for the page cache. A write error is reported in the server's log, and not raised.
 
         Characters of names that cannot be printed, or that change the order of others, are escaped.
-
-        Args:
-            principal: The principal; empty for one without a name.
-            peer: Its address, ``HOST:PORT``.
-            act: The act, in one word.
-            target: The shard, or at a broker the topic or other object, that was affected.
-            outcome: ``ok``, or the code of the error.
-            cursor: The cursor of that shard, if the act affected one.
-            client: Identifier of the MQTT client that did it or was affected.
-            reason: Why an administrator did it.
-            left_out: Number of lines that were left out and that this line stands for.
         """
         if self._descriptor is None:
             return
         fields: dict[str, str | int] = {
             "time_us": self._time_ns() // 1000,
-            "principal": principal,
-            "peer": peer,
-            "act": act,
-            "target": target,
-            "outcome": outcome,
+            "principal": entry.principal,
+            "peer": entry.peer,
+            "act": entry.act,
+            "target": entry.target,
+            "outcome": entry.outcome,
         }
-        optional = {"cursor": cursor, "client": client, "reason": reason}
+        optional = {"cursor": entry.cursor, "client": entry.client, "reason": entry.reason}
         fields.update({name: text for name, text in optional.items() if text})
-        if left_out:
-            fields["left_out"] = left_out
+        if entry.left_out:
+            fields["left_out"] = entry.left_out
         line = _printable(_ENCODER.encode(fields).decode()).encode()
         try:
             os.write(self._descriptor, line + b"\n")

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from journal.access.audit import AuditLog
+from journal.access.audit import AuditEntry, AuditLog
 from journal.access.authentication import network_of
 from journal.protocol.errors import AuthenticationError
 
@@ -57,14 +57,16 @@ class RefusedLogins:
             self._left_out += 1
             return
         self._shown[network] += 1
-        self._audit.write(principal="", peer=peer, act=_ACT, target=user, outcome=AuthenticationError.code)
+        self._audit.write(AuditEntry(principal="", peer=peer, act=_ACT, target=user, outcome=AuthenticationError.code))
 
     def tell(self, *, also_unfinished: bool = False) -> None:
         """Write the number of left out lines of a period that has ended, or also of the present one."""
         if self._left_out and (also_unfinished or self._clock() >= self._ends_at):
             left_out, self._left_out = self._left_out, 0
             self._audit.write(
-                principal="", peer="", act=_ACT, target="", outcome=AuthenticationError.code, left_out=left_out
+                AuditEntry(
+                    principal="", peer="", act=_ACT, target="", outcome=AuthenticationError.code, left_out=left_out
+                )
             )
 
     async def keep_telling(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 import trio
 
-from journal.access.audit import AuditLog
+from journal.access.audit import AuditEntry, AuditLog
 from journal.access.authentication import network_of
 
 PERIOD_S: Final = 600.0
@@ -71,22 +71,13 @@ class RepeatedActs:
         # In the order in which their periods end.
         self._acts: OrderedDict[_Act, _Repeats] = OrderedDict()
 
-    def write(
-        self,
-        *,
-        principal: str,
-        peer: str,
-        act: str,
-        target: str,
-        outcome: str,
-        cursor: str = "",
-        client: str = "",
-    ) -> None:
+    def write(self, entry: AuditEntry) -> None:
         """Record one act; see `AuditLog.write`."""
         if not self._audit.is_kept:
             return
         self.tell()
-        one = _Act(principal, network_of(peer.rpartition(":")[0].strip("[]")), act, target, cursor, client, outcome)
+        peer, network = entry.peer, network_of(entry.peer.rpartition(":")[0].strip("[]"))
+        one = _Act(entry.principal, network, entry.act, entry.target, entry.cursor, entry.client, entry.outcome)
         repeats = self._acts.get(one)
         if repeats is None and self._different[one.kind] >= self._max_different:
             one = attrs.evolve(one, target="", cursor="", client="", outcome=_SEVERAL)
@@ -123,12 +114,14 @@ class RepeatedActs:
 
     def _line(self, one: _Act, peer: str, left_out: int = 0) -> None:
         self._audit.write(
-            principal=one.principal,
-            peer=peer,
-            act=one.act,
-            target=one.target,
-            cursor=one.cursor,
-            client=one.client,
-            outcome=one.outcome,
-            left_out=left_out,
+            AuditEntry(
+                principal=one.principal,
+                peer=peer,
+                act=one.act,
+                target=one.target,
+                cursor=one.cursor,
+                client=one.client,
+                outcome=one.outcome,
+                left_out=left_out,
+            )
         )

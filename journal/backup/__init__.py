@@ -4,8 +4,17 @@
 snapshot is requested from a running server is not part of this package.
 """
 
-from journal.backup.create import BackupResult, back_up, newest_lsn
+from journal.backup.create import BackupResult, Source, back_up, newest_lsn
 from journal.backup.directory import BackupDirectory, is_backup
 from journal.backup.restore import RestoreResult, restore
 
-__all__ = ["BackupDirectory", "BackupResult", "RestoreResult", "back_up", "is_backup", "newest_lsn", "restore"]
+__all__ = [
+    "BackupDirectory",
+    "BackupResult",
+    "RestoreResult",
+    "Source",
+    "back_up",
+    "is_backup",
+    "newest_lsn",
+    "restore",
+]

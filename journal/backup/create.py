@@ -69,12 +69,24 @@ def newest_lsn(files: FileSystem, journal: str) -> int:
     return found.next_lsn - 1
 
 
+@attrs.frozen(slots=True)
+class Source:
+    """What is backed up.
+
+    Attributes:
+        path: A snapshot, or a data directory that is not in use.
+        lsn: The last lsn in it.
+    """
+
+    path: str
+    lsn: int
+
+
 def back_up(
     files: FileSystem,
-    source: str,
+    source: Source,
     target: str,
     *,
-    lsn: int,
     now_us: int,
     keep: int,
     progress: Progress | None = None,
@@ -86,9 +98,8 @@ def back_up(
 
     Args:
         files: The file system.
-        source: A snapshot, or a data directory that is not in use.
+        source: What is backed up.
         target: The backup directory; created if it does not exist.
-        lsn: The last lsn in the source.
         now_us: The time of day in microseconds since 1970.
         keep: Number of backups to keep, including this one.
         progress: Called from time to time with the bytes read and compared so far.
@@ -99,16 +110,16 @@ def back_up(
         CorruptionError: An older manifest is damaged.
         OSError: The disk refused.
     """
-    with opened_for_writing(files, target, read_format(files, source)) as backup, backup.objects() as objects:
+    with opened_for_writing(files, target, read_format(files, source.path)) as backup, backup.objects() as objects:
         numbers = backup.numbers()
-        making = _SourceWalk(files, source, objects, progress)
+        making = _SourceWalk(files, source.path, objects, progress)
         number = numbers[-1] + 1 if numbers else 1
         before = backup.entries(numbers[-1]) if numbers else iter(())
         try:
-            header = Header(VERSION, number, backup.node_id, lsn, now_us)
+            header = Header(VERSION, number, backup.node_id, source.lsn, now_us)
             manifest = backup.write(header, making.entries(before), objects, part_bytes)
         except FileNotFoundError as error:
-            if not (error.filename or "").startswith(f"{source}/"):
+            if not (error.filename or "").startswith(f"{source.path}/"):
                 raise
             raise DataDirectoryError(
                 f"{error.filename} disappeared while it was being copied: the connection to the server was lost, or "
@@ -117,7 +128,7 @@ def back_up(
         freed = backup.prune(keep)
         last = manifest.last_line
         return BackupResult(
-            target, number, lsn, last.files, last.size_bytes, making.copied_files, making.copied_bytes, freed
+            target, number, source.lsn, last.files, last.size_bytes, making.copied_files, making.copied_bytes, freed
         )
 
 

@@ -129,12 +129,14 @@ def _server_of(directory: str) -> str:
 
 
 def _copy(source: str, target: str, lsn: int, keep: int) -> BackupResult:
-    from journal.backup import back_up
+    from journal.backup import Source, back_up
     from shards.seams.clock import SystemClock
     from shards.seams.file_system import OsFileSystem
 
     with progress("bytes compared and copied") as tick:
-        return back_up(OsFileSystem(), source, target, lsn=lsn, now_us=SystemClock().now_us(), keep=keep, progress=tick)
+        return back_up(
+            OsFileSystem(), Source(source, lsn), target, now_us=SystemClock().now_us(), keep=keep, progress=tick
+        )
 
 
 def restore(

@@ -31,6 +31,30 @@ _SINGLE_APPENDS = 200
 _CLEAN_UP_S = 10
 
 
+@Parameter(name="*")
+@attrs.frozen(slots=True)
+class Workload:
+    """What is appended and read back.
+
+    Attributes:
+        records: Records to append and to read back.
+        size: Size of a payload.
+        batch: Records in a batch.
+        shards: Shards to spread the batches over.
+        mode: Mode of the shards.
+        ack: Level to wait for.
+    """
+
+    records: Annotated[int, Parameter(validator=Number(gte=1), help="Records to append and to read back.")] = 200_000
+    size: Annotated[str, Parameter(help="Size of a payload.")] = "100"
+    batch: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000_000), help="Records in a batch.")] = 100
+    shards: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=100_000), help="Shards to spread the batches over.")
+    ] = 1
+    mode: Annotated[Literal["memory", "file"], Parameter(help="Mode of the shards.")] = "file"
+    ack: Annotated[Literal["default", "memory", "durable"], Parameter(help="Level to wait for.")] = "default"
+
+
 @attrs.frozen(slots=True)
 class _Load:
     records: int
@@ -56,31 +80,22 @@ class Rate:
 
 def bench(
     *,
-    records: Annotated[int, Parameter(validator=Number(gte=1))] = 200_000,
-    size: str = "100",
-    batch: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000_000))] = 100,
-    shards: Annotated[int, Parameter(validator=Number(gte=1, lte=100_000))] = 1,
-    mode: Literal["memory", "file"] = "file",
-    ack: Literal["default", "memory", "durable"] = "default",
+    workload: Workload = Workload(),
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
     """Measure appends and reads with shards that are created for it and deleted afterwards.
 
     Args:
-        records: Records to append and to read back.
-        size: Size of a payload.
-        batch: Records in a batch.
-        shards: Shards to spread the batches over.
-        mode: Mode of the shards.
-        ack: Level to wait for.
+        workload: What is appended and read back.
         json: Print the result as a JSON object.
     """
     import trio
 
     from shards.model import AckLevel, Mode
 
-    load = _Load(records, parse_size_bytes(size), batch, AckLevel[ack.upper()])
+    batch, shards, mode = workload.batch, workload.shards, workload.mode
+    load = _Load(workload.records, parse_size_bytes(workload.size), batch, AckLevel[workload.ack.upper()])
     measured = trio.run(_bench, server, load, shards, Mode(mode))
     if json:
         write_json({"size_bytes": load.size_bytes, "batch": batch, "shards": shards, "mode": mode, **measured})

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from journal.access.audit import outcome_noted
+from journal.access.audit import AuditEntry, outcome_noted
 from journal.access.authenticator import AuthenticatedPrincipal
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
@@ -137,7 +137,9 @@ class Login:
         except AuthenticationError:
             self.refused(credentials, peer)
             raise
-        self._guard.repeated_acts.write(principal=principal.name, peer=peer, act=_LOGIN, target="", outcome="ok")
+        self._guard.repeated_acts.write(
+            AuditEntry(principal=principal.name, peer=peer, act=_LOGIN, target="", outcome="ok")
+        )
         return principal
 
     @property
@@ -152,16 +154,10 @@ class Login:
         is_known = users is not None and users.hash_of(name) is not None
         self._guard.refused_logins.write(user=name if is_known else "", peer=peer)
 
-    def record(self, *, principal: str, peer: str, act: str, target: str, outcome: str, cursor: str = "") -> None:
+    def record(self, entry: AuditEntry) -> None:
         """Write an administrative act into the audit log."""
-        self._guard.audit.write(
-            principal=principal,
-            peer=peer,
-            act=act,
-            target=target[:_MAX_TARGET_CHARACTERS],
-            cursor=cursor[:_MAX_TARGET_CHARACTERS],
-            outcome=outcome,
-        )
+        target, cursor = entry.target[:_MAX_TARGET_CHARACTERS], entry.cursor[:_MAX_TARGET_CHARACTERS]
+        self._guard.audit.write(attrs.evolve(entry, target=target, cursor=cursor))
 
     def leave(self, connection: ClientConnection) -> None:
         """Remove a closed connection from its quotas."""
@@ -208,12 +204,14 @@ class Login:
         def note(outcome: str) -> None:
             target = _target_of(op, body)
             write(
-                principal=connection.principal.name,
-                peer=connection.peer,
-                act=Op(op).name.lower(),
-                target=target.shard,
-                cursor=target.cursor,
-                outcome=outcome,
+                AuditEntry(
+                    principal=connection.principal.name,
+                    peer=connection.peer,
+                    act=Op(op).name.lower(),
+                    target=target.shard,
+                    cursor=target.cursor,
+                    outcome=outcome,
+                )
             )
 
         with outcome_noted(note):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import structlog
 import trio
 
+from journal.access.audit import AuditEntry
 from journal.engine import RecoveryReport, open_engine
 from journal.net.listening import bind, listens_at, reached_at
 from journal.server.exposure import exposure_of
@@ -169,7 +170,7 @@ class _Signals:
             self._guard.audit.reopen()
         except ConfigurationError as error:
             log.error("not reloaded, everything stays as it was", reason=str(error))  # noqa: TRY400 it is not a bug
-            self._guard.audit.write(principal="", peer="", act="reload", target="", outcome=error.code)
+            self._guard.audit.write(AuditEntry(principal="", peer="", act="reload", target="", outcome=error.code))
             return
         if self.server is None:
             self._guard.take_over(readable)
@@ -184,6 +185,6 @@ class _Signals:
             certificates=readable.tls is not None,
         )
         self._exposure.reloaded(exposure_of(in_use(self._config, config), known))
-        self._guard.audit.write(principal="", peer="", act="reload", target="", outcome="ok")
+        self._guard.audit.write(AuditEntry(principal="", peer="", act="reload", target="", outcome="ok"))
         if changed := unread_changes(self._config, config):
             log.warning("changed settings that take effect only after a restart", sections=changed)

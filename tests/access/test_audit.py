@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.access.audit import AuditLog, _printable
+from journal.access.audit import AuditEntry, AuditLog, _printable
 
 UNFIT = ["\x1b[2J", "\x7f", "\x9b31m", "\u202egnp.exe", "\u2066x", "\u200b", "\U000e0041", "a\nb", '"}{"act": "ban']
 
@@ -18,7 +18,7 @@ UNFIT = ["\x1b[2J", "\x7f", "\x9b31m", "\u202egnp.exe", "\u2066x", "\u200b", "\U
 def test_names_that_a_terminal_would_obey_or_hide_are_escaped(name: str, tmp_path: Path) -> None:
     file = tmp_path / "audit"
     audit = AuditLog(str(file), lambda: 5_000)
-    audit.write(principal=name, peer="", act="login", target=name, client=name, reason=name, outcome="ok")
+    audit.write(AuditEntry(principal=name, peer="", act="login", target=name, client=name, reason=name, outcome="ok"))
     (line,) = file.read_text().splitlines()
     assert line.isprintable()
     assert json.loads(line) == {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from journal.access import repeated_acts
-from journal.access.audit import AuditLog
+from journal.access.audit import AuditEntry, AuditLog
 from journal.access.repeated_acts import PERIOD_S, RepeatedActs
 
 
@@ -25,7 +25,9 @@ def lines_of(path: Path) -> list[tuple[str, str, int]]:
 
 
 def commit(acts: RepeatedActs, principal: str, target: str, port: int = 1) -> None:
-    acts.write(principal=principal, peer=f"10.0.0.1:{port}", act="cursor_commit", target=target, outcome="ok")
+    acts.write(
+        AuditEntry(principal=principal, peer=f"10.0.0.1:{port}", act="cursor_commit", target=target, outcome="ok")
+    )
 
 
 def test_the_first_has_a_line_and_the_others_are_counted_after_the_period(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.backup import BackupResult, back_up, newest_lsn, restore
+from journal.backup import BackupResult, Source, back_up, newest_lsn, restore
 from journal.check import check_directory
 from journal.engine import open_engine
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
@@ -27,7 +27,7 @@ FILES = OsFileSystem()
 
 def make(source: Path, target: Path, *, keep: int = 3) -> BackupResult:
     lsn = newest_lsn(FILES, f"{source}/journal")
-    return back_up(FILES, str(source), str(target), lsn=lsn, now_us=1, keep=keep)
+    return back_up(FILES, Source(str(source), lsn), str(target), now_us=1, keep=keep)
 
 
 def objects(backup: Path) -> dict[str, Path]:
@@ -258,7 +258,7 @@ async def test_a_backup_that_was_interrupted_continues_where_it_was_last_synced(
     backup = tmp_path / "backup"
 
     def back_up_in_parts() -> BackupResult:
-        return back_up(FILES, str(data), str(backup), lsn=1, now_us=1, keep=3, part_bytes=1)
+        return back_up(FILES, Source(str(data), 1), str(backup), now_us=1, keep=3, part_bytes=1)
 
     with monkeypatch.context() as patch:
         interrupt_after(patch, 9, "rename", OsFileSystem)
@@ -543,7 +543,7 @@ async def test_zeros_at_the_end_of_journal_files_take_no_space(data: Path, tmp_p
     source = FILES.open(str(journal))
     source.truncate(64 << 20)
     source.close()
-    back_up(FILES, str(data), str(tmp_path / "backup"), lsn=1, now_us=1, keep=1)
+    back_up(FILES, Source(str(data), 1), str(tmp_path / "backup"), now_us=1, keep=1)
     stored = max(objects(tmp_path / "backup").values(), key=lambda path: path.stat().st_size)
     assert stored.stat().st_size == 64 << 20
     assert stored.stat().st_blocks * 512 < 4 << 20

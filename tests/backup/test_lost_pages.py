@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from journal.backup import BackupResult, back_up, restore
+from journal.backup import BackupResult, Source, back_up, restore
 from journal.check import check_directory
 from shards.model import ShardConfig
 from tests.journal.engines import DATA, append, open_simulated, values_of
@@ -66,7 +66,7 @@ async def filled(*values: bytes, files: SimulatedFileSystem | None = None) -> Si
 def make(
     files: SimulatedFileSystem, progress: Callable[[int], None] | None = None, part_bytes: int = 1 << 30
 ) -> BackupResult:
-    return back_up(files, DATA, BACKUP, lsn=1, now_us=1, keep=3, progress=progress, part_bytes=part_bytes)
+    return back_up(files, Source(DATA, 1), BACKUP, now_us=1, keep=3, progress=progress, part_bytes=part_bytes)
 
 
 def killed(files: SimulatedFileSystem) -> SimulatedFileSystem:

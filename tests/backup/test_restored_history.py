@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from broker_adapter.engines.embedded import EmbeddedAdapter
-from journal.backup import back_up, newest_lsn, restore
+from journal.backup import Source, back_up, newest_lsn, restore
 from journal.check import check_directory
 from journal.engine import Engine, Environment, open_engine
 from journal.engine.directory.restores import (
@@ -126,7 +126,7 @@ async def originals(files: SimulatedFileSystem, *, crash: bool = False) -> tuple
 
 
 def make_backup(files: FileSystem, source: str) -> None:
-    back_up(files, source, BACKUP, lsn=newest_lsn(files, f"{source}/journal"), now_us=1, keep=3)
+    back_up(files, Source(source, newest_lsn(files, f"{source}/journal")), BACKUP, now_us=1, keep=3)
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from journal.backup import back_up
+from journal.backup import Source, back_up
 from journal.engine import Engine
 from journal.engine.write.transactions import Put
 from shards.errors import DiskFullError, SequenceGapError, SequenceLostError
@@ -284,7 +284,7 @@ class SequenceWorkload(Workload):
             async with self._engine.parts.snapshots.take() as snapshot:
                 await trio.to_thread.run_sync(
                     lambda: back_up(
-                        self._files, snapshot.path, BACKUP, lsn=snapshot.lsn, now_us=self._clock.now_us(), keep=2
+                        self._files, Source(snapshot.path, snapshot.lsn), BACKUP, now_us=self._clock.now_us(), keep=2
                     )
                 )
         except DiskFullError:

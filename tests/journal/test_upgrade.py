@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from journal.backup import back_up, newest_lsn, restore
+from journal.backup import Source, back_up, newest_lsn, restore
 from journal.check import check_directory
 from journal.compaction import compact
 from journal.engine import Engine, open_engine
@@ -95,7 +95,7 @@ def _killed(*_: object) -> None:
 
 async def test_an_old_directory_is_backed_up_as_it_is_and_restored(old: Path, tmp_path: Path) -> None:
     lsn = newest_lsn(FILES, f"{old}/journal")
-    made = back_up(FILES, str(old), str(tmp_path / "backup"), lsn=lsn, now_us=1, keep=1)
+    made = back_up(FILES, Source(str(old), lsn), str(tmp_path / "backup"), now_us=1, keep=1)
     assert made.lsn == 41
     assert check_directory(str(tmp_path / "backup")).damages == []
     restore(FILES, str(tmp_path / "backup"), str(tmp_path / "restored"))
@@ -104,7 +104,7 @@ async def test_an_old_directory_is_backed_up_as_it_is_and_restored(old: Path, tm
 
 async def test_a_running_engine_on_an_old_directory_makes_snapshots(old: Path, tmp_path: Path) -> None:
     async with open_engine(str(old), config()) as engine, engine.parts.snapshots.take() as snapshot:
-        back_up(FILES, snapshot.path, str(tmp_path / "backup"), lsn=snapshot.lsn, now_us=1, keep=1)
+        back_up(FILES, Source(snapshot.path, snapshot.lsn), str(tmp_path / "backup"), now_us=1, keep=1)
     restore(FILES, str(tmp_path / "backup"), str(tmp_path / "restored"))
     assert check_directory(str(tmp_path / "restored")).damages == []
     assert await read(tmp_path / "restored") == await read(old)

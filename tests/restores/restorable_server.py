@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from journal.backup import back_up, newest_lsn, restore
+from journal.backup import Source, back_up, newest_lsn, restore
 from journal.client import Client, open_client
 from shards.model import ShardConfig
 from shards.seams.file_system import OsFileSystem
@@ -55,7 +55,7 @@ class RestorableServer:
         await self.stop()
         data = str(self._data)
         lsn = newest_lsn(FILES, f"{data}/journal")
-        back_up(FILES, data, str(self._backups), lsn=lsn, now_us=1, keep=10)
+        back_up(FILES, Source(data, lsn), str(self._backups), now_us=1, keep=10)
         await self.start()
 
     async def set_back(self, number: int | None = None) -> None:

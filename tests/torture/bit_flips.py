@@ -26,7 +26,7 @@ import attrs
 import trio
 
 from broker_adapter.engines.embedded import EmbeddedAdapter
-from journal.backup import back_up, restore
+from journal.backup import Source, back_up, restore
 from journal.check import check_directory
 from journal.engine import open_engine
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
@@ -152,7 +152,7 @@ async def make_templates(directory: Path, seed: int) -> list[Template]:
         shutil.copytree(data, killed)
         lsn = engine.parts.committer.journal_lsn
     shutil.copytree(data, stopped)
-    back_up(OsFileSystem(), str(stopped), str(backup), lsn=lsn, now_us=time.time_ns() // 1000, keep=1)
+    back_up(OsFileSystem(), Source(str(stopped), lsn), str(backup), now_us=time.time_ns() // 1000, keep=1)
     return [Template("killed", killed, truth), Template("stopped", stopped, truth), Template("backup", backup, truth)]
 
 

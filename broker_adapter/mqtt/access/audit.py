@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from broker_adapter.mqtt.access.permissions import Principal
-from journal.access.audit import AuditLog
+from journal.access.audit import AuditEntry, AuditLog
 from journal.access.refused_logins import RefusedLogins
 from journal.access.repeated_acts import RepeatedActs
 
@@ -89,13 +89,15 @@ class BrokerAudit:
             outcome: ``ok``, or the code of the error.
         """
         self._audit.write(
-            principal=by,
-            peer=peer,
-            act=act,
-            target=target[:_MAX_CHARACTERS],
-            client=client[:_MAX_CHARACTERS],
-            reason=reason[:_MAX_CHARACTERS],
-            outcome=outcome,
+            AuditEntry(
+                principal=by,
+                peer=peer,
+                act=act,
+                target=target[:_MAX_CHARACTERS],
+                client=client[:_MAX_CHARACTERS],
+                reason=reason[:_MAX_CHARACTERS],
+                outcome=outcome,
+            )
         )
 
     def reopen(self) -> None:
@@ -120,10 +122,12 @@ class BrokerAudit:
 
     def _repeat(self, principal: Principal, peer: str, act: str, target: str, outcome: str) -> None:
         self._repeated.write(
-            principal=principal.username[:_MAX_CHARACTERS],
-            peer=peer,
-            act=act,
-            target=target[:_MAX_CHARACTERS],
-            client=principal.client_id[:_MAX_CHARACTERS],
-            outcome=outcome,
+            AuditEntry(
+                principal=principal.username[:_MAX_CHARACTERS],
+                peer=peer,
+                act=act,
+                target=target[:_MAX_CHARACTERS],
+                client=principal.client_id[:_MAX_CHARACTERS],
+                outcome=outcome,
+            )
         )

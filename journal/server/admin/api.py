@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from journal.access.audit import outcome_noted
+from journal.access.audit import AuditEntry, outcome_noted
 from journal.net.origins import Origins
 from journal.protocol.errors import ShuttingDownError
 from journal.server.admin import forms
@@ -130,12 +130,14 @@ class _Resource:
         def note(outcome: str) -> None:
             if endpoint.changes:
                 admission.record(
-                    principal=asker.principal.name,
-                    peer=peer_of(request),
-                    act=endpoint.name,
-                    target=_target(query, body),
-                    cursor=query.name if isinstance(query, forms.CursorQuery) else "",
-                    outcome=outcome,
+                    AuditEntry(
+                        principal=asker.principal.name,
+                        peer=peer_of(request),
+                        act=endpoint.name,
+                        target=_target(query, body),
+                        cursor=query.name if isinstance(query, forms.CursorQuery) else "",
+                        outcome=outcome,
+                    )
                 )
 
         with outcome_noted(note):
