@@ -16,11 +16,11 @@ import trio
 
 from broker_adapter.errors import ServerRestoredError
 from broker_adapter.mqtt.access.quotas import Account, Limit
-from broker_adapter.mqtt.connection.handshake import ConnectRefusedError
+from broker_adapter.mqtt.connection.handshake import REFUSALS, ConnectRefusedError
 from broker_adapter.mqtt.connection.misdirected import misdirected
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
-from broker_adapter.mqtt.model.statistics import EndReason, RefusalReason
+from broker_adapter.mqtt.model.statistics import EndReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.transport.output import StreamCarrier
 from broker_adapter.mqtt.transport.streams import KnowsPeer, LimitsUnaccepted
@@ -37,19 +37,6 @@ _FINAL_FLUSH_S: Final = 1.0
 _GRACE_S: Final = 5.0
 _OLD_AFTER_PAUSE_S: Final = 0.5
 """Bytes received this soon after the process was paused may have arrived during the pause."""
-
-_REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
-    ReasonCode.BAD_USER_NAME_OR_PASSWORD: "credentials",
-    ReasonCode.BAD_AUTHENTICATION_METHOD: "credentials",
-    ReasonCode.NOT_AUTHORIZED: "not_authorized",
-    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "client_id",
-    ReasonCode.PACKET_TOO_LARGE: "packet_size",
-    ReasonCode.SERVER_BUSY: "memory",
-    ReasonCode.QUOTA_EXCEEDED: "quota",
-    ReasonCode.CONNECTION_RATE_EXCEEDED: "quota",
-    ReasonCode.SERVER_UNAVAILABLE: "store",
-}
-"""Reason under which a refused CONNECT is counted; all other reason codes count as ``protocol``."""
 
 _PEER_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
@@ -199,7 +186,7 @@ class Connection:
 
     def _refuse(self, error: ConnectRefusedError) -> None:
         self._log("refused", error=str(error), reason=error.reason_code.name)
-        self._services.statistics.refused[_REFUSALS.get(error.reason_code, "protocol")] += 1
+        self._services.statistics.refused[REFUSALS.get(error.reason_code, "protocol")] += 1
         self._end_with(encode(Connack(reason_code=error.reason_code), self._version) if error.is_answerable else b"")
 
     def end(self, reason_code: ReasonCode, ending: Ending = _LOST, *, why: EndReason = "stopping") -> None:

@@ -13,6 +13,7 @@ from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.permissions import Access, Principal, host_of, user_shown
 from broker_adapter.mqtt.access.quotas import Account, ConnectsTooFastError, QuotaError, Quotas
 from broker_adapter.mqtt.model.limits import Limits
+from broker_adapter.mqtt.model.statistics import RefusalReason
 from broker_adapter.mqtt.model.topics import TopicRefusedError, parse_topic
 from broker_adapter.mqtt.session import (
     ClientGoneError,
@@ -26,6 +27,19 @@ from broker_adapter.mqtt_codec import Properties, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connack, Connect
 from broker_adapter.mqtt_codec.text import shown
 from shards.topics.topic_filters import is_filter
+
+REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD: "credentials",
+    ReasonCode.BAD_AUTHENTICATION_METHOD: "credentials",
+    ReasonCode.NOT_AUTHORIZED: "not_authorized",
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: "client_id",
+    ReasonCode.PACKET_TOO_LARGE: "packet_size",
+    ReasonCode.SERVER_BUSY: "memory",
+    ReasonCode.QUOTA_EXCEEDED: "quota",
+    ReasonCode.CONNECTION_RATE_EXCEEDED: "quota",
+    ReasonCode.SERVER_UNAVAILABLE: "store",
+}
+"""Reason under which a refused CONNECT is counted; all other reason codes count as ``protocol``."""
 
 _MAX_PACKET_ID: Final = 65_535
 _UNLIMITED_BYTES: Final = 268_435_460

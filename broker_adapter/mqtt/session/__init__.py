@@ -9,9 +9,10 @@ from broker_adapter.mqtt.session.errors import (
 )
 from broker_adapter.mqtt.session.retained import Retained
 from broker_adapter.mqtt.session.session import Membership, Session
-from broker_adapter.mqtt.session.sessions import OpenedSession, Sessions
+from broker_adapter.mqtt.session.sessions import Sessions
 from broker_adapter.mqtt.session.settings import SessionSettings
 from broker_adapter.mqtt.session.statistics import SessionStatistics
+from broker_adapter.mqtt.session.takeover import OpenedSession
 
 __all__ = [
     "BrokerReplacedError",

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-import attrs
 import msgspec
 import trio
 
@@ -36,7 +35,14 @@ from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry, may_pass
 from broker_adapter.mqtt.session.stored import ProgressRecord
 from broker_adapter.mqtt.session.stored_use import StoredUse
-from broker_adapter.mqtt.session.takeover import SessionRequest, TakenSession, Takeover, require_present, require_user
+from broker_adapter.mqtt.session.takeover import (
+    OpenedSession,
+    SessionRequest,
+    TakenSession,
+    Takeover,
+    require_present,
+    require_user,
+)
 from broker_adapter.mqtt.session.timers import Timers, delayed_puts
 from broker_adapter.mqtt.session.transitions import Found, Transition
 from broker_adapter.mqtt.session.verification import Verification
@@ -46,20 +52,6 @@ from shards.model import StateValue
 from shards.seams.clock import Clock
 
 _log = logging.getLogger(__name__)
-
-
-@attrs.frozen(slots=True)
-class OpenedSession:
-    """A session that this broker owns now.
-
-    Attributes:
-        present: Whether it existed before; the Session Present flag of CONNACK.
-        taken_from: The broker at which another connection had it; empty if none had.
-    """
-
-    session: Session
-    present: bool
-    taken_from: str = ""
 
 
 class Sessions:

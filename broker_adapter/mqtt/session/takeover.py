@@ -16,6 +16,7 @@ from broker_adapter.mqtt.session.errors import ClientGoneError, SessionOfAnother
 from broker_adapter.mqtt.session.fencing import Fencing
 from broker_adapter.mqtt.session.orphan_cleanup import read
 from broker_adapter.mqtt.session.peer_channel import PeerChannel
+from broker_adapter.mqtt.session.session import Session
 from broker_adapter.mqtt.session.statistics import SessionStatistics
 from broker_adapter.mqtt.session.store_retry import StoreRetry
 from broker_adapter.mqtt.session.stored import SessionRecord, stored_will
@@ -61,6 +62,20 @@ class SessionRequest:
             user=self.user,
             host=self.host,
         )
+
+
+@attrs.frozen(slots=True)
+class OpenedSession:
+    """A session that this broker owns now.
+
+    Attributes:
+        present: Whether it existed before; the Session Present flag of CONNACK.
+        taken_from: The broker at which another connection had it; empty if none had.
+    """
+
+    session: Session
+    present: bool
+    taken_from: str = ""
 
 
 @attrs.frozen(slots=True)
