@@ -60,6 +60,14 @@ class Credentials:
         """Whether any kind of credentials is configured."""
         return bool(self.steps)
 
+    def strangers_among(self, names: Iterable[str]) -> list[str]:
+        """Those names that no user and no token has, sorted; none if clients log in with names from elsewhere, too."""
+        kinds = {step.kind for step in self.steps}
+        if not kinds or kinds - {TokenLogin.kind, PasswordLogin.kind}:
+            return []
+        known = {name for kept in (self.users, self.tokens) if kept is not None for name in kept.names}
+        return sorted({name for name in names if name and name not in known})
+
     @property
     def steps(self) -> tuple[LoginStep, ...]:
         """The login methods in their order."""

@@ -88,6 +88,11 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def names(self) -> Iterable[str]:
+        """Names of the principals that have tokens."""
+        return {each.name for each in self._kept.values()}
+
     def find(self, token: str) -> TokenHash | None:
         """The stored part of a token; None if it is unknown. The caller checks whether it has expired."""
         # Anything that a peer sends can be hashed, even if it is not text.

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -121,6 +121,11 @@ class Users:
 
     def __len__(self) -> int:
         return len(self._hashes)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Names of all users."""
+        return self._hashes.keys()
 
     def check(self, name: str, password: bytes) -> bool:
         """Whether the user exists and the password is right. Blocks as long for a user that does not exist."""

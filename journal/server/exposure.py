@@ -9,7 +9,7 @@ from journal.settings.access import AccessRuleTable, RuleAction
 from journal.settings.logins import LoginType, clear_words, may_give_rights, service_words
 from journal.settings.server import ServerConfig
 from journal.settings.values import Permission
-from journal.telemetry.exposure import Exposure, reachable, remote_addresses
+from journal.telemetry.exposure import Exposure, reachable, remote_addresses, strangers_in_rules
 from shards.quantities import counted
 
 _SHOWN_RULES: Final = 10
@@ -19,8 +19,8 @@ _SHOWN_NAMES: Final = 6
 def exposure_of(config: ServerConfig, known: Known) -> Exposure:
     """What is open to whom with these settings.
 
-    It is questionable if other machines can do everything without a login or send passwords in clear text, or if
-    clients can log in and do nothing.
+    It is questionable if other machines can do everything without a login or send passwords in clear text, if
+    clients can log in and do nothing, or if rules name clients that cannot log in.
 
     Args:
         config: The settings.
@@ -35,12 +35,18 @@ def exposure_of(config: ServerConfig, known: Known) -> Exposure:
     if in_clear:
         what = "Passwords and data" if known.has_credentials else "Data"
         sentences.append(f"{what} go in clear text at {' and '.join(remote)}: set [tls], or listen on 127.0.0.1.")
+    access = config.access
+    named = [*(rule.principal for rule in access.rules), *(name for role in access.roles for name in role.principals)]
+    strangers = known.strangers_among(named)
+    if strangers:
+        sentences.append(strangers_in_rules(strangers))
     sentences += (in_clear_elsewhere := clear_words(config.access.logins))
     gives_rights = may_give_rights(config.access.logins)
     can_do_nothing = not known.rules.allow_by_default and not config.access.rules and not gives_rights
     is_open = bool(remote) and not known.has_credentials
     sends_in_clear = in_clear or bool(in_clear_elsewhere)
-    return Exposure(" ".join(sentences), bool(remote), is_open or sends_in_clear or can_do_nothing)
+    is_questionable = is_open or sends_in_clear or can_do_nothing or bool(strangers)
+    return Exposure(" ".join(sentences), bool(remote), is_questionable)
 
 
 def _admitted(config: ServerConfig, known: Known) -> str:

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import attrs
 import structlog
 
 from journal.settings.access import is_loopback
+
+_SHOWN_NAMES: Final = 6
 
 
 @attrs.frozen(slots=True)
@@ -68,6 +71,17 @@ def reachable(addresses: Mapping[str, str]) -> str:
     if remote := remote_addresses(addresses):
         return f"Clients on other machines can connect, to {_listed(remote)}."
     return f"Only clients on this machine can connect, to {_listed(addresses)}."
+
+
+def strangers_in_rules(names: Sequence[str]) -> str:
+    """A sentence about names in rules with which no client can log in.
+
+    Args:
+        names: At least one.
+    """
+    shown = ", ".join(map(repr, names[:_SHOWN_NAMES]))
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"Rules or roles name {shown}{more}, but no client can log in with such a name: correct it, or add the user."
 
 
 def _listed(addresses: Mapping[str, str]) -> str:

@@ -58,6 +58,12 @@ CASES = {
         False,
         False,
     ),
+    "a name that is misspelt": (
+        "USERS" + RULES.replace('"bob"', '"bbo"').replace('["admin"]', '["admin", "robot", "amdin"]'),
+        r"Rules or roles name 'amdin', 'bbo', but no client can log in with such a name: correct it",
+        False,
+        True,
+    ),
     "clear text": ("USERS" + REMOTE + RULES, "Passwords and data go in clear text at tcp", True, True),
     "anonymous": ("USERSaccess.anonymous = true\n" + RULES, "tokens of .*, clients without credentials", False, False),
     "nothing": ('listen.tcp = ""\nlisten.websocket = ""\nlisten.http = ""', "No client can connect", False, False),

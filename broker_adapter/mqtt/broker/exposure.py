@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker_adapter.mqtt.config import AccessSection, BrokerConfig, DefaultPermission, has_logins
+from journal.access.login_methods import Credentials
 from journal.access.login_settings import certificate_field_of
 from journal.settings.access import is_loopback
 from journal.settings.logins import LoginType, clear_words, may_give_rights, service_words
-from journal.telemetry.exposure import Exposure, reachable, remote_addresses
+from journal.telemetry.exposure import Exposure, reachable, remote_addresses, strangers_in_rules
 
 _CLEAR: Final = ("mqtt", "websocket")
 _ENCRYPTED: Final = ("mqtts", "websockets")
@@ -25,15 +27,24 @@ def allows_by_default(config: BrokerConfig) -> bool:
     return access.default is DefaultPermission.ALLOW
 
 
-def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
+def strangers_of(config: BrokerConfig, credentials: Credentials) -> list[str]:
+    """The users that rules or roles name, and as which no client can log in."""
+    access = config.access
+    return credentials.strangers_among(
+        [*(rule.user for rule in access.rules), *(name for role in access.roles for name in role.users)]
+    )
+
+
+def exposure_of(config: BrokerConfig, user_count: int, strangers: Sequence[str] = ()) -> Exposure:
     """What is open to whom with these settings.
 
     It is questionable if passwords may go in clear text, all may do everything, clients can get the rights of others by
-    their identifiers, or no client can do anything.
+    their identifiers, no client can do anything, or rules name users who cannot log in.
 
     Args:
         config: The settings.
         user_count: Number of users in the password file.
+        strangers: See `strangers_of`.
     """
     listen, access = config.listen, config.access
     addresses = {name: getattr(listen, name) for name in (*_CLEAR, *_ENCRYPTED) if getattr(listen, name)}
@@ -57,6 +68,8 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
         sentences.append("They may publish and subscribe to everything.")
     else:
         sentences.append("They may publish and subscribe to what their logins allow.")
+    if strangers:
+        sentences.append(strangers_in_rules(strangers))
     sends_secrets = bool(user_count) or gives_rights
     if in_clear:
         what = "Passwords and messages" if sends_secrets else "Messages"
@@ -79,7 +92,7 @@ def exposure_of(config: BrokerConfig, user_count: int) -> Exposure:
     return Exposure(
         " ".join(sentences),
         is_remote=bool(remote),
-        is_questionable=sends_in_clear or is_open or can_do_nothing or trusts_identifiers,
+        is_questionable=sends_in_clear or is_open or can_do_nothing or trusts_identifiers or bool(strangers),
     )
 
 

@@ -109,7 +109,7 @@ def check(
     import trio
 
     from broker_adapter.mqtt.broker.composition import access_control_of, tls_of, why_no_client_can_connect
-    from broker_adapter.mqtt.broker.exposure import exposure_of
+    from broker_adapter.mqtt.broker.exposure import exposure_of, strangers_of
     from journal.access.login_report import login_report
 
     wanted = load(config, settings, access__anonymous=True if anonymous else None)
@@ -128,7 +128,7 @@ def check(
     )
     parts = ", ".join(counted(count, what) for count, what in counts)
     write_text(f"{'the defaults' if config is None else config}: a broker can start with it; {parts}")
-    write_text(exposure_of(wanted, user_count).text)
+    write_text(exposure_of(wanted, user_count, strangers_of(wanted, credentials)).text)
     for role in wanted.access.roles:
         numbers = [str(number) for number, rule in enumerate(wanted.access.rules, 1) if rule.role == role.name]
         plural = "" if len(numbers) == 1 else "s"

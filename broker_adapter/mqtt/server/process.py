@@ -40,7 +40,7 @@ from broker_adapter.mqtt.broker.composition import (
     tls_of,
     why_no_client_can_connect,
 )
-from broker_adapter.mqtt.broker.exposure import exposure_of
+from broker_adapter.mqtt.broker.exposure import exposure_of, strangers_of
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.rules.rule_set import MappingChangedError, RuleSet
 from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
@@ -323,7 +323,7 @@ def _read(config: BrokerConfig) -> _Readable:
 def _exposure_of(config: BrokerConfig, credentials: Credentials) -> Exposure:
     if missing := why_no_client_can_connect(config, credentials):
         return Exposure(missing, is_remote=False, is_questionable=True)
-    return exposure_of(config, len(credentials.users or ()))
+    return exposure_of(config, len(credentials.users or ()), strangers_of(config, credentials))
 
 
 def _in_use(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:

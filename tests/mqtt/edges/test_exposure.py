@@ -8,8 +8,10 @@ import pytest
 
 from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.broker.composition import access_control_of
-from broker_adapter.mqtt.broker.exposure import exposure_of
+from broker_adapter.mqtt.broker.exposure import exposure_of, strangers_of
 from broker_adapter.mqtt.config import BrokerConfig, load_broker_config
+from journal.access.login_methods import Credentials
+from journal.access.users import Cost, PasswordHash, Users
 
 RULE = '\n[[access.rules]]\npermission = "allow"\ntopics = ["open/#"]\n'
 
@@ -129,3 +131,18 @@ def test_a_paragraph_says_what_is_open_to_whom(
     exposure = exposure_of(load(tmp_path, text), users)
     assert exposure.text == told.replace("USERS", str(tmp_path / "users"))
     assert (exposure.is_remote, exposure.is_questionable) == (is_remote, is_questionable)
+
+
+def test_a_rule_for_a_user_who_does_not_exist_is_named(tmp_path: Path) -> None:
+    """A typing error in a rule had no other sign than clients that may do nothing."""
+    users = Users({"anna": PasswordHash.of(b"secret", Cost(2, 1, 1))})
+    rules = "".join(
+        f'[[access.rules]]\npermission = "allow"\nuser = "{name}"\ntopics = ["#"]\n' for name in ("anna", "ana")
+    )
+    config = load(tmp_path, USERS + "\n" + rules)
+    strangers = strangers_of(config, Credentials(users=users))
+    assert strangers == ["ana"]
+    exposure = exposure_of(config, 1, strangers)
+    assert "Rules or roles name 'ana', but no client can log in with such a name" in exposure.text
+    assert exposure.is_questionable
+    assert strangers_of(config, Credentials(users=users, certificates=True)) == []
