@@ -34,9 +34,11 @@ class AuditEntry:
         principal: The principal; empty for one without a name.
         peer: Its address, ``HOST:PORT``.
         act: The act, in one word.
-        target: The shard, or at a broker the topic or other object, that was affected.
+        target: The shard, or at a broker the topic or other object, that was affected; of a refused request also the
+            filter, or the key as rules name it.
         outcome: ``ok``, or the code of the error.
         cursor: The cursor of that shard, if the act affected one.
+        group: The group, if the act affected one.
         client: Identifier of the MQTT client that did it or was affected.
         reason: Why an administrator did it.
         left_out: Number of lines that were left out and that this line stands for.
@@ -48,6 +50,7 @@ class AuditEntry:
     target: str
     outcome: str
     cursor: str = ""
+    group: str = ""
     client: str = ""
     reason: str = ""
     left_out: int = 0
@@ -93,7 +96,7 @@ class AuditLog:
             "target": entry.target,
             "outcome": entry.outcome,
         }
-        optional = {"cursor": entry.cursor, "client": entry.client, "reason": entry.reason}
+        optional = {"cursor": entry.cursor, "group": entry.group, "client": entry.client, "reason": entry.reason}
         fields.update({name: text for name, text in optional.items() if text})
         if entry.left_out:
             fields["left_out"] = entry.left_out

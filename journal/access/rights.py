@@ -211,6 +211,18 @@ TABLE: Final[dict[Operation, Row]] = {row.operation: row for row in _ROWS}
 """The rows by operation."""
 
 
+class UseRefusedError(NotAuthorizedError):
+    """A principal lacks the rights that the table asks for.
+
+    Attributes:
+        use: The operation and its objects, for the audit log; not sent to the client.
+    """
+
+    def __init__(self, message: str, use: Use) -> None:
+        super().__init__(message)
+        self.use = use
+
+
 @attrs.frozen(slots=True)
 class Use:
     """An operation on the objects that a request names; a field is None where the operation touches no such object."""
@@ -232,7 +244,7 @@ class Use:
         """Raise an error unless a principal has the rights that the table asks for.
 
         Raises:
-            NotAuthorizedError: It has not; the message says which are missing, whether the object exists or not.
+            UseRefusedError: It has not; the message says which are missing, whether the object exists or not.
         """
         if self.is_allowed(principal):
             return
@@ -240,7 +252,16 @@ class Use:
             tuple(right for right in way if not self._has(principal, right)) for way in TABLE[self.operation].ways
         ]
         who = f"principal {principal.name!a}" if principal.name else "a principal without a name"
-        raise NotAuthorizedError(f"{who} may not {self._described(missing)}; allow it in the server's access rules")
+        raise UseRefusedError(f"{who} may not {self._described(missing)}; allow it in the server's access rules", self)
+
+    @property
+    def target(self) -> str:
+        """The shard, filter or state key, as access rules name it; empty for an operation on none."""
+        if self.key is not None:
+            return _state_name(self.key)
+        if self.prefix is not None:
+            return _state_filter(self.prefix)
+        return self.shard or self.topic_filter or ""
 
     def _has(self, principal: Principal, right: Right) -> bool:
         resource, name = self._target(right.resource)

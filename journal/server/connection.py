@@ -46,6 +46,9 @@ class Operations(Protocol):
     def handle(self, connection: Connection, op: int, correlation: int, body: bytes) -> Awaitable[None] | None:
         """Carry out a request at once, or return what has to be awaited for it."""
 
+    def note_refused(self, connection: Connection, op: int, error: Exception) -> None:
+        """Record that a request was refused for lack of rights, if that is the error."""
+
 
 RequestHandler: TypeAlias = Callable[["Connection", int, bytes], Awaitable[None] | None]
 """Carries out a request of one operation, given its correlation and body, as `Operations.handle` does."""
@@ -332,6 +335,7 @@ class Connection(ClientConnection):
             self.statistics.count_error(error)
         elif isinstance(error, StorageError):
             self.statistics.count_error(error)
+            self._operations.note_refused(self, op, error)
         else:
             with bound_contextvars(operation=Op(op).name, correlation=correlation):
                 self._report(error, self.number)

@@ -16,7 +16,7 @@ from journal.access.audit import AuditEntry, outcome_noted
 from journal.access.authenticator import AuthenticatedPrincipal
 from journal.access.authorization import Principal
 from journal.access.quotas import Meter
-from journal.access.rights import shards_delivered
+from journal.access.rights import UseRefusedError, shards_delivered
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, RemoteProtocolError
 from journal.protocol.frames import Op
 from journal.protocol.messages import decode_request
@@ -27,6 +27,8 @@ from journal.server.security import Security
 from journal.server.stored_quotas import StoredQuotas
 
 _LOGIN: Final = "login"
+_SUBSCRIBE: Final = "subscribe"
+_NOT_FAILED: Final = ("ok", "unknown")
 _MAX_TARGET_CHARACTERS: Final = 1024
 _LOOKED_AT_EVERY_S: Final = 30.0
 
@@ -47,7 +49,7 @@ def _of_cursor(request: Any) -> _Target:
     return _Target(request.shard, request.name)
 
 
-_AUDITED: Final[dict[int, Callable[[Any], _Target]]] = {
+AUDITED: Final[dict[int, Callable[[Any], _Target]]] = {
     Op.SNAPSHOT: lambda request: _Target(),
     Op.CREATE_SHARD: _of_shard,
     Op.DELETE_SHARD: _of_shard,
@@ -157,7 +159,17 @@ class Login:
     def record(self, entry: AuditEntry) -> None:
         """Write an administrative act into the audit log."""
         target, cursor = entry.target[:_MAX_TARGET_CHARACTERS], entry.cursor[:_MAX_TARGET_CHARACTERS]
-        self._guard.audit.write(attrs.evolve(entry, target=target, cursor=cursor))
+        write = self._guard.audit.write if entry.outcome in _NOT_FAILED else self._guard.refused_acts.write
+        write(attrs.evolve(entry, target=target, cursor=cursor))
+
+    def record_refused(self, principal: str, peer: str, act: str, error: UseRefusedError) -> None:
+        """Write a request that was refused for lack of rights into the audit log."""
+        self._guard.refused_acts.write_use(principal=principal, peer=peer, act=act, error=error)
+
+    def note_refused(self, connection: ClientConnection, act: str, error: Exception) -> None:
+        """Do so for a request of a connection, if that is why it failed."""
+        if isinstance(error, UseRefusedError):
+            self.record_refused(connection.principal.name, connection.peer, act, error)
 
     def leave(self, connection: ClientConnection) -> None:
         """Remove a closed connection from its quotas."""
@@ -181,7 +193,10 @@ class Login:
             connection.renew(renewed)
             connection.allowance = self._guard.quotas.allowance_of(renewed)
             for state in connection.pushing.states():
-                if not state.use.is_allowed(renewed):
+                try:
+                    state.use.require(renewed)
+                except UseRefusedError as error:
+                    self.note_refused(connection, _SUBSCRIBE, error)
                     connection.revoke(
                         NotAuthorizedError(f"{state.target!a} may not be subscribed to any more; connect again")
                     )
@@ -195,14 +210,14 @@ class Login:
 
     async def audited(self, connection: Connection, op: int, body: bytes, pending: Awaitable[None]) -> None:
         """Await an operation, and write it into the audit log if it is an administrative act."""
-        audit = self._guard.audit
-        if not audit.is_kept or op not in _AUDITED:
+        if not self._guard.audit.is_kept or op not in AUDITED:
             await pending
             return
-        write = self._guard.repeated_acts.write if op in _REPEATED else self.record
 
         def note(outcome: str) -> None:
             target = _target_of(op, body)
+            is_repeated = op in _REPEATED and outcome in _NOT_FAILED
+            write = self._guard.repeated_acts.write if is_repeated else self.record
             write(
                 AuditEntry(
                     principal=connection.principal.name,
@@ -220,7 +235,7 @@ class Login:
 
 def _target_of(op: int, body: bytes) -> _Target:
     try:
-        target = _AUDITED[op](decode_request(Op(op), body))
+        target = AUDITED[op](decode_request(Op(op), body))
     except RemoteProtocolError:
         # The operation was refused because of that.
         return _Target()

@@ -6,15 +6,17 @@ from typing import Final
 
 from starlette.requests import Request
 
-from journal.access.rights import Operation, Use
+from journal.access.rights import Operation, Use, UseRefusedError
 from journal.engine import Engine
 from journal.net.origins import Origins
-from journal.server.http_identity import check_page, identity_of
+from journal.server.http_identity import check_page, identity_of, peer_of
 from journal.server.login import Login
 from journal.server.statistics import ServerStatistics
 from journal.telemetry.loop_monitor import LoopLag
 from shards.errors import StorageError
 from shards.quantities import format_size
+
+_METRICS: Final = "metrics"
 
 
 class Observers:
@@ -37,7 +39,12 @@ class Observers:
             if "authorization" not in request.headers:
                 # A browser on a machine that can reach this server adds no credentials to the requests of a page.
                 check_page(request, self._origins)
-            Use(Operation.SEE_METRICS).require((await identity_of(request, self._admission)).principal)
+            principal = (await identity_of(request, self._admission)).principal
+            try:
+                Use(Operation.SEE_METRICS).require(principal)
+            except UseRefusedError as error:
+                self._admission.record_refused(principal.name, peer_of(request), _METRICS, error)
+                raise
         except StorageError as error:
             self._statistics.count_error(error)
             return error

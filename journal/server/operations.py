@@ -25,7 +25,7 @@ from journal.protocol.frames import PROTOCOL_VERSION, Op, build, read_acknowledg
 from journal.protocol.messages import decode_request, encode, other_version
 from journal.server.connection import BrokenFrameError, Connection, RequestHandler
 from journal.server.cursor_quotas import CursorQuotas
-from journal.server.login import Login
+from journal.server.login import AUDITED, Login
 from journal.server.open_connections import OpenConnections
 from journal.server.read_operations import ReadOperations
 from journal.server.shard_operations import ShardOperations
@@ -114,6 +114,11 @@ class ServerOperations:
             return pending if pending is None else self._admission.audited(connection, op, body, pending)
         except struct.error as error:
             raise BrokenFrameError(f"{Op(op).name} body of {len(body)} bytes does not fit: {error}") from error
+
+    def note_refused(self, connection: Connection, op: int, error: Exception) -> None:
+        """Write a request that was refused for lack of rights into the audit log, unless `handle` does."""
+        if op not in AUDITED:
+            self._admission.note_refused(connection, Op(op).name.lower(), error)
 
     # Connection
 

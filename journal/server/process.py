@@ -110,6 +110,7 @@ async def run_server(
         for sock in sockets.values():
             sock.close()
         guard.refused_logins.tell(also_unfinished=True)
+        guard.refused_acts.tell(also_unfinished=True)
         guard.repeated_acts.tell(also_unfinished=True)
         guard.audit.close()
 

@@ -14,6 +14,7 @@ from journal.access.authorization import EVERYBODY, Action, Principal
 from journal.access.certificates import server_context
 from journal.access.login_settings import certificate_field_of, http_login_of, jwt_of, order_of
 from journal.access.quotas import Quota, Quotas
+from journal.access.refused_acts import RefusedActs
 from journal.access.refused_logins import RefusedLogins
 from journal.access.repeated_acts import RepeatedActs
 from journal.access.rules import AccessRule, AccessRules
@@ -98,6 +99,7 @@ class Security:
         quotas: The quotas of all principals.
         audit: The log of administrative acts.
         refused_logins: Writes refused logins into the same log.
+        refused_acts: Writes acts that were refused or failed into it.
         repeated_acts: Writes logins and commits of cursors into it.
         tls: Certificates for new connections; None without TLS.
         http_senders: Knows which principals send requests over HTTP.
@@ -127,6 +129,7 @@ class Security:
         )
         self.http_senders = HttpSenders(self.quotas.http_rate_of)
         self.audit = AuditLog(config.access.audit_file)
+        self.refused_acts = RefusedActs(self.audit)
         self.refused_logins = RefusedLogins(self.audit)
         self.repeated_acts = RepeatedActs(self.audit)
         self.tls = readable.tls

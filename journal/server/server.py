@@ -202,6 +202,7 @@ class Server:
                     )
                 self._nursery.start_soon(self.guard.access.logins.run)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
+                self._nursery.start_soon(self.guard.refused_acts.keep_telling)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.guard.repeated_acts.keep_telling)
                 self._nursery.start_soon(self.loop_lag.run)

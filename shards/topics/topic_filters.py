@@ -92,6 +92,9 @@ def covers(wide: str, narrow: str) -> bool:
     """Whether every topic that matches ``narrow`` matches ``wide`` too."""
     if _tells_apart(wide, narrow):
         return False
+    if narrow == "#":
+        # Every topic has a first level, so `+/#` matches all that `#` matches.
+        return wide in ("#", "+/#")
     wide_levels, narrow_levels = wide.split("/"), narrow.split("/")
     for wide_level, narrow_level in zip(wide_levels, narrow_levels, strict=False):
         if wide_level == "#":

@@ -107,7 +107,12 @@ def small_config(**changes: Any) -> ServerConfig:
 
 @asynccontextmanager
 async def serving(
-    path: Path, *, socket_buffer_bytes: int = 0, ports: dict[str, int] | None = None, **changes: Any
+    path: Path,
+    *,
+    socket_buffer_bytes: int = 0,
+    ports: dict[str, int] | None = None,
+    within_s: float = 2 * PATIENCE_S,
+    **changes: Any,
 ) -> AsyncIterator[Served]:
     """Serve a data directory for the length of the block; fails if the server met what it did not expect.
 
@@ -120,7 +125,7 @@ async def serving(
         async with open_engine(str(path / "data"), small_config(**changes)) as engine:
             served = Served(engine, Server(engine), {name: sock.getsockname()[1] for name, sock in sockets.items()})
             served.server._report = lambda error, number: served.unexpected.append(error)  # type: ignore[method-assign]
-            with trio.fail_after(2 * PATIENCE_S):
+            with trio.fail_after(within_s):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(served.server.run, sockets)
                     yield served

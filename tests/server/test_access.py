@@ -19,6 +19,7 @@ import trio.testing
 from trio_websocket import ConnectionClosed, wrap_client_stream
 
 from journal.access import quotas
+from journal.access.refused_acts import LINES_PER_PRINCIPAL
 from journal.access.tokens import TokenHash
 from journal.access.users import Cost, PasswordHash, Users, write_user
 from journal.client import open_client
@@ -33,6 +34,7 @@ from shards.errors import StorageError
 from shards.model import Mode
 from tests.patience import PATIENCE_S
 from tests.server.admin.test_api import admin
+from tests.server.admin.test_strangers import basic
 from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.people import PASSWORD, TOKEN, guarded, rule, write_people
 from tests.server.serving import MEMORY, RawClient, Served, batch_of, serving, small_config
@@ -216,6 +218,62 @@ async def test_commits_of_a_cursor_and_logins_are_recorded_once_and_then_counted
         ("anna", "login", "", None, 2),
         ("anna", "cursor_commit", "x", "c", 2),
     ]
+
+
+async def test_what_is_refused_for_lack_of_rights_is_recorded_whatever_the_way_in(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    rules = (rule("#", principal="admin"), rule("x", principal="anna", actions=("read", "subscribe")))
+    batch = messages.ShardBatch("x", batch_of(b"value"))
+    async with (
+        guarded(tmp_path, *rules, access__audit_file=str(audit)) as served,
+        served.client(user="anna", password=PASSWORD) as anna,
+        talking(served, user="anna", password=PASSWORD) as talker,
+        admin(served, authorization=basic("anna", PASSWORD)) as http,
+    ):
+        async with served.client(user="admin", password=PASSWORD) as administrator:
+            await administrator.open("x")
+        before = len(audit.read_text().splitlines())
+        subscribe = messages.SubscribeRequest(1, credit_bytes=1, start="latest", shard="x", group="team")
+        for op, message in (
+            (Op.LIST_SHARDS, messages.ListShardsRequest("#")),
+            (Op.SUBSCRIBE, subscribe),
+            (Op.STATE_GET, messages.StateGetRequest(b"key")),
+            (Op.COMMIT, messages.CommitRequest(appends=[batch])),
+        ):
+            with pytest.raises(NotAuthorizedError):
+                await anna.call(op, message)
+        with pytest.raises(NotAuthorizedError):
+            await anna.append_values(await anna.open("x", None), b"value")
+        with pytest.raises(RefusedError):
+            await talker.append("x", "value")
+        assert (await http.get("/shards")).status_code == 403
+        lines = [json.loads(line) for line in audit.read_text().splitlines()[before:]]
+    told = [(line["act"], line["target"], line.get("group")) for line in lines]
+    assert told == [
+        ("list_shards", "#", None),
+        ("subscribe", "x", "team"),
+        ("state_get", "$state/key", None),
+        ("commit", "x", None),
+        ("append", "x", None),
+        ("append", "x", None),
+        ("list_shards", "#", None),
+    ]
+    assert {(line["principal"], line["outcome"]) for line in lines} == {("anna", "not_authorized")}
+
+
+async def test_who_may_do_nothing_does_not_fill_the_disk_with_the_audit_log(tmp_path: Path) -> None:
+    """Each refused DELETE_SHARD wrote a line, as many as the network carried."""
+    audit = tmp_path / "audit.jsonl"
+    async with guarded(tmp_path, rule("#", principal="admin"), access__audit_file=str(audit)) as served:
+        async with served.client(user="anna", password=PASSWORD) as anna:
+            for number in range(100):
+                with pytest.raises(NotAuthorizedError):
+                    await anna.call(Op.DELETE_SHARD, messages.NameRequest(f"shard {number}"))
+        served.server.guard.refused_acts.tell(also_unfinished=True)
+    lines = [json.loads(line) for line in audit.read_text().splitlines()][1:]
+    assert [line["target"] for line in lines[:-1]] == [f"shard {number}" for number in range(LINES_PER_PRINCIPAL)]
+    last = lines[-1]
+    assert (last["principal"], last["act"], last["left_out"]) == ("anna", "refused", 100 - LINES_PER_PRINCIPAL)
 
 
 async def test_a_moved_audit_log_begins_anew_and_loses_nothing(tmp_path: Path) -> None:

@@ -43,9 +43,15 @@ class MessageStream:
 
 
 @asynccontextmanager
-async def websocket_client(served: Served, *, greet: bool = True) -> AsyncIterator[RawClient]:
+async def websocket_client(served: Served, *, greet: bool = True, messages_ahead: int = 1) -> AsyncIterator[RawClient]:
+    """A client; with ``messages_ahead`` it can be closed while so many messages are unread."""
     async with open_websocket(
-        "127.0.0.1", served.ports["websocket"], "/", use_ssl=False, max_message_size=64 << 20
+        "127.0.0.1",
+        served.ports["websocket"],
+        "/",
+        use_ssl=False,
+        max_message_size=64 << 20,
+        message_queue_size=messages_ahead,
     ) as raw:
         client = RawClient(MessageStream(raw))  # type: ignore[arg-type]
         if greet:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from journal.access.audit import AuditEntry, outcome_noted
+from journal.access.rights import UseRefusedError
 from journal.net.origins import Origins
 from journal.protocol.errors import ShuttingDownError
 from journal.server.admin import forms
@@ -141,7 +142,12 @@ class _Resource:
                 )
 
         with outcome_noted(note):
-            result = await endpoint.handle(self._administration.on, asker, query, body)
+            try:
+                result = await endpoint.handle(self._administration.on, asker, query, body)
+            except UseRefusedError as error:
+                if not endpoint.changes:
+                    admission.record_refused(asker.principal.name, peer_of(request), endpoint.name, error)
+                raise
         return Response(
             b"" if endpoint.result is None else msgspec.json.encode(result),
             status_code=endpoint.status,

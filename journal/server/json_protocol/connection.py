@@ -55,6 +55,9 @@ class Operations(Protocol):
     async def handle(self, connection: JsonConnection, request: AnyRequest) -> object:
         """Carry out a request; returns the result, or `Later`."""
 
+    def note_refused(self, connection: JsonConnection, act: str, error: Exception) -> None:
+        """Record that a request was refused for lack of rights, if that is the error."""
+
 
 class JsonCarrier:
     """Sends each waiting message as one text message."""
@@ -116,16 +119,17 @@ class JsonConnection(ClientConnection):
         if self.meter is not None:
             self.meter.spend(1, len(message))
         request_id: RequestId | None = None
+        act = ""
         try:
             request = await self._decode(message)
-            request_id = request.id
+            request_id, act = request.id, str(request.__struct_config__.tag)
             self._check_greeted(request)
             # Requests begin in order, one after the other, so appends keep their order.
             result = await self._operations.handle(self, request)
         except Exception as error:  # noqa: BLE001 it ends this request only
             if isinstance(error, BadRequestError):
                 request_id = error.id
-            self._refuse(request_id, error)
+            self._refuse(request_id, act, error)
             if not self.greeted:
                 self._was_refused = True
                 self.refusal = error if isinstance(error, StorageError) else None
@@ -133,7 +137,7 @@ class JsonConnection(ClientConnection):
             return
         if isinstance(result, Later):
             self._requests += 1
-            self.nursery.start_soon(self._finish, request_id, result.result)
+            self.nursery.start_soon(self._finish, request_id, act, result.result)
         elif request_id is not None:
             self.send(encode_result(request_id, result))
 
@@ -148,20 +152,21 @@ class JsonConnection(ClientConnection):
             return decode_request(message)
         return await trio.to_thread.run_sync(decode_request, message, limiter=self._operations.converting)
 
-    async def _finish(self, request_id: RequestId | None, result: Awaitable[object]) -> None:
+    async def _finish(self, request_id: RequestId | None, act: str, result: Awaitable[object]) -> None:
         try:
             found = await result
             if request_id is not None:
                 self.send(encode_result(request_id, found))
         except Exception as error:  # noqa: BLE001 it ends this request only
-            self._refuse(request_id, error)
+            self._refuse(request_id, act, error)
         finally:
             self._requests -= 1
             self.made_progress()
 
-    def _refuse(self, request_id: RequestId | None, error: Exception) -> None:
+    def _refuse(self, request_id: RequestId | None, act: str, error: Exception) -> None:
         if isinstance(error, StorageError):
             self.statistics.count_error(error)
+            self._operations.note_refused(self, act, error)
         else:
             self._report(error, self.number)
         self.send(encode_error(request_id, error))

@@ -64,6 +64,10 @@ class JsonOperations:
         """Carry out a request, or begin it: returns its result or what is still to be awaited."""
         return await _HANDLERS[type(request)](self, connection, request)
 
+    def note_refused(self, connection: JsonConnection, act: str, error: Exception) -> None:
+        """Write a request that was refused for lack of rights into the audit log."""
+        self._admission.note_refused(connection, act, error)
+
     # Connection
 
     async def hello(self, connection: JsonConnection, request: messages.Hello) -> object:
