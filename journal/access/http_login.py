@@ -69,6 +69,10 @@ class HttpLoginSettings:
         return self.url.partition("?")[0]
 
 
+class _NoTurnError(AnswerError):
+    """Too many logins were asked about at the same time."""
+
+
 @attrs.define(slots=True)
 class ServiceStatistics:
     """What happened to questions.
@@ -210,6 +214,9 @@ class HttpLogin:
             verdict = await self._exchange(attempt, asked, settings)
             breaker.succeeded()
             is_decided = True
+        except _NoTurnError:
+            # Many logins at once say nothing about the service.
+            raise
         except AnswerError:
             breaker.failed(self._clock())
             is_decided = True
@@ -227,16 +234,20 @@ class HttpLogin:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if settings.token:
             headers["Authorization"] = f"Bearer {settings.token}"
+        is_asked = False
         try:
             with trio.fail_after(settings.timeout_s):
                 await self._started.wait()
                 assert self._client is not None
                 assert self._turns is not None
                 async with self._turns:
+                    is_asked = True
                     received = await exchange(
                         self._client, "POST", settings.url, headers, asked, max_bytes=_MAX_ANSWER_BYTES
                     )
         except trio.TooSlowError as error:
+            if not is_asked:
+                raise _NoTurnError(f"{settings.max_in_flight} other logins were asked about meanwhile") from error
             raise AnswerError(f"no answer within {settings.timeout_s:g} s") from error
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
             # A client that was closed by a reload meanwhile raises RuntimeError.
@@ -269,7 +280,7 @@ class HttpLogin:
         return hmac.digest(self._key, repr(parts).encode(), hashlib.sha256)
 
     def _log(self, attempt: Attempt, reason: str) -> None:
-        log.info("login refused", method=self.kind, peer=attempt.peer, client=attempt.client_id, reason=reason)
+        log.info("login refused", method=self.kind, peer=attempt.peer, client=attempt.shown_client, reason=reason)
 
     def still_accepts(self, identity: Identity) -> bool:
         """Whether the same service decides."""

@@ -150,7 +150,8 @@ class JwtLogin:
             claims, key = await self._claims_of(token, settings)
             return self._identity_of(claims, key, attempt, settings)
         except TokenRefusedError as error:
-            log.info("login refused", method=self.kind, peer=attempt.peer, client=attempt.client_id, reason=str(error))
+            reason = str(error)
+            log.info("login refused", method=self.kind, peer=attempt.peer, client=attempt.shown_client, reason=reason)
             raise AuthenticationError(_REFUSED) from error
 
     async def _claims_of(self, token: str, settings: JwtSettings) -> tuple[Mapping[str, object], WebKey]:

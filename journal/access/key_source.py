@@ -137,10 +137,20 @@ class KeySource:
             with trio.move_on_after(wait_s):
                 await self._wanted.wait()
 
+    async def _fetch_safely(self) -> KeySet:
+        try:
+            return await fetch_keys(self.address, self._tls)
+        except FetchError:
+            raise
+        except Exception as error:
+            # An unforeseen error of the client library must not end the program.
+            log.exception("unexpected error", url=shown(self.address.url))
+            raise FetchError(f"{type(error).__name__}") from error
+
     async def _fetch(self) -> bool:
         statistics, url = self._statistics, self.address.url
         try:
-            keys = await fetch_keys(self.address, self._tls)
+            keys = await self._fetch_safely()
         except FetchError as error:
             statistics.failure_count += 1
             statistics.is_failing = True

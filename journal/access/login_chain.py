@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from functools import reduce
 from operator import or_
+from typing import Final
 
 import attrs
 import structlog
@@ -13,6 +14,8 @@ import trio
 
 from journal.access.logins import Attempt, Identity, LoginMethod, Secret
 from journal.protocol.errors import AuthenticationError
+
+_SHOWN_CHARACTERS: Final = 100
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -84,7 +87,7 @@ class LoginChain:
                 log.info(
                     "login refused",
                     method=identity.method,
-                    user=identity.name,
+                    user=identity.name[:_SHOWN_CHARACTERS],
                     peer=attempt.peer,
                     reason="the user is in denied of this method",
                 )

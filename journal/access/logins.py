@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from journal.access.rules import NO_GRANTS, Grants
+
+_SHOWN_CHARACTERS: Final = 100
 
 
 class Secret(enum.Enum):
@@ -41,6 +43,11 @@ class Attempt:
     token: str | None = attrs.field(default=None, repr=False)
     client_id: str = ""
     certificate_name: str = ""
+
+    @property
+    def shown_client(self) -> str:
+        """The beginning of the client identifier, for the log."""
+        return self.client_id[:_SHOWN_CHARACTERS]
 
     @property
     def host(self) -> str:

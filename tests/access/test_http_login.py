@@ -211,6 +211,12 @@ async def test_a_slow_service_takes_a_bounded_time_and_number_of_requests() -> N
             assert running[1] == 3
             goes_on.set()
         assert (running[1], method.statistics.outcomes["allow"]) == (3, 12)
+        goes_on, running = trio.Event(), [0, 0]
+        async with asking(served, timeout_s=0.2, max_in_flight=1) as method, trio.open_nursery() as nursery:
+            for number in range(12):
+                attempt = Attempt("10.0.0.1:1", f"user{number}", b"secret")
+                nursery.start_soon(refused, method, attempt, "cannot be decided now")
+        assert (method.statistics.outcomes["error"], method.is_left_alone) == (12, False)
         served.reply = lambda _request: trio.sleep_forever()  # type: ignore[assignment, return-value]
         async with asking(served, timeout_s=0.1) as method:
             with logged() as lines:

@@ -78,7 +78,7 @@ class AccessControl:
         try:
             identity = await self.logins.authenticate(attempt)
         except AuthenticationError as error:
-            log.info("login refused", client=client_id, peer=peer, reason=str(error))
+            log.info("login refused", client=attempt.shown_client, peer=peer, reason=str(error))
             return None
         if identity is not None:
             return Principal(client_id, identity.name, identity, identity.grants)
