@@ -231,7 +231,7 @@ class WebSocketStream(trio.abc.Stream):
         self._below = below
         self._on_accepted = on_accepted
         self._rest = memoryview(b"")
-        self._watch: Callable[[int], bool] = lambda _buffered_bytes: True
+        self._watch: Callable[[int], bool] | None = None
 
     def watch_buffered(self, watch: Callable[[int], bool]) -> None:
         """See `LimitsUnaccepted`. A message counts from its first fragment on."""
@@ -240,7 +240,8 @@ class WebSocketStream(trio.abc.Stream):
         self._count()
 
     def _count(self) -> bool:
-        return self._watch(self._websocket.held_bytes + len(self._rest))
+        # Only a listener watches; a client has a connection that does not count.
+        return self._watch is None or self._watch(self._websocket.held_bytes + len(self._rest))
 
     def peer_accepted(self) -> None:
         """Accept longer messages from now on."""
