@@ -66,6 +66,8 @@ def check_directory(
     if is_backup(files, path):
         check_backups(files, path, report, progress, open_store, _check)
         return report
+    if not files.exists(path):
+        raise DataDirectoryError(f"there is no directory {path}; name a data or backup directory")
     if not files.exists(f"{path}/FORMAT") and not files.exists(f"{path}/journal"):
         raise DataDirectoryError(f"{path} is not a data directory: it has neither a FORMAT file nor a journal")
     lock = files.lock(path)

@@ -67,6 +67,8 @@ def _back_up(directory: str, target: str, keep: int, server: str) -> BackupResul
     from shards.seams.file_system import OsFileSystem
 
     files = OsFileSystem()
+    if not files.exists(directory):
+        raise DataDirectoryError(f"there is no directory {directory}; name the data directory")
     if not files.exists(f"{directory}/FORMAT"):
         raise DataDirectoryError(f"{directory} is not a data directory: it has no FORMAT file")
     node_id = read_format(files, directory)

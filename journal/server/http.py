@@ -55,7 +55,18 @@ def make_app(
             return problem_response(refusal)
         return Response(metrics_page(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *pages])
+    return Starlette(
+        routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics), *pages],
+        exception_handlers={404: _no_page},
+    )
+
+
+def _no_page(request: Request, error: Exception) -> Response:
+    return PlainTextResponse(
+        "there is no such page; pages are / (the console), /livez, /readyz, /metrics and those of "
+        "/api/v1/openapi.json\n",
+        status_code=404,
+    )
 
 
 def _not_ready(reasons: list[str]) -> Response:

@@ -89,7 +89,9 @@ def test_what_cannot_be_is_one_line_with_the_way_out(tmp_path: Path, capsys: pyt
         assert "stop that process" in errors
         assert server.stop() == 0
     for arguments, said in (
-        (("backup", tmp_path / "nowhere", backup), "not a data directory"),
+        (("backup", tmp_path / "nowhere", backup), f"there is no directory {tmp_path}/nowhere"),
+        (("check", tmp_path / "nowhere"), f"there is no directory {tmp_path}/nowhere"),
+        (("backup", tmp_path, tmp_path.parent / "backup"), "not a data directory"),
         (("restore", tmp_path, tmp_path / "restored"), "holds no backups"),
         (("restore", data, tmp_path / "restored"), "holds no backups"),
         (("compact", tmp_path), "not a data directory"),

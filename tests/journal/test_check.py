@@ -337,6 +337,9 @@ async def test_progress_counts_bytes_up_to_all_that_were_read() -> None:
 
 async def test_a_directory_that_is_in_use_or_none_is_refused() -> None:
     files = SimulatedFileSystem()
+    with pytest.raises(DataDirectoryError, match=f"there is no directory {DATA};"):
+        check(files)
+    files.mkdir(DATA)
     with pytest.raises(DataDirectoryError, match="neither a FORMAT file nor a journal"):
         check(files)
     async with open_simulated(files):

@@ -163,7 +163,8 @@ async def test_health_and_metrics(tmp_path: Path) -> None:
         assert (await browser.get("/livez")).status_code == 200
         ready = await browser.get("/readyz")
         assert (ready.status_code, ready.text) == (200, "ready\n")
-        assert (await browser.get("/nothing")).status_code == 404
+        missing = await browser.get("/nothing")
+        assert (missing.status_code, missing.text[:40]) == (404, "there is no such page; pages are / (the ")
         handle = await client.open("a")
         await client.append_values(handle, b"x")
         await client.send(frames.build(Op.DELETE_SHARD, 99, encode(messages.NameRequest("none"))))
