@@ -112,7 +112,9 @@ class HeldFiles:
             return work(*map(self._at, paths))
         except OSError as error:
             # People know the directories by their paths.
-            error.filename, error.filename2 = self._named(error.filename), self._named(error.filename2)
+            error.filename = self._named(error.filename)
+            if error.filename2 is not None:
+                error.filename2 = self._named(error.filename2)
             raise
 
     def _at(self, path: str) -> str:

@@ -87,6 +87,23 @@ class Full:
 
 
 @attrs.frozen
+class Move:
+    """At one operation a part of the data directory is moved away, and put back later, at the latest at the life's end.
+
+    Attributes:
+        what: Which part, such as ``log``.
+        left: What is in its place meanwhile: nothing, an empty directory or a copy.
+        nth: The number of the operation after the start.
+        lasts: For so many operations.
+    """
+
+    what: str
+    left: Literal["nothing", "empty", "copy"]
+    nth: int
+    lasts: int
+
+
+@attrs.frozen
 class Life:
     """One run of the engine: it starts, is checked, works and ends.
 
@@ -99,7 +116,7 @@ class Life:
         aligned: Its only client commits pairs whose entries begin where sectors begin.
     """
 
-    faults: tuple[Stop | Fail | Full, ...] = ()
+    faults: tuple[Stop | Fail | Full | Move, ...] = ()
     end: End = "kill"
     kind: int = ALL_LOST
     backup: bool = False
@@ -150,6 +167,7 @@ class Restore:
 
 Fate = Life | PowerLoss | Evict | LosePages | SetClock | Vanish | Restore
 
+MOVED = ("journal", "log", "sealed", "sealing", "snapshots")
 DIRECTORIES = ("journal/", "log/", "sealed/", "state/")
 SEGMENT_FILES = ("log", "parquet")
 FILES = ("newest journal", "oldest journal", *SEGMENT_FILES)
@@ -186,6 +204,21 @@ def _number(rng: random.Random, pattern: str) -> int:
     # Starts and the first steps are where most of the interesting orders are: half of the numbers are small.
     most = NUMBERS[pattern]
     return rng.randint(1, most if rng.random() < 0.5 else max(2, most // 6))
+
+
+def with_moves(rng: random.Random, fates: list[Fate]) -> list[Fate]:
+    """The same, with a directory that is moved in some of the lives."""
+    return [
+        attrs.evolve(fate, faults=(*fate.faults, _random_move(rng)))
+        if isinstance(fate, Life) and rng.random() < 0.1
+        else fate
+        for fate in fates
+    ]
+
+
+def _random_move(rng: random.Random) -> Move:
+    left: Literal["nothing", "empty", "copy"] = rng.choice(["nothing", "empty", "copy"])
+    return Move(rng.choice(MOVED), left, _number(rng, ANY), rng.choice([3, 20, 200, 10_000]))
 
 
 def random_fates(rng: random.Random, count: int, *, clocks: bool = True) -> list[Fate]:

@@ -30,6 +30,7 @@ from tests.crash.fates import (
     Full,
     Life,
     LosePages,
+    Move,
     PowerLoss,
     Restore,
     SetClock,
@@ -37,12 +38,14 @@ from tests.crash.fates import (
     Vanish,
     choices,
     random_fates,
+    with_moves,
 )
 from tests.crash.ledger import BrokenPromiseError, require
 from tests.crash.segment_files import check_files, refers_to
 from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more, look_at_all
 from tests.crash.simulated_workload import check
 from tests.crash.simulation import DATA, deterministic, open_simulated_store, run
+from tests.simulation.disk import Disk
 from tests.simulation.file_system import (
     CrashNow,
     Fault,
@@ -128,14 +131,17 @@ class Machine:
         self.short_steps = short_steps
         self.ledger = SequenceLedger()
         self.clock = ManualClock()
-        self.files = SimulatedFileSystem()
+        self.files = SimulatedFileSystem(disk=Disk(1 << 30, has_lasting_paths=True))
+        self._moved: Vanished | None = None
         self.report = SequenceReport(seed, [], short_steps)
 
     def live(self, life: Life) -> None:
         """Start the engine, check, work, and end as the life says."""
         for fault in life.faults:
-            self._arm(fault)
+            if not isinstance(fault, Move):
+                self._arm(fault)
         ended = self._run(life)
+        self._put_back()
         self.report.failures += ended is not None
         if life.end == "power":
             self.lose_power(life.kind)
@@ -152,8 +158,30 @@ class Machine:
             trigger = Trigger(fault.nth, fault.pattern)
             self.files.inject(Fault(trigger, fault.number, fault.reached_disk, fault.keep_entries))
 
+    def _arm_move(self, move: Move, started: int) -> None:
+        self.files.do_at(started + move.nth, lambda: self._move(move))
+        self.files.do_at(started + move.nth + move.lasts, self._put_back)
+
+    def _move(self, move: Move) -> None:
+        path = f"{DATA}/{move.what}"
+        if self.files.disk.exists(path):
+            # The engine may find it, and then fails.
+            self.files.failed = True
+            self._moved = self.files.disk.vanish(
+                path, leave_empty_directory=move.left == "empty", leave_copy=move.left == "copy"
+            )
+
+    def _put_back(self) -> None:
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            self.files.disk.put_back(moved)
+
     def _run(self, life: Life) -> BaseException | None:
         async def body(engine: Engine) -> None:
+            started = len(self.files.operations)
+            for fault in life.faults:
+                if isinstance(fault, Move):
+                    self._arm_move(fault, started)
             await self._check(self.ledger, engine)
             self.clock.advance(seconds=1)
             rng = random.Random(self.seed)
@@ -376,6 +404,8 @@ def run_sequence(
     """
     rng = random.Random(seed)
     fates = random_fates(rng, rng.randint(FEWEST, MOST), clocks=clocks)
+    # From numbers of their own: what else a seed does stays as it was.
+    fates = with_moves(random.Random(f"{seed}/moves"), fates)
     if short_steps is None:
         short_steps = bool(zlib.crc32(b"steps of %d" % seed) & 1)
     return run_fates(fates, seed, steps=steps, short_steps=short_steps)

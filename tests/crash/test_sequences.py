@@ -119,6 +119,17 @@ def test_two_fates_after_one_another(names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow("sequences of crashes")
+@pytest.mark.parametrize("what", fates.MOVED)
+@pytest.mark.parametrize("left", ["nothing", "empty", "copy"])
+def test_a_directory_that_is_moved_while_the_engine_runs_and_put_back_has_everything(
+    what: str, left: Literal["nothing", "empty", "copy"]
+) -> None:
+    for nth, lasts, end in ((20, 3, "kill"), (101, 10_000, "close"), (161, 30, "close")):
+        moved = Life((Move(what, left, nth, lasts),), end=end, backup=nth == 20)  # type: ignore[arg-type]
+        run_fates([Life(end="close"), moved, Life(), PowerLoss(ALL_LOST), Life()], seed=nth, steps=3)
+
+
+@pytest.mark.slow("sequences of crashes")
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_relies_on_pages_that_were_not_written_back_between_two_lives(seed: int) -> None:
     """A write error that the kernel reports while no server runs is lost; later syncs succeed without it."""

@@ -84,6 +84,7 @@ def test_errors_name_the_path_and_not_that_of_the_descriptor(root: Path) -> None
             call()
         assert caught.value.filename == missing
         assert "/proc" not in str(caught.value)
+        assert "None" not in str(caught.value)
     files.close()
 
 

@@ -18,6 +18,8 @@ import attrs
 SECTOR_BYTES = 512
 """A disk writes a sector whole or not at all."""
 
+_HELD = "@held"
+
 Choose = Callable[[int], int]
 """Chooses one of n fates, 0 to n - 1: `random.Random(seed).randrange`, a draw of Hypothesis, or one of those below."""
 
@@ -135,6 +137,8 @@ class Disk:
         capacity_bytes: Its size.
         contents: Every file that was ever made, so that all of them can be synced at once.
         entry_changes: Directory changes that are not durable yet, in order.
+        has_lasting_paths: Open directories have paths that mean them wherever they are, as on Linux.
+        held: The directories that were opened, by their numbers, with their paths.
         on_loss: Called with the `Choose` of a kill or power loss before it happens: a store keeps, of what it holds in
             its process's memory, what it had written by itself until then.
     """
@@ -144,6 +148,30 @@ class Disk:
     contents: list[Content] = attrs.Factory(list)
     entry_changes: list[EntryChange] = attrs.Factory(list)
     on_loss: list[Callable[[Choose], None]] = attrs.Factory(list)
+    has_lasting_paths: bool = False
+    held: list[tuple[Directory, str]] = attrs.Factory(list)
+
+    def hold(self, path: str) -> str:
+        """Return a path that means the directory that is at a path now, wherever it will be."""
+        if not self.has_lasting_paths:
+            return path
+        self.held.append((self.directory(path), self.shown(path)))
+        return f"/{_HELD}/{len(self.held) - 1}"
+
+    def shown(self, path: str) -> str:
+        """A path with the one in it by which a directory was opened."""
+        if not path.startswith(f"/{_HELD}/"):
+            return path
+        number, _, below = path[len(_HELD) + 2 :].partition("/")
+        opened = self.held[int(number)][1]
+        return f"{opened}/{below}" if below else opened
+
+    def start(self, path: str) -> tuple[Directory, list[str]]:
+        """The directory at which a path begins, and the names from there on."""
+        names = names_of(path)
+        if names[:1] == [_HELD]:
+            return self.held[int(names[1])][0], names[2:]
+        return self.root, names
 
     def lose_process(self, choose: Choose) -> None:
         """The process is killed, the machine stays up: files and cached pages stay as they are."""
@@ -160,7 +188,7 @@ class Disk:
         self.entry_changes.clear()
         known: dict[int, Content] = {}
         root = _after_power_loss(self.root, choose, known)
-        return Disk(self.capacity_bytes, root, list(known.values()))
+        return Disk(self.capacity_bytes, root, list(known.values()), has_lasting_paths=self.has_lasting_paths)
 
     def evict(self) -> None:
         """Forget all clean pages, as a machine that needs its memory does."""
@@ -185,18 +213,28 @@ class Disk:
         self._forget_changes(directory, name)
         directory.volatile[name] = directory.durable[name] = node
 
-    def vanish(self, path: str, *, leave_empty_directory: bool = False) -> Vanished:
-        """Take a file or directory away, from the disk too; or hide a directory behind an empty one."""
+    def vanish(self, path: str, *, leave_empty_directory: bool = False, leave_copy: bool = False) -> Vanished:
+        """Take a file or directory away, from the disk too; or hide a directory behind an empty one or a copy."""
         directory, name = self.parent(path)
         vanished = Vanished(path, directory, name, directory.volatile.get(name), directory.durable.get(name))
         if vanished.volatile is None:
             raise not_found(path)
         # Otherwise a later sync or power loss would write the entry that was taken away.
         self._forget_changes(directory, name)
-        empty = Directory() if leave_empty_directory else None
-        _set_entry(directory.volatile, name, empty)
-        _set_entry(directory.durable, name, empty)
+        left: Node | None = Directory() if leave_empty_directory else None
+        if leave_copy:
+            left = self._copy(vanished.volatile)
+        _set_entry(directory.volatile, name, left)
+        _set_entry(directory.durable, name, left)
         return vanished
+
+    def _copy(self, node: Node) -> Node:
+        if isinstance(node, Directory):
+            entries = {name: self._copy(below) for name, below in node.volatile.items()}
+            return Directory(entries, dict(entries))
+        copy = Content(bytearray(node.volatile), bytearray(node.volatile))
+        self.contents.append(copy)
+        return copy
 
     def put_back(self, vanished: Vanished) -> None:
         """Undo it. What was put in its place meanwhile is gone."""
@@ -260,8 +298,9 @@ class Disk:
     # Paths
 
     def node(self, path: str) -> Node:
-        node: Node = self.root
-        for name in names_of(path):
+        node: Node
+        node, names = self.start(path)
+        for name in names:
             if isinstance(node, Content):
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             if name not in node.volatile:

@@ -17,7 +17,7 @@ import io
 import os
 import posixpath
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shards.errors import DataDirectoryError
 from shards.seams.file_system import LOCK_FILE_NAME, Buffer, Identity
@@ -32,7 +32,6 @@ from tests.simulation.disk import (
     Vanished,
     everything_lost,
     everything_survived,
-    names_of,
     not_found,
 )
 from tests.simulation.faults import Fault, OperationKind, Trigger, full_disk
@@ -129,10 +128,7 @@ class SimulatedDirectory:
         self._file_system = file_system
         self._path = path
         self._directory = file_system.disk.directory(path)
-
-    @property
-    def lasting_path(self) -> str:
-        return self._path
+        self.lasting_path = file_system.disk.hold(path)
 
     @property
     def found_instead(self) -> str:
@@ -183,6 +179,7 @@ class SimulatedFileSystem:
         self._written_at_stop = 1.0
         self._crashed = False
         self._faults: list[Fault] = []
+        self._actions: dict[int, Callable[[], None]] = {}
         self._mutex = threading.RLock()
 
     # What a test does to it.
@@ -201,6 +198,10 @@ class SimulatedFileSystem:
     def stop(self) -> None:
         """End the process now: every later operation raises `CrashNow`."""
         self._crashed = True
+
+    def do_at(self, operation: int, action: Callable[[], None]) -> None:
+        """Do something behind the process's back, just before that operation (from 1)."""
+        self._actions[operation] = action
 
     def fail_at(self, operation: int, number: int, *, reached_disk: bool = False) -> None:
         """Let that operation (from 1) fail with `OSError(number)`, such as errno.EIO or errno.ENOSPC.
@@ -256,11 +257,11 @@ class SimulatedFileSystem:
                 if not create:
                     raise not_found(path)
                 node = Content()
-                self._change_entries(f"create {path}", [(directory, name, node)])
+                self._change_entries(f"create {self._disk.shown(path)}", [(directory, name, node)])
                 self._disk.contents.append(node)
             if isinstance(node, Directory):
                 raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            return SimulatedFile(self, node, path, write)
+            return SimulatedFile(self, node, self._disk.shown(path), write)
 
     def exists(self, path: str) -> bool:
         with self._mutex:
@@ -275,12 +276,12 @@ class SimulatedFileSystem:
     def mkdir(self, path: str) -> None:
         with self._mutex:
             self._require_power()
-            directory = self._disk.root
-            for name in names_of(path):
+            directory, names = self._disk.start(path)
+            for name in names:
                 node = directory.volatile.get(name)
                 if node is None:
                     node = Directory()
-                    self._change_entries(f"mkdir {name} for {path}", [(directory, name, node)])
+                    self._change_entries(f"mkdir {name} for {self._disk.shown(path)}", [(directory, name, node)])
                 if isinstance(node, Content):
                     raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
                 directory = node
@@ -295,7 +296,7 @@ class SimulatedFileSystem:
                 raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), target)
             if (old_directory, old_name) != (new_directory, new_name):
                 entries = [(old_directory, old_name, None), (new_directory, new_name, node)]
-                self._change_entries(f"rename {source} to {target}", entries)
+                self._change_entries(f"rename {self._disk.shown(source)} to {self._disk.shown(target)}", entries)
 
     def link(self, source: str, target: str) -> None:
         with self._mutex:
@@ -306,26 +307,26 @@ class SimulatedFileSystem:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM), source)
             if name in directory.volatile:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-            self._change_entries(f"link {source} to {target}", [(directory, name, node)])
+            self._change_entries(f"link {self._disk.shown(source)} to {self._disk.shown(target)}", [(directory, name, node)])
 
     def remove(self, path: str) -> None:
         with self._mutex:
             self._require_power()
             if isinstance(self._disk.node(path), Directory):
                 raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            self._change_entries(f"remove {path}", [(*self._disk.parent(path), None)], grows=False)
+            self._change_entries(f"remove {self._disk.shown(path)}", [(*self._disk.parent(path), None)], grows=False)
 
     def remove_directory(self, path: str) -> None:
         with self._mutex:
             self._require_power()
             if self._disk.directory(path).volatile:
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-            self._change_entries(f"remove directory {path}", [(*self._disk.parent(path), None)], grows=False)
+            self._change_entries(f"remove directory {self._disk.shown(path)}", [(*self._disk.parent(path), None)], grows=False)
 
     def sync_directory(self, path: str) -> None:
         with self._mutex:
             directory = self._disk.directory(path)
-            self._sync(f"sync directory {path}", [], self._disk.changes_of(directory))
+            self._sync(f"sync directory {self._disk.shown(path)}", [], self._disk.changes_of(directory))
 
     def sync_all(self, path: str) -> None:
         with self._mutex:
@@ -417,6 +418,8 @@ class SimulatedFileSystem:
     def _begin(self, what: str, kind: OperationKind, *, grows: bool) -> Fault | None:
         self._require_power()
         self.operations.append(what)
+        if action := self._actions.pop(len(self.operations), None):
+            action()
         if self._stop is not None:
             self._stop.notice(what)
         hits = [fault for fault in self._faults if fault.hits(what, kind, grows=grows)]

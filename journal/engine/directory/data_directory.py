@@ -151,7 +151,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
             write_markers(files, path, node_id)
         for name in filter(_SNAPSHOT.fullmatch, files.listdir(f"{path}/snapshots")):
             remove_snapshot(files, f"{path}/snapshots/{name}")
-        held = HeldFiles(files, path, _PARTS)
+        held = _hold(files, path, node_id)
     except BaseException as error:
         lock.release()
         if isinstance(error, OSError):
@@ -160,6 +160,21 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
             ) from error
         raise
     return DataDirectory(path, node_id, lock, was_complete, held)
+
+
+def _hold(files: FileSystem, path: str, node_id: str) -> HeldFiles:
+    """Hold the directories open, and check them once more: one may have been replaced since it was checked.
+
+    Raises:
+        CorruptionError: One has no marker, or that of another node.
+    """
+    held = HeldFiles(files, path, _PARTS)
+    try:
+        check_markers(held, path, node_id)
+    except BaseException:
+        held.close()
+        raise
+    return held
 
 
 def _refuse_foreign(files: FileSystem, path: str) -> None:
