@@ -11,6 +11,7 @@ import errno
 import itertools
 import os
 import random
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,6 +27,7 @@ from tests.crash.fates import (
     Full,
     Life,
     LosePages,
+    Move,
     PowerLoss,
     Restore,
     SetClock,
@@ -124,8 +126,9 @@ def test_two_fates_after_one_another(names: tuple[str, ...]) -> None:
 def test_a_directory_that_is_moved_while_the_engine_runs_and_put_back_has_everything(
     what: str, left: Literal["nothing", "empty", "copy"]
 ) -> None:
-    for nth, lasts, end in ((20, 3, "kill"), (101, 10_000, "close"), (161, 30, "close")):
-        moved = Life((Move(what, left, nth, lasts),), end=end, backup=nth == 20)  # type: ignore[arg-type]
+    moves: list[tuple[int, int, fates.End]] = [(20, 3, "kill"), (101, 10_000, "close"), (161, 30, "close")]
+    for nth, lasts, end in moves:
+        moved = Life((Move(what, left, nth, lasts),), end=end, backup=nth == 20)
         run_fates([Life(end="close"), moved, Life(), PowerLoss(ALL_LOST), Life()], seed=nth, steps=3)
 
 

@@ -307,7 +307,9 @@ class SimulatedFileSystem:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM), source)
             if name in directory.volatile:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-            self._change_entries(f"link {self._disk.shown(source)} to {self._disk.shown(target)}", [(directory, name, node)])
+            self._change_entries(
+                f"link {self._disk.shown(source)} to {self._disk.shown(target)}", [(directory, name, node)]
+            )
 
     def remove(self, path: str) -> None:
         with self._mutex:
@@ -321,7 +323,9 @@ class SimulatedFileSystem:
             self._require_power()
             if self._disk.directory(path).volatile:
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-            self._change_entries(f"remove directory {self._disk.shown(path)}", [(*self._disk.parent(path), None)], grows=False)
+            self._change_entries(
+                f"remove directory {self._disk.shown(path)}", [(*self._disk.parent(path), None)], grows=False
+            )
 
     def sync_directory(self, path: str) -> None:
         with self._mutex:
