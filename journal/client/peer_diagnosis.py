@@ -36,7 +36,8 @@ def other_server(address: Address, spoken: SniffedProtocol) -> InvalidRequestErr
     """The error for a port where another protocol is used than that of the address; None for an unknown one."""
     if spoken is SniffedProtocol.TLS and not address.is_encrypted:
         return _wants_tls(address)
-    if spoken is SniffedProtocol.HTTP:
+    # WebSocket begins with HTTP, so such an answer proves nothing for an address of WebSocket.
+    if spoken is SniffedProtocol.HTTP and address.kind in ("tcp", "tls"):
         secure = "s" if address.is_encrypted else ""
         return InvalidRequestError(
             f"{address} uses HTTP; name the port of listen.tcp (by default {DEFAULT_PORTS['tcp']}), or write "
