@@ -220,6 +220,7 @@ class AccessSection:
     client_ids: ClientIdPatterns = ()
     default: DefaultPermission = DefaultPermission.AUTO
     audit_file: File = ""
+    max_bans: int = field(default=10_000, metadata=within("bans", 0, 100_000))
     logins: tuple[LoginTable, ...] = ()
     roles: tuple[RoleTable, ...] = ()
     rules: tuple[AccessRuleTable, ...] = ()

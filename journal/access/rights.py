@@ -68,6 +68,8 @@ class Operation(enum.StrEnum):
     CHANGE_BROKER_RULES = "change the rules of all brokers"
     LIST_MQTT_CLIENTS = "list the MQTT clients of all brokers"
     DISCONNECT_MQTT_CLIENT = "disconnect an MQTT client, or end its session"
+    LIST_BANS = "list the bans of all brokers"
+    CHANGE_BANS = "ban users, MQTT clients and networks, and remove bans"
 
 
 @attrs.frozen(slots=True)
@@ -205,6 +207,8 @@ _ROWS: Final = (
     Row(_O.CHANGE_BROKER_RULES, (_ADMINISTER_BROKERS,), broker=("PUT /api/v1/rules",)),
     Row(_O.LIST_MQTT_CLIENTS, (_ADMINISTER_BROKERS,), broker=("GET /api/v1/clients",)),
     Row(_O.DISCONNECT_MQTT_CLIENT, (_ADMINISTER_BROKERS,), broker=("DELETE /api/v1/client",)),
+    Row(_O.LIST_BANS, (_ADMINISTER_BROKERS,), broker=("GET /api/v1/bans",)),
+    Row(_O.CHANGE_BANS, (_ADMINISTER_BROKERS,), broker=("POST /api/v1/bans", "DELETE /api/v1/ban")),
 )
 
 TABLE: Final[dict[Operation, Row]] = {row.operation: row for row in _ROWS}

@@ -227,24 +227,26 @@ class Serving:
             for stream in self._dialled:
                 await trio.aclose_forcefully(stream)
 
-    def dial(self, version: Version = Version.V5) -> Client:
+    def dial(self, version: Version = Version.V5, peer: str = "test") -> Client:
         """A connection on which nothing has been said."""
         here, there = socket.socketpair()
         for end in (here, there):
             end.setblocking(False)
-        self._tasks.start_soon(self._serve, TcpStream(there))
+        self._tasks.start_soon(self._serve, TcpStream(there), peer)
         stream = TcpStream(here)
         self._dialled.append(stream)
         return Client(stream, version, patience_s=self._patience_s)
 
-    async def _serve(self, stream: trio.abc.Stream) -> None:
-        await self.broker.serve_stream(stream, peer="test", transport="tcp")
+    async def _serve(self, stream: trio.abc.Stream, peer: str) -> None:
+        await self.broker.serve_stream(stream, peer=peer, transport="tcp")
 
-    async def client(self, client_id: str = "client", version: Version = Version.V5, **options: Any) -> Client:
+    async def client(
+        self, client_id: str = "client", version: Version = Version.V5, peer: str = "test", **options: Any
+    ) -> Client:
         """A client that was let in."""
         while True:
             began_s = trio.current_time()
-            client = self.dial(version)
+            client = self.dial(version, peer)
             answer = await client.connect(client_id, **options)
             if answer.reason_code == ReasonCode.SERVER_UNAVAILABLE and self._was_paused_since(began_s - 5):
                 # A busy machine paused this process: the broker refuses clients for a moment, so they connect again.

@@ -247,6 +247,7 @@ def test_the_dashboard_shows_all_that_servers_and_brokers_tell(
         "journal_census_seconds",
         "journal_checkpoints_total",
         "journal_queue_driven",
+        "journal_broker_bans",
         "journal_broker_connections_opened_total",
         "journal_broker_failed_shards",
         "journal_broker_loop_stalls_total",

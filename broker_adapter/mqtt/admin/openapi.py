@@ -11,11 +11,14 @@ _PREFIX: Final = "/api/v1"
 RULES_PATH: Final = f"{_PREFIX}/rules"
 CLIENTS_PATH: Final = f"{_PREFIX}/clients"
 CLIENT_PATH: Final = f"{_PREFIX}/client"
+BANS_PATH: Final = f"{_PREFIX}/bans"
+BAN_PATH: Final = f"{_PREFIX}/ban"
 DOCUMENT_PATH: Final = f"{_PREFIX}/openapi.json"
 
 _NUMBER: Final = {"type": "integer", "minimum": 0}
 _TEXT: Final = {"type": "string"}
 _TEXT_OR_NULL: Final = {"type": ["string", "null"]}
+_BAN_KIND: Final = {"enum": ["user", "client", "network"]}
 _TABLES: Final = {"type": "array", "items": {"type": "object"}}
 
 
@@ -30,12 +33,14 @@ def openapi_document(version: str) -> dict[str, Any]:
         "info": {
             "title": "Administration of MQTT brokers",
             "version": version,
-            "description": "Rules and clients of all brokers of a store.",
+            "description": "Rules, clients and bans of all brokers of a store.",
         },
         "paths": {
             RULES_PATH: {"get": _get(), "put": _put()},
             CLIENTS_PATH: {"get": _list_clients()},
             CLIENT_PATH: {"delete": _disconnect()},
+            BANS_PATH: {"get": _list_bans(), "post": _add_ban()},
+            BAN_PATH: {"delete": _remove_ban()},
             DOCUMENT_PATH: {
                 "get": {
                     "operationId": "openapi",
@@ -113,6 +118,50 @@ def _disconnect() -> dict[str, Any]:
     }
 
 
+def _list_bans() -> dict[str, Any]:
+    limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    return {
+        "operationId": "list_bans",
+        "summary": "Bans that have not ended, sorted by kind and name",
+        "parameters": [
+            _parameter("after", _TEXT, "Only bans after this one, as KIND:NAME: the last of the page before"),
+            _parameter("limit", limit, "Bans on the page"),
+        ],
+        "responses": {"200": _answer("OK", "Bans"), **_problems()},
+    }
+
+
+def _add_ban() -> dict[str, Any]:
+    return {
+        "operationId": "add_ban",
+        "summary": "Ban a user, a client identifier or a network, in place of an earlier ban of it",
+        "parameters": [_wait("Seconds to wait for brokers")],
+        "requestBody": {"required": True, "content": _json(_reference("NewBan"))},
+        "responses": _ban_changes(),
+    }
+
+
+def _remove_ban() -> dict[str, Any]:
+    return {
+        "operationId": "remove_ban",
+        "summary": "Remove a ban",
+        "parameters": [
+            _parameter("kind", _BAN_KIND, "What is banned", required=True),
+            _parameter("name", _TEXT, "Its name", required=True),
+            _wait("Seconds to wait for brokers"),
+        ],
+        "responses": _ban_changes(),
+    }
+
+
+def _ban_changes() -> dict[str, Any]:
+    return {
+        "200": _answer("It is stored, and all brokers apply it", "BanChange"),
+        "202": _answer("It is stored; brokers that do not apply it yet are named", "BanChange"),
+        **_problems(),
+    }
+
+
 def _parameter(name: str, schema: dict[str, Any], description: str, *, required: bool = False) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
 
@@ -185,6 +234,33 @@ def _schemas() -> dict[str, Any]:
             }
         ),
         "Clients": _object({"clients": {"type": "array", "items": _reference("Client")}, "more": {"type": "boolean"}}),
+        "NewBan": _object(
+            {
+                "kind": _BAN_KIND,
+                "name": _TEXT,
+                "expires_in_s": {"type": ["integer", "null"], "minimum": 1},
+                "reason": _TEXT,
+            },
+            required=["kind", "name"],
+        ),
+        "Ban": _object(
+            {
+                "kind": _BAN_KIND,
+                "name": _TEXT,
+                "until": _TEXT_OR_NULL,
+                "reason": _TEXT_OR_NULL,
+                "since": _TEXT,
+                "by": _TEXT,
+            }
+        ),
+        "Bans": _object(
+            {
+                "version": _NUMBER,
+                "bans": {"type": "array", "items": _reference("Ban")},
+                "more": {"type": "boolean"},
+            }
+        ),
+        "BanChange": _object({"version": _NUMBER, "kind": _BAN_KIND, "name": _TEXT, "behind": brokers}),
         "Disconnected": _object({"client_id": _TEXT, "outcome": _TEXT, "broker": _TEXT_OR_NULL}),
         "Problem": _object(
             {

@@ -14,6 +14,8 @@ PROBLEM_TYPE: Final = "application/problem+json"
 
 _STATUS: Final[dict[str, HTTPStatus]] = {
     "invalid_request": HTTPStatus.BAD_REQUEST,
+    "ban_not_found": HTTPStatus.NOT_FOUND,
+    "too_many_bans": HTTPStatus.CONFLICT,
     "client_not_found": HTTPStatus.NOT_FOUND,
     "no_broker": HTTPStatus.SERVICE_UNAVAILABLE,
     "rules_refused": HTTPStatus.CONFLICT,

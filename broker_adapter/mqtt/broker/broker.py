@@ -17,6 +17,7 @@ from broker_adapter.bridge.queue_routing import NO_QUEUES, QueueRouting
 from broker_adapter.changes import Changes
 from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.access.audit import BrokerAudit
+from broker_adapter.mqtt.access.bans import Bans
 from broker_adapter.mqtt.access.permissions import Access, Principal
 from broker_adapter.mqtt.access.quotas import Quotas
 from broker_adapter.mqtt.connection.connection import Connection
@@ -61,6 +62,7 @@ class Broker:
         limits: Limits of connections.
         quotas: Limits of users.
         audit: The audit log; none without it.
+        bans: Clients that may not connect; call `follow_bans` after they were replaced.
         session_settings: Timeouts towards other brokers and the store.
         system_interval_s: Interval at which statistics are published, in seconds; 0 for never.
         version: Name and version in the statistics.
@@ -68,6 +70,7 @@ class Broker:
 
     Attributes:
         quotas: Limits of users, and what was refused because of them.
+        bans: Clients that may not connect.
         blocked_count: Clients that did not read what was sent to them, at the last look.
         publish_watch: Knows how long the oldest publish has had no outcome.
     """
@@ -84,6 +87,7 @@ class Broker:
         limits: Limits | None = None,
         quotas: Quotas | None = None,
         audit: BrokerAudit | None = None,
+        bans: Bans | None = None,
         session_settings: SessionSettings | None = None,
         system_interval_s: float = 10.0,
         version: str = "journal-broker",
@@ -96,6 +100,7 @@ class Broker:
         self.quotas = quotas or Quotas()
         self._audit = audit or BrokerAudit()
         self._clock = clock or SystemClock()
+        self.bans = Bans(self._clock.now_us) if bans is None else bans
         self._system_interval_s = system_interval_s
         self._rules = rules or StorageRules()
         topic_mapping = BrokerTopicMapping((mapping or TopicMapping()).rules)
@@ -156,9 +161,10 @@ class Broker:
                 distributor=self.distributor,
                 publisher=self._publisher,
                 retained=self._retained,
-                handshake=Handshake(self._access, self.sessions, self._limits, self.quotas, self._audit),
+                handshake=Handshake(self._access, self.sessions, self._limits, self.quotas, self._audit, self.bans),
                 access=self._access,
                 audit=self._audit,
+                bans=self.bans,
                 limits=self._limits,
                 clock=self._clock,
                 statistics=self.statistics,
@@ -194,6 +200,14 @@ class Broker:
             if at % _LOOKED_AT_BETWEEN_CHECKPOINTS == 0:
                 await trio.lowlevel.checkpoint()
             connection.follow_rights()
+
+    async def follow_bans(self) -> None:
+        """Bans were replaced: end the connections of clients that are banned now."""
+        if len(self.bans):
+            for at, connection in enumerate(list(self._connections)):
+                if at % _LOOKED_AT_BETWEEN_CHECKPOINTS == 0:
+                    await trio.lowlevel.checkpoint()
+                connection.follow_bans()
 
     async def stop(self) -> None:
         """End all connections (MQTT 5 clients get reason code 0x8B, server shutting down) and wait for their end.
@@ -267,12 +281,13 @@ class Broker:
         connection = self._by_client.get(session.client_id)
         return connection if connection is not None and connection.session is session else None
 
-    def _may_publish_will(self, client_id: str, user: str | None, topic: str) -> bool:
+    def _may_publish_will(self, client_id: str, user: str | None, host: str | None, topic: str) -> bool:
+        author = Principal(client_id, user or "")
+        if self.bans.find(author, host) is not None:
+            self._audit.denied("will", author, "", topic, "banned")
+            return False
         # Of a session that an older program stored nothing but the rights at its CONNECT is known.
-        if user is None:
-            return True
-        author = Principal(client_id, user)
-        may = self._access.may_publish_will(author, topic)
+        may = user is None or self._access.may_publish_will(author, topic)
         if not may:
             self._audit.denied("will", author, "", topic)
         return may

@@ -38,6 +38,15 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "broker_adapter.mqtt.cli.clients:kick_command",
         "Disconnect a client, at whichever broker it is; it may connect again at once (`ban` prevents that).",
     ),
+    "ban add": (
+        "broker_adapter.mqtt.cli.ban:add_command",
+        "Ban a user, a client identifier or a network at all brokers of a store, in place of an earlier ban of it.",
+    ),
+    "ban list": (
+        "broker_adapter.mqtt.cli.ban:list_command",
+        "List the bans of a store, except for those that have ended.",
+    ),
+    "ban remove": ("broker_adapter.mqtt.cli.ban:remove_command", "Remove a ban at all brokers of a store."),
     "check": (
         "broker_adapter.mqtt.cli.config:check",
         "Read a configuration and all files that it names, and say what is wrong with them.",
@@ -52,7 +61,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
 }
 _PURPOSE: Final = "MQTT broker that keeps everything in a store, which any number of brokers share."
-_GROUPS: Final = {"clients": "List and disconnect the clients of all brokers of a store."}
+_GROUPS: Final = {
+    "clients": "List and disconnect the clients of all brokers of a store.",
+    "ban": "Add, list and remove bans of users, client identifiers and networks.",
+}
 _OWN_OPTIONS: Final = ("--help", "-h", "--version")
 
 

@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from broker_adapter.errors import ServerRestoredError
+from broker_adapter.mqtt.access.permissions import host_of
 from broker_adapter.mqtt.access.quotas import Account, Limit
 from broker_adapter.mqtt.connection.handshake import REFUSALS, ConnectRefusedError
 from broker_adapter.mqtt.connection.misdirected import misdirected
@@ -208,6 +209,17 @@ class Connection:
             return
         self._log("the user was removed or has another password", user=shortened(handler.principal.username))
         self.end(ReasonCode.NOT_AUTHORIZED, why="revoked")
+
+    def follow_bans(self) -> None:
+        """End the connection of a client that is banned now; its will is not published."""
+        handler = self._handler
+        if handler is None or self._ending is not None:
+            return
+        ban = self._services.bans.find(handler.principal, host_of(self._peer))
+        if ban is not None:
+            self._log("disconnected, as it is banned", ban=str(ban))
+            self._services.audit.denied("disconnect", handler.principal, self._peer, str(ban), "banned")
+            self.end(ReasonCode.ADMINISTRATIVE_ACTION, Ending(publish_will=False), why="banned")
 
     def kicked(self, *, end_session: bool) -> None:
         """An administrator wants the connection to end, and with it the session or not."""
@@ -502,6 +514,8 @@ class Connection:
         if not services.access.is_admitted(admission.principal):
             # The users were read again while the session was opened.
             self.follow_rights()
+        # They may have changed, too.
+        self.follow_bans()
         if self._ending is None:
             handler.begin()
         return handler

@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 from broker_adapter.mqtt.access.audit import BrokerAudit
+from broker_adapter.mqtt.access.bans import Ban, Bans
 from broker_adapter.mqtt.access.permissions import Access, Principal, host_of, user_shown
 from broker_adapter.mqtt.access.quotas import Account, ConnectsTooFastError, QuotaError, Quotas
 from broker_adapter.mqtt.model.limits import Limits
@@ -36,6 +37,7 @@ REFUSALS: Final[dict[ReasonCode, RefusalReason]] = {
     ReasonCode.PACKET_TOO_LARGE: "packet_size",
     ReasonCode.SERVER_BUSY: "memory",
     ReasonCode.QUOTA_EXCEEDED: "quota",
+    ReasonCode.BANNED: "banned",
     ReasonCode.CONNECTION_RATE_EXCEEDED: "quota",
     ReasonCode.SERVER_UNAVAILABLE: "store",
 }
@@ -47,6 +49,7 @@ _AUDITED: Final = {
     ReasonCode.NOT_AUTHORIZED,
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
     ReasonCode.QUOTA_EXCEEDED,
+    ReasonCode.BANNED,
 }
 """Reasons of refusals of an authenticated client that are in the audit log."""
 
@@ -111,6 +114,7 @@ class Handshake:
         limits: Limits of the broker.
         quotas: Limits of users.
         audit: The audit log.
+        bans: Clients that may not connect.
     """
 
     def __init__(
@@ -120,11 +124,13 @@ class Handshake:
         limits: Limits,
         quotas: Quotas | None = None,
         audit: BrokerAudit | None = None,
+        bans: Bans | None = None,
     ) -> None:
         self._access = access
         self._sessions = sessions
         self._limits = limits
         self._audit = audit or BrokerAudit()
+        self._bans = Bans(lambda: 0) if bans is None else bans
         self.quotas = quotas or Quotas()
 
     async def admit(
@@ -142,6 +148,10 @@ class Handshake:
         Raises:
             ConnectRefusedError: The client is refused.
         """
+        if (ban := self._bans.of_host(host_of(peer))) is not None:
+            # Before the password is checked, which costs the broker time.
+            self._audit.denied("connect", Principal(connect.client_id), peer, str(ban), "banned")
+            raise _banned(ban)
         method = connect.properties.authentication_method
         if method is not None:
             raise ConnectRefusedError(ReasonCode.BAD_AUTHENTICATION_METHOD, f"authentication method {shown(method)}")
@@ -174,6 +184,8 @@ class Handshake:
     ) -> tuple[Admission, str]:
         """Open the session of an authenticated client; return also the broker from which it was taken."""
         client_id = principal.client_id
+        if (ban := self._bans.of_client(principal)) is not None:
+            raise _banned(ban)
         if connect.client_id and not self._access.may_use_client_id(principal):
             raise ConnectRefusedError(
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
@@ -307,3 +319,7 @@ class Handshake:
     def changed_expiry_s(self, expiry_interval_s: int) -> int:
         """The session expiry interval that applies when DISCONNECT asks for this one, in seconds."""
         return min(expiry_interval_s, self._limits.max_session_expiry_s)
+
+
+def _banned(ban: Ban) -> ConnectRefusedError:
+    return ConnectRefusedError(ReasonCode.BANNED, f"{ban} is banned")

@@ -15,6 +15,7 @@ import trio
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.mqtt.access.audit import BrokerAudit
+from broker_adapter.mqtt.access.bans import Bans
 from broker_adapter.mqtt.access.permissions import Access
 from broker_adapter.mqtt.connection.handshake import Handshake
 from broker_adapter.mqtt.delivery import Distributor
@@ -114,6 +115,7 @@ class Services:
     handshake: Handshake
     access: Access
     audit: BrokerAudit
+    bans: Bans
     limits: Limits
     clock: Clock
     statistics: BrokerStatistics

@@ -22,6 +22,7 @@ RefusalReason = Literal[
     "no_connect",
     "protocol",
     "credentials",
+    "banned",
     "not_authorized",
     "client_id",
     "packet_size",
@@ -29,10 +30,10 @@ RefusalReason = Literal[
     "memory",
     "store",
 ]
-"""Why a connection is refused: no CONNECT in time, a malformed one, a wrong password, a will that is not allowed, an
-invalid client identifier, a client that accepts no packet as large as CONNACK, a user with too many connections or
-sessions, or whose clients connect too often, too much memory in use by clients that are not accepted yet, a store that
-cannot be reached."""
+"""Why a connection is refused: no CONNECT in time, a malformed one, a wrong password, a client that is banned, a will
+that is not allowed, an invalid client identifier, a client that accepts no packet as large as CONNACK, a user with too
+many connections or sessions, or whose clients connect too often, too much memory in use by clients that are not
+accepted yet, a store that cannot be reached."""
 
 EndReason = Literal[
     "protocol",
@@ -42,6 +43,7 @@ EndReason = Literal[
     "revoked",
     "rate",
     "kicked",
+    "banned",
     "stopping",
     "refused_publish",
     "unanswered",
@@ -49,8 +51,9 @@ EndReason = Literal[
 ]
 """Why the broker ends a client's connection: protocol error, keep-alive timeout, the client reads nothing, session
 taken over, its user was removed or has another password, it sends faster than the quota of its user allows, an
-administrator ended it, the broker stops, a publish of an MQTT 3.1.1 client was refused (no packet can say so), a
-publish will never be answered after the connection to the store was lost, an error in the broker itself."""
+administrator ended it, the client was banned, the broker stops, a publish of an MQTT 3.1.1 client was refused (no
+packet can say so), a publish will never be answered after the connection to the store was lost, an error in the broker
+itself."""
 
 
 @attrs.define(slots=True)

@@ -23,8 +23,10 @@ from broker_adapter.errors import StorageFailedError, afresh
 from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.users import AccessControl, ClientIds
 from broker_adapter.mqtt.admin.administration import Administration, AtWork
+from broker_adapter.mqtt.admin.bans_pages import bans_pages
 from broker_adapter.mqtt.admin.clients_pages import clients_pages
 from broker_adapter.mqtt.admin.rules_pages import rules_pages
+from broker_adapter.mqtt.bans.applying import ban_follower
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.broker.composition import (
     access_control_of,
@@ -178,6 +180,8 @@ class _Process:
                         await serving.start(bridges.run)
                         await serving.start(broker.run)
                         await serving.start(self._follow_rules, rules, broker, bridges)
+                        follower = ban_follower(adapter, broker_id, broker.bans, broker.follow_bans, self.audit)
+                        await serving.start(follower.run)
                         waiting.cancel()
                         listeners = self._listeners_of(broker)
                         await serving.start(listeners.run, for_clients)
@@ -260,6 +264,7 @@ class _Process:
             **broker_pages(self._health, self._config.limits.max_connections, asks, self._access.logins),
             **rules_pages(administration, _version()),
             **clients_pages(administration),
+            **bans_pages(administration, self._config.access.max_bans),
         }
         return HttpPages(pages, tls=lambda: None if is_for_all else self._tls)
 

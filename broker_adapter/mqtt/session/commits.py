@@ -27,8 +27,9 @@ ChangesFor = Callable[[Message], Awaitable[Changes]]
 """Returns what storing a message takes: its append, and its retained value if it is retained."""
 
 
-MayPublishWill = Callable[[str, str | None, str], bool]
-"""Returns whether a will may be published: of this client, of a session of this user, to this topic."""
+MayPublishWill = Callable[[str, str | None, str | None, str], bool]
+"""Returns whether a will may be published: of this client, of a session of this user, from this address, to this
+topic. A user or address of None is not known."""
 
 
 class Memberships(Protocol):
@@ -79,9 +80,11 @@ class Commits:
         changes = merged((transition.changes, left))
         if transition.will is None:
             return await self._store_retry.commit(changes)
-        if not self._may_publish_will(client_id, transition.will_user, transition.will.message.topic):
+        if not self._may_publish_will(
+            client_id, transition.will_user, transition.will_host, transition.will.message.topic
+        ):
             _log.warning(
-                "the will of client %s to %s is not published: %s may not publish there any more",
+                "the will of client %s to %s is not published: %s may not publish there any more, or is banned",
                 shown(client_id),
                 shown(transition.will.message.topic),
                 user_shown(transition.will_user or ""),

@@ -88,7 +88,7 @@ class Sessions:
         on_kick: OnKick,
         clock: Clock,
         mapping: TopicMapping | None = None,
-        may_publish_will: MayPublishWill = lambda _client_id, _user, _topic: True,
+        may_publish_will: MayPublishWill = lambda _client_id, _user, _host, _topic: True,
         quotas: Quotas | None = None,
         settings: SessionSettings | None = None,
     ) -> None:

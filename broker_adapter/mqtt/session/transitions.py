@@ -50,6 +50,7 @@ class Transition:
         changes: Changes in the store.
         will: Will to publish in the same commit.
         will_user: User of the session that the will is of; None if it is not known.
+        will_host: Address from which the client of that session connected last; None if it is not known.
         left: Memberships that end with it.
         present: For a session that is opened: it existed before.
     """
@@ -59,6 +60,7 @@ class Transition:
     changes: Changes
     will: StoredWill | None = None
     will_user: str | None = None
+    will_host: str | None = None
     left: tuple[StoredMembership, ...] = ()
     present: bool = False
 
@@ -156,6 +158,7 @@ def opened(found: Found, opening: Opening, now_us: int, *, with_progress: bool =
         Changes(puts=tuple(puts), deletes=tuple(deletes)),
         will=_will_at_takeover(old, now_us, goes_on=goes_on) if old else None,
         will_user=old.user if old else None,
+        will_host=old.host if old else None,
         left=old.memberships if old and not goes_on else (),
         present=goes_on,
     )
@@ -249,7 +252,14 @@ def closed(
         if due_us
     ]
     deletes = (StateDelete(keys.owned(old.owner, old.client_id)),)
-    return Transition(record, progress, Changes(puts=tuple(puts), deletes=deletes), will=will_now, will_user=old.user)
+    return Transition(
+        record,
+        progress,
+        Changes(puts=tuple(puts), deletes=deletes),
+        will=will_now,
+        will_user=old.user,
+        will_host=old.host,
+    )
 
 
 def expired(found: Found) -> Transition:
@@ -265,7 +275,7 @@ def will_published(found: Found) -> Transition:
     record = msgspec.structs.replace(old, will=None, will_due_us=0)
     timer = StateDelete(keys.session_timer(old.will_due_us, WILL, old.client_id))
     changes = Changes(puts=(_put_record(record, found.record_version),), deletes=(timer,))
-    return Transition(record, found.progress, changes, will=old.will, will_user=old.user)
+    return Transition(record, found.progress, changes, will=old.will, will_user=old.user, will_host=old.host)
 
 
 def is_due(record: SessionRecord | None, kind: str, due_us: int) -> bool:
@@ -284,7 +294,7 @@ def _ended(found: Found, will: StoredWill | None) -> Transition:
     if old.owner != NO_OWNER:
         deletes.append(StateDelete(keys.owned(old.owner, old.client_id)))
     changes = Changes(deletes=tuple(deletes))
-    return Transition(None, None, changes, will=will, will_user=old.user, left=old.memberships)
+    return Transition(None, None, changes, will=will, will_user=old.user, will_host=old.host, left=old.memberships)
 
 
 def _will_at_takeover(old: SessionRecord, now_us: int, *, goes_on: bool) -> StoredWill | None:

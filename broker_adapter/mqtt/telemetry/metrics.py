@@ -101,6 +101,7 @@ def _serving(serving: Serving, delivery: DeliveryStatistics, max_connections: in
     yield gauge("journal_broker_behind_clients", "Clients that catch up from the store.", delivery.behind)
     yield gauge("journal_broker_blocked_clients", "Clients that do not read what is sent.", broker.blocked_count)
     yield counter("journal_broker_delivery_gaps_total", "Ranges of records gone before delivery.", delivery.gaps)
+    yield gauge("journal_broker_bans", "Users, clients and networks that may not connect.", len(broker.bans))
     yield from _bridges(serving.bridges.states())
     yield from _rules(serving.rules())
 
