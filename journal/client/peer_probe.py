@@ -20,6 +20,7 @@ SILENCE_S: Final = 1.5
 """Seconds without an answer after which a port is asked."""
 
 _ANSWER_S: Final = 0.5
+_OVER_HTTP: Final = ("ws", "wss")
 _HTTP_REQUEST: Final = b"HEAD / HTTP/1.0\r\n\r\n"
 # MQTT 3.1.1, a clean session without a client identifier, keep-alive 5 s; then DISCONNECT.
 _MQTT_CONNECT: Final = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x05\x00\x00" + b"\xe0\x00"
@@ -38,7 +39,11 @@ async def find_other_server(address: Address) -> InvalidRequestError | None:
         answer = await _answer_to(address, request)
         if answer:
             is_mqtt = request is _MQTT_CONNECT and is_accepting_connack(answer)
-            return other_server(address, SniffedProtocol.MQTT if is_mqtt else spoken_in(answer))
+            spoken = SniffedProtocol.MQTT if is_mqtt else spoken_in(answer)
+            if spoken is SniffedProtocol.HTTP and address.kind in _OVER_HTTP:
+                # So does the right port, which refused the client for another reason.
+                return None
+            return other_server(address, spoken)
     return None
 
 
