@@ -1,7 +1,7 @@
 # The server, the broker and its bridges: the wheel built in one stage, installed with hashed dependencies in the next. The
 # broker needs nothing that the server does not need, too (a test holds the two extras to that), bridges need what their
 # sinks speak (extra `sinks`). Either is started as `docker run --entrypoint journal-broker ...`.
-FROM python:3.11.13-slim-bookworm AS build
+FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1 AS build
 WORKDIR /src
 COPY requirements/ requirements/
 RUN python -m pip install --no-cache-dir --target /opt/tools --require-hashes -r requirements/tools.lock \
@@ -19,7 +19,7 @@ COPY pyspark_journal.py ./
 RUN PYTHONPATH=/opt/tools python -m hatchling build --target wheel \
     && /opt/tools/bin/uv pip install --no-cache --no-deps --python /opt/journal/bin/python dist/*.whl
 
-FROM python:3.11.13-slim-bookworm
+FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 COPY --from=build /opt/journal /opt/journal
 RUN useradd --system --user-group --uid 7420 --home-dir /data --shell /usr/sbin/nologin journal \
     && install --directory --mode 0700 --owner journal --group journal /data /etc/journal
