@@ -11,8 +11,10 @@ from typing import Final
 import attrs
 import trio
 from hypothesis import strategies as st
+from trio_websocket import ConnectionClosed
 
-from journal.protocol import Op
+from journal.protocol import Frame, Op
+from journal.protocol.errors import UnknownHandleError
 from shards.errors import StorageError
 from tests.rights.answers import Answer, failed
 from tests.rights.deeds import (
@@ -31,8 +33,8 @@ from tests.rights.deeds import (
 from tests.rights.model import Rights, Rule
 from tests.rights.scene import Scene, record_in, scene, token_of, value_of
 from tests.rights.ways import PAIRS, WAYS
-from tests.server.json_protocol.talking import RefusedError
-from tests.server.serving import batch_of
+from tests.server.json_protocol.talking import RefusedError, Talker
+from tests.server.serving import RawClient, batch_of
 
 STEPS: Final = 30
 _CHANGE_RULES: Final = 0.08
@@ -42,6 +44,7 @@ _CUT_AT: Final = 1024
 _BY_HANDLE: Final = {"append", "read", "find offset", "read by key"}
 """Kinds that open the shard first, which is another request."""
 _ADMINISTRATIVE: Final = {"create", "delete", "set mode", "configure", "roll", "trim", "delete cursor"}
+_HANDLE_GONE: Final = UnknownHandleError.code
 _NOT_AUDITED: Final = {"end another", "open to all"}
 
 Step = Deed | tuple[Rule, ...]
@@ -111,7 +114,8 @@ async def _request(on: Scene, deed: Deed) -> str:
         return f"{deed} was refused, but is allowed: {answer.text}"
     if answer.is_done and not is_allowed:
         return f"{deed} was carried out, but is denied"
-    if not is_allowed and not answer.is_refused and deed.is_valid and not _is_missing(rights, deed, exists):
+    is_gone = answer.code == _HANDLE_GONE or _is_missing(rights, deed, exists)
+    if not is_allowed and not answer.is_refused and deed.is_valid and not is_gone:
         return f"{deed} is denied, but was answered with {answer}"
     if (not is_allowed or deed.kind not in CHANGING) and (on.digest(), await on.states()) != (before, states):
         return f"{deed} changed something"
@@ -193,8 +197,9 @@ async def _change_rules(on: Scene, rules: tuple[Rule, ...], number: int) -> str:
         rights = on.model.of(who)
         lost = [deed for deed in live.subscriptions.values() if not NEEDS[deed.kind](rights, deed, True)]
         if lost:
-            # The server closes the connection.
-            received = await live.client.receive_until_closed()
+            received, is_open = await _rest_of(live.client)
+            if is_open:
+                return f"{who!r} over {way} keeps {lost[0]} after {rules} held"
             del on.frames[who, way]
         else:
             await live.client.call(Op.PING)
@@ -208,7 +213,10 @@ async def _change_rules(on: Scene, rules: tuple[Rule, ...], number: int) -> str:
         rights = on.model.of(who)
         subscriptions = on.talker_subscriptions[who].values()
         if any(not NEEDS[deed.kind](rights, deed, True) for deed in subscriptions):
-            text = str(await talker.receive_until_closed())
+            received, is_open = await _rest_of_talk(talker)
+            if is_open:
+                return f"{who!r} over json keeps a tail after {rules} held"
+            text = str(received)
             del on.talkers[who]
         else:
             await talker.call("ping")
@@ -217,7 +225,45 @@ async def _change_rules(on: Scene, rules: tuple[Rule, ...], number: int) -> str:
             if f"{news}{record_in(shard)}" in text and not rights.topic("subscribe", shard):
                 return f"{who!r} over json was pushed a record of {shard!r} after {rules} held"
     on.new_audit_lines()
+    return await _use_handles(on)
+
+
+async def _use_handles(on: Scene) -> str:
+    """Handles that are open have the rights of now."""
+    for (who, way), live in list(on.frames.items()):
+        for shard in live.handles:
+            for kind in ("read", "append"):
+                if wrong := await _request(on, Deed(way, kind, who, shard)):
+                    return wrong
     return ""
+
+
+async def _rest_of(client: RawClient) -> tuple[list[Frame], bool]:
+    """What comes on a connection that the server should have ended, and whether it has not."""
+    received = []
+    try:
+        correlation, ping = client.start(Op.PING)
+        await client.send(ping)
+        while True:
+            frame = await client.receive()
+            received.append(frame)
+            if frame.correlation == correlation and frame.op == Op.PING:
+                return received, True
+    except (EOFError, trio.BrokenResourceError, ConnectionClosed):
+        return received, False
+
+
+async def _rest_of_talk(talker: Talker) -> tuple[list[object], bool]:
+    received: list[object] = []
+    try:
+        number = await talker.start("ping")
+        while True:
+            message = await talker.receive()
+            received.append(message)
+            if message.get("id") == number:
+                return received, True
+    except ConnectionClosed:
+        return received, False
 
 
 def try_many(
