@@ -87,8 +87,12 @@ PREFIXES: Final = (b"", b"plant/", b"plant", b"anna/", b"bob/k", b"+/", b"\xff/"
 
 
 def random_rules(rng: random.Random) -> tuple[Rule, ...]:
-    """Up to seven rules; most of them allow something."""
-    return tuple(_random_rule(rng) for _ in range(rng.randint(1, 7)))
+    """Up to seven rules, of which most allow something; in a third of all cases everything but a few topics."""
+    found = tuple(_random_rule(rng) for _ in range(rng.randint(1, 7)))
+    if rng.random() < 0.67:
+        return found
+    denied = Rule(False, frozenset(ACTIONS), topics=tuple(rng.sample(SHARDS, 2)))
+    return (denied, *found, Rule(True, frozenset(ACTIONS), topics=("#",)))
 
 
 def _random_rule(rng: random.Random) -> Rule:

@@ -110,8 +110,8 @@ def _(patch: Patch) -> None:
 
 @_defect("pushes denied shards to a filter", "kind='(subscribe|join) filter'.*shows|was pushed a record")
 def _(patch: Patch) -> None:
-    for module in (operations, json_operations, login):
-        patch.setattr(module, "shards_delivered", lambda use, principal: None)
+    for module in ("journal.server.login", "journal.server.pushing"):
+        patch.setattr(f"{module}.shards_delivered", lambda use, principal: None)
 
 
 @_defect("takes a filter for the name of a shard", "carried out, but is denied")
