@@ -112,6 +112,7 @@ class HttpLogin:
         self._time_s = time_s
         self._key = secrets.token_bytes(32)
         self._cache: OrderedDict[bytes, tuple[float, Verdict]] = OrderedDict()
+        self._reloads = 0
         self._delays = AttemptDelays(clock)
         self._breaker = CircuitBreaker()
         self._client: httpx.AsyncClient | None = None
@@ -130,6 +131,7 @@ class HttpLogin:
     @settings.setter
     def settings(self, settings: HttpLoginSettings | None) -> None:
         self._cache.clear()
+        self._reloads += 1
         if settings == self._settings:
             # The client and its connections are kept.
             return
@@ -190,6 +192,7 @@ class HttpLogin:
         if self._delays.must_wait(name, attempt.host):
             self._log(attempt, "too many refused logins with this name or from there")
             raise AuthenticationError("too many refused logins from there; wait a minute")
+        reloads = self._reloads
         try:
             verdict = await self._ask(attempt, asked, settings)
         except AnswerError as error:
@@ -201,7 +204,9 @@ class HttpLogin:
             self._delays.failed(name, attempt.host)
         elif verdict.result == "allow":
             self._delays.succeeded(name, attempt.host)
-        self._keep(place, verdict, settings)
+        if reloads == self._reloads:
+            # Otherwise the answer may be older than the reload, which clears the cache.
+            self._keep(place, verdict, settings)
         return verdict
 
     async def _ask(self, attempt: Attempt, asked: bytes, settings: HttpLoginSettings) -> Verdict:
@@ -259,7 +264,7 @@ class HttpLogin:
         return verdict_of(received.status, received.body, attempt)
 
     def _keep(self, place: bytes, verdict: Verdict, settings: HttpLoginSettings) -> None:
-        if not settings.cache_s or settings is not self._settings:
+        if not settings.cache_s:
             return
         kept_s = settings.cache_s if verdict.result == "allow" else min(settings.cache_s, _LONGEST_REFUSAL_S)
         self._cache[place] = (self._clock() + kept_s, verdict)

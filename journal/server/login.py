@@ -28,6 +28,7 @@ from journal.server.stored_quotas import StoredQuotas
 
 _LOGIN: Final = "login"
 _SUBSCRIBE: Final = "subscribe"
+_END_CLIENT: Final = "end_client"
 _NOT_FAILED: Final = ("ok", "unknown")
 _MAX_TARGET_CHARACTERS: Final = 1024
 _LOOKED_AT_EVERY_S: Final = 30.0
@@ -170,6 +171,18 @@ class Login:
         """Do so for a request of a connection, if that is why it failed."""
         if isinstance(error, UseRefusedError):
             self.record_refused(connection.principal.name, connection.peer, act, error)
+
+    def record_ended(self, connection: ClientConnection, principal: str) -> None:
+        """Write into the audit log that a client has ended connections of another principal."""
+        self.record(
+            AuditEntry(
+                principal=connection.principal.name,
+                peer=connection.peer,
+                act=_END_CLIENT,
+                target=principal,
+                outcome="ok",
+            )
+        )
 
     def leave(self, connection: ClientConnection) -> None:
         """Remove a closed connection from its quotas."""

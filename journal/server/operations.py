@@ -174,12 +174,14 @@ class ServerOperations:
             and one.client == request.client
             and (one.principal.name == principal.name or may_end_any)
         ]
-        ended_count = sum(one.refusal is None for one in found)
+        ended = [one for one in found if one.refusal is None]
+        for other in sorted({one.principal.name for one in ended} - {principal.name}):
+            self._admission.record_ended(connection, other)
         for one in found:
             one.revoke(ShuttingDownError(f"client {connection.client!r} has ended this connection; connect again"))
         for one in found:
             await one.settle()
-        connection.reply(build(Op.END_CLIENT, correlation, encode(messages.EndClientReply(ended_count))))
+        connection.reply(build(Op.END_CLIENT, correlation, encode(messages.EndClientReply(len(ended)))))
 
     def _status(self, connection: Connection, correlation: int, body: bytes) -> None:
         Use(Operation.SEE_NODE).require(connection.principal)

@@ -179,6 +179,25 @@ async def test_a_reload_clears_the_cache() -> None:
         await refused(method)
 
 
+async def test_an_answer_to_a_question_from_before_a_reload_is_not_cached() -> None:
+    asked, go_on = trio.Event(), trio.Event()
+
+    async def late(_request: Request) -> Reply:
+        asked.set()
+        await go_on.wait()
+        return Reply(ALLOW, 200, "application/json")
+
+    async with service() as served, asking(served) as method:
+        served.reply = late
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accepted, method)
+            await asked.wait()
+            served.answers(DENY)
+            method.settings = HttpLoginSettings(served.url)
+            go_on.set()
+        await refused(method)
+
+
 async def test_guessing_is_slowed_down_before_the_service_is_asked() -> None:
     async with service(DENY) as served, asking(served, lambda: 0.0) as method:
         for number in range(4):

@@ -146,6 +146,20 @@ async def test_administrative_acts_are_recorded_with_who_and_what_came_of_it(tmp
     assert PASSWORD not in audit.read_text()
 
 
+async def test_the_end_of_connections_of_another_principal_is_recorded(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    async with (
+        guarded(tmp_path, rule("#", principal="admin"), access__audit_file=str(audit)) as served,
+        served.client(user="admin", password=PASSWORD) as admin,
+        served.client(user="admin", password=PASSWORD),
+        served.client(user="anna", password=PASSWORD) as anna,
+    ):
+        assert (await anna.call(Op.END_CLIENT, messages.EndClientRequest("test"))).connections == 0
+        assert (await admin.call(Op.END_CLIENT, messages.EndClientRequest("test"))).connections == 2
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["principal"], line["target"]) for line in lines if line["act"] == "end_client"] == [("admin", "anna")]
+
+
 async def test_a_token_ends_by_the_clock_also_when_that_runs_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

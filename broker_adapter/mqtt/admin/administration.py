@@ -19,9 +19,10 @@ from broker_adapter.errors import AuthenticationError, InvalidRequestError, NotA
 from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.access.users import AccessControl
-from broker_adapter.mqtt.admin.problems import NotADocumentError, NotReadyError, problem_reply
+from broker_adapter.mqtt.admin.problems import NotADocumentError, NotReadyError, OriginRefusedError, problem_reply
 from journal.access.authorization import Action, Resource
 from journal.access.rights import Operation, Use
+from journal.net.origins import Origins
 from journal.telemetry.http_pages import Page, Reply, Request
 from shards.seams.clock import Clock, SystemClock
 
@@ -76,6 +77,7 @@ class Administration:
         working_on: Returns the objects that pages need; or, while the broker is not ready, the reason as text.
         audit: The audit log.
         clock: Gives the time of changes.
+        origins: The web pages that may send requests.
 
     Attributes:
         audit: The audit log.
@@ -88,8 +90,10 @@ class Administration:
         working_on: Callable[[], AtWork | str],
         audit: BrokerAudit | None = None,
         clock: Clock | None = None,
+        origins: Origins | None = None,
     ) -> None:
         self._access = access
+        self._origins = origins or Origins()
         self._working_on = working_on
         self.audit = audit or BrokerAudit()
         self.clock = clock or SystemClock()
@@ -98,6 +102,12 @@ class Administration:
         """A page that carries out an operation for those who have the right to it; errors become problem details."""
 
         async def answer(request: Request) -> Reply:
+            origin = request.headers.get("origin")
+            if not self._origins.allows(origin):
+                refusal = OriginRefusedError(
+                    f"pages of {origin} may not send requests; list it in listen.websocket_origins to allow them"
+                )
+                return problem_reply(refusal, HTTPStatus.FORBIDDEN)
             try:
                 asker = await self._admit(request, operation)
             except AuthenticationError as error:

@@ -45,6 +45,12 @@ class NotADocumentError(StorageError):
     code = "not_a_document"
 
 
+class OriginRefusedError(StorageError):
+    """A web page of another site may not use the credentials that its visitor's browser has stored."""
+
+    code = "origin_refused"
+
+
 class RulesUnknownError(StorageError):
     """The rules of the store have something unknown to this version of the program."""
 

@@ -259,7 +259,8 @@ class _Process:
     def _pages(self) -> HttpPages:
         is_for_all = is_loopback(self._config.listen.http)
         asks = None if is_for_all else self._access
-        administration = Administration(self._access, self._look_for_work, self.audit)
+        origins = Origins(self._config.listen.websocket_origins)
+        administration = Administration(self._access, self._look_for_work, self.audit, origins=origins)
         pages = {
             **broker_pages(self._health, self._config.limits.max_connections, asks, self._access.logins),
             **rules_pages(administration, _version()),

@@ -90,6 +90,18 @@ async def test_each_operation_at_a_broker_needs_what_its_row_says(tmp_path: Path
         assert (await asker.ask("GET", "/api/v1/openapi.json", auth=None)).status_code == 200
 
 
+@pytest.mark.usefixtures("users")
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_pages_of_other_sites_may_not_use_the_credentials_of_a_browser(tmp_path: Path, name: str) -> None:
+    method, path = name.split()
+    async with asking(tmp_path) as (_, asker):
+        answer = await asker.ask(method, path, headers={"Origin": "https://elsewhere.example"}, **REQUESTS[name])
+        assert answer.status_code == 403
+        assert answer.json()["code"] == "origin_refused"
+        of_this_machine = await asker.ask(method, path, headers={"Origin": "http://localhost:8080"}, **REQUESTS[name])
+        assert of_this_machine.status_code in (200, 404)
+
+
 @pytest.mark.slow("starts two brokers and commands")
 @pytest.mark.usefixtures("users")
 async def test_a_client_of_one_broker_is_disconnected_by_command_and_over_http_of_another(tmp_path: Path) -> None:
