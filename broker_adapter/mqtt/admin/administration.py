@@ -19,7 +19,7 @@ from broker_adapter.errors import AuthenticationError, InvalidRequestError, NotA
 from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.permissions import Principal
 from broker_adapter.mqtt.access.users import AccessControl
-from broker_adapter.mqtt.admin.problems import NotADocumentError, NotReadyError, OriginRefusedError, problem_reply
+from broker_adapter.mqtt.admin.problems import NotADocumentError, NotReadyError, PageRefusedError, problem_reply
 from journal.access.authorization import Action, Resource
 from journal.access.rights import Operation, Use
 from journal.net.origins import Origins
@@ -104,7 +104,7 @@ class Administration:
         async def answer(request: Request) -> Reply:
             origin = request.headers.get("origin")
             if not self._origins.allows(origin):
-                refusal = OriginRefusedError(
+                refusal = PageRefusedError(
                     f"pages of {origin} may not send requests; list it in listen.websocket_origins to allow them"
                 )
                 return problem_reply(refusal, HTTPStatus.FORBIDDEN)

@@ -45,7 +45,7 @@ class NotADocumentError(StorageError):
     code = "not_a_document"
 
 
-class OriginRefusedError(StorageError):
+class PageRefusedError(StorageError):
     """A web page of another site may not use the credentials that its visitor's browser has stored."""
 
     code = "origin_refused"
