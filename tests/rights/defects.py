@@ -36,19 +36,21 @@ class Defect:
         name: What the server does with it.
         put: Puts it into the server.
         named: What the generator must say of it, as a regular expression.
+        kinds: The kinds of requests that are tried, where it shows rarely among all; empty for all.
     """
 
     name: str
     put: Callable[[Patch], None]
     named: str
+    kinds: tuple[str, ...] = ()
 
 
 DEFECTS: Final[list[Defect]] = []
 
 
-def _defect(name: str, named: str) -> Callable[[Callable[[Patch], None]], None]:
+def _defect(name: str, named: str, *kinds: str) -> Callable[[Callable[[Patch], None]], None]:
     def note(put: Callable[[Patch], None]) -> None:
-        DEFECTS.append(Defect(name, put, named))
+        DEFECTS.append(Defect(name, put, named, kinds))
 
     return note
 
@@ -137,12 +139,12 @@ def _(patch: Patch) -> None:
     patch.setitem(TABLE, Operation.CHANGE_CURSOR, attrs.evolve(row, ways=(*row.ways, way)))
 
 
-@_defect("takes the position of a group for a cursor like others", "kind='(set|delete) cursor'.*group/")
+@_defect("takes the position of a group for a cursor like others", "cursor='group/", "set cursor", "delete cursor")
 def _(patch: Patch) -> None:
     patch.setattr(rights, "group_of_cursor", lambda name: None)
 
 
-@_defect("creates shards for who may only read", "kind='open'.*is denied")
+@_defect("creates shards for who may only read", "kind='open'.*is denied", "open")
 def _(patch: Patch) -> None:
     patch.setitem(TABLE, Operation.CREATE_BY_APPENDING, Row(Operation.CREATE_BY_APPENDING))
 
@@ -212,7 +214,7 @@ def _(patch: Patch) -> None:
     patch.setattr(rules, "matches", lambda pattern, name: matches(pattern, name.replace("$", "_")))
 
 
-@_defect("gives the rules of a role to all", "carried out, but is denied|shows|pushed")
+@_defect("gives the rules of a role to all", "is denied|is allowed|shows|pushed")
 def _(patch: Patch) -> None:
     rule = security._rule
     patch.setattr(security, "_rule", lambda table, principal: rule(table, "" if table.role else principal))

@@ -32,7 +32,8 @@ def name(defect: Defect, path: Path) -> str:
     with pytest.MonkeyPatch.context() as patch:
         defect.put(patch)
         try:
-            try_many(path, check, WITHOUT_COMMANDS, shortens=False)
+            pairs = [pair for pair in WITHOUT_COMMANDS if not defect.kinds or pair[1] in defect.kinds]
+            try_many(path, check, pairs, shortens=False)
         except FoundError as error:
             return str(error)
     return ""
