@@ -71,6 +71,9 @@ def claims_of(
         raise TokenRefusedError(reason) from error
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise TokenRefusedError("it cannot be read") from error
+    if isinstance(claims["exp"], bool) or not isinstance(claims["exp"], int | float):
+        # The library takes a text, too.
+        raise TokenRefusedError("its exp is not a number")
     return claims, key
 
 

@@ -61,6 +61,23 @@ class Origins:
             return False
         return name is not None and (name == _LOCAL_NAME or _is_address(name) or name in self._hosts)
 
+    def origin_refusal(self, origin: str | None) -> str:
+        """Why a request from a page of this origin is refused; empty if it is allowed."""
+        if self.allows(origin):
+            return ""
+        return f"pages of {origin} may not send requests; list it in listen.websocket_origins to allow them"
+
+    def refusal(self, origin: str | None, host: str) -> str:
+        """Why a request is refused, by its origin or by a host name that may be the page's; empty if it is allowed."""
+        if refusal := self.origin_refusal(origin):
+            return refusal
+        if self.allows_host(host):
+            return ""
+        return (
+            f"the host name {host!a} is not known to be this server's; use its address, or list its origin in "
+            f"listen.websocket_origins"
+        )
+
 
 def _is_loopback_origin(origin: str) -> bool:
     try:

@@ -62,17 +62,8 @@ def check_page(request: Request, origins: Origins) -> None:
     Raises:
         OriginRefusedError: It is such a request.
     """
-    origin = request.headers.get("origin")
-    if not origins.allows(origin):
-        raise OriginRefusedError(
-            f"pages of {origin} may not send requests; list it in listen.websocket_origins to allow them"
-        )
-    host = request.headers.get("host", "")
-    if not origins.allows_host(host):
-        raise OriginRefusedError(
-            f"the host name {host!a} is not known to be this server's; use its address, or list its origin in "
-            f"listen.websocket_origins"
-        )
+    if refusal := origins.refusal(request.headers.get("origin"), request.headers.get("host", "")):
+        raise OriginRefusedError(refusal)
 
 
 def peer_of(request: Request) -> str:

@@ -11,6 +11,7 @@ import trio
 from cyclopts import Parameter
 
 from command_line.boundary import UsageError
+from spark_export.errors import UnreadableError
 from spark_export.options import parse_options
 from spark_export.server_connection import connected
 
@@ -77,11 +78,12 @@ class Place:
         Spark takes seconds to start, and its errors are less clear.
 
         Raises:
-            UsageError: There is no such directory.
-            UnreadableError: The server does not answer.
+            UnreadableError: There is no such directory, or the server does not answer.
         """
         if self.path and "://" not in self.path and not os.path.isdir(self.path):
-            raise UsageError(f"there is no directory {self.path}; name the data directory or a tree of sealed segments")
+            raise UnreadableError(
+                f"there is no directory {self.path}; name the data directory or a tree of sealed segments"
+            )
         server = parse_options(self.options()).server
         if server:
             trio.run(_reach, server)

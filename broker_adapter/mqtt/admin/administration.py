@@ -102,12 +102,8 @@ class Administration:
         """A page that carries out an operation for those who have the right to it; errors become problem details."""
 
         async def answer(request: Request) -> Reply:
-            origin = request.headers.get("origin")
-            if not self._origins.allows(origin):
-                refusal = PageRefusedError(
-                    f"pages of {origin} may not send requests; list it in listen.websocket_origins to allow them"
-                )
-                return problem_reply(refusal, HTTPStatus.FORBIDDEN)
+            if refusal := self._origins.origin_refusal(request.headers.get("origin")):
+                return problem_reply(PageRefusedError(refusal), HTTPStatus.FORBIDDEN)
             try:
                 asker = await self._admit(request, operation)
             except AuthenticationError as error:

@@ -262,7 +262,7 @@ class _Process:
         origins = Origins(self._config.listen.websocket_origins)
         administration = Administration(self._access, self._look_for_work, self.audit, origins=origins)
         pages = {
-            **broker_pages(self._health, self._config.limits.max_connections, asks, self._access.logins),
+            **broker_pages(self._health, self._config.limits.max_connections, asks, origins, self._access.logins),
             **rules_pages(administration, _version()),
             **clients_pages(administration),
             **bans_pages(administration, self._config.access.max_bans),

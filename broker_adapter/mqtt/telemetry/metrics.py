@@ -28,6 +28,7 @@ from broker_adapter.mqtt.telemetry.health import Health, Serving
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import Listeners
 from journal.access.login_methods import Logins
+from journal.net.origins import Origins
 from journal.telemetry.exposition import CONTENT_TYPE, Family, counter, counters, gauge, gauges, histogram, page_of
 from journal.telemetry.http_pages import Page, Reply, Request, health_reply
 from journal.telemetry.loop_monitor import LoopLag
@@ -241,7 +242,11 @@ _CHALLENGE: Final = 'Basic realm="journal-broker", charset="UTF-8"'
 
 
 def broker_pages(
-    health: Health, max_connections: int, access: AccessControl | None, logins: Logins | None = None
+    health: Health,
+    max_connections: int,
+    access: AccessControl | None,
+    origins: Origins,
+    logins: Logins | None = None,
 ) -> dict[str, Page]:
     """The pages, by path.
 
@@ -250,6 +255,7 @@ def broker_pages(
         max_connections: The configured limit of connections.
         access: Users who may connect may see metrics; None: no password is needed. Health needs no password: it has no
             data about clients, and programs that check it have no passwords.
+        origins: The web pages that may see metrics without credentials.
         logins: The login methods of the broker, for their metrics.
     """
 
@@ -260,6 +266,10 @@ def broker_pages(
         return health_reply(health.why_not_ready())
 
     async def metrics(request: Request) -> Reply:
+        # A browser on a machine that can reach this broker adds no credentials to the requests of a page.
+        origin, host = request.headers.get("origin"), request.headers.get("host", "")
+        if not request.authorization and (refusal := origins.refusal(origin, host)):
+            return Reply(f"{refusal}\n".encode(), 403)
         if access is not None and not await _may_see(access, request):
             return Reply(b"name a user of access.users_file and its password\n", 401, challenge=_CHALLENGE)
         return Reply(page_of(await broker_metrics(health, max_connections, logins)), content_type=CONTENT_TYPE)

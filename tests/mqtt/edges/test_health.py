@@ -22,6 +22,7 @@ from broker_adapter.mqtt_codec.packets import Disconnect
 from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRules
 from journal.access.users import read_users
+from journal.net.origins import Origins
 from journal.settings.values import ConfigurationError
 from journal.telemetry.http_pages import Request
 from tests.mqtt.cluster.processes import journal_server
@@ -357,5 +358,26 @@ async def test_credentials_that_cannot_be_read_are_none(
     access = AccessControl(
         Logins(Credentials(users=read_users(str(tmp_path / "users")))), AccessRules([], default=True), anonymous=False
     )
-    pages = broker_pages(Health("memory:", lambda: False), 1, access)
-    assert (await pages["/metrics"](Request("/metrics", header, "127.0.0.1"))).status == 401
+    pages = broker_pages(Health("memory:", lambda: False), 1, access, Origins())
+    assert (
+        await pages["/metrics"](Request("/metrics", header, "127.0.0.1", headers={"host": "127.0.0.1"}))
+    ).status == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "127.0.0.1:7424"}, 200),
+        ({"host": "localhost:7424"}, 200),
+        ({"host": "plant.example:7424"}, 200),
+        ({"host": "rebound.example"}, 403),
+        ({}, 403),
+        ({"host": "127.0.0.1:7424", "origin": "https://evil.example"}, 403),
+        ({"host": "127.0.0.1:7424", "origin": "https://plant.example"}, 200),
+    ],
+)
+async def test_a_web_page_of_another_site_does_not_read_the_metrics(headers: dict[str, str], status: int) -> None:
+    """On loopback no password is asked, and a page can have its own name resolved to this machine."""
+    pages = broker_pages(Health("memory:", lambda: False), 1, None, Origins(["https://plant.example"]))
+    reply = await pages["/metrics"](Request("/metrics", "", "127.0.0.1", headers=headers))
+    assert reply.status == status
