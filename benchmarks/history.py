@@ -31,7 +31,7 @@ from journal.protocol import frames
 from journal.protocol.frames import Op
 from shards.format.batch import encode_values
 from shards.parquet.conversion import ConversionPlan, convert_log
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.segments.log_segment import LogHeader
 from shards.segments.segment_paths import log_path
 

@@ -18,7 +18,8 @@ from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import segment_directories
 from journal.settings.server import ServerConfig
 from shards.errors import CorruptionError
-from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.file_system import FileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.seams.rocks_store import RocksStore
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment

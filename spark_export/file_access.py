@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 import pyarrow as pa
 from pyarrow import fs
 
-from shards.seams.file_system import File, FileSystem, OsFileSystem
+from shards.seams.file_system import File, FileSystem
+from shards.seams.os_file_system import OsFileSystem
 from spark_export.errors import UnreadableError
 
 _SPARK_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}

@@ -22,7 +22,8 @@ from shards.format.batch import iterate, timestamps
 from shards.history import HistoryGap
 from shards.model import SegmentKind, ShardInfo
 from shards.position import Start
-from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.file_system import FileSystem
+from shards.seams.os_file_system import OsFileSystem
 from spark_export.errors import UnreadableError
 from spark_export.options import SourceOptions
 from spark_export.read_history import ReadHistory

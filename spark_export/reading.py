@@ -19,7 +19,7 @@ from shards.errors import CorruptionError, OffsetOutOfRangeError, ShardNotFoundE
 from shards.model import SegmentKind
 from shards.parquet.arrow_batches import read_table
 from shards.parquet.reading import SealedReader
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.segments.segment_paths import log_path, sealed_path
 from shards.topics.names import directory_name
 from spark_export.conditions import Condition

@@ -17,7 +17,8 @@ from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews, ViewPass
 from journal.engine.directory.data_directory import MARKER, check_markers, is_complete, read_format
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
-from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.file_system import FileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.seams.store import OrderedStore
 from shards.segments.segment_paths import FAN_OUT
 

@@ -64,7 +64,7 @@ def _back_up(directory: str, target: str, keep: int, server: str) -> BackupResul
     from journal.backup import newest_lsn
     from journal.engine.directory.data_directory import read_format
     from shards.errors import DataDirectoryError
-    from shards.seams.file_system import OsFileSystem
+    from shards.seams.os_file_system import OsFileSystem
 
     files = OsFileSystem()
     if not files.exists(directory):
@@ -90,7 +90,7 @@ def _back_up_running(server: str, node_id: str, target: str, keep: int) -> Backu
     import trio
 
     from journal.engine.directory.data_directory import read_format
-    from shards.seams.file_system import OsFileSystem
+    from shards.seams.os_file_system import OsFileSystem
 
     async def copy() -> BackupResult:
         async with connect(server) as client:
@@ -133,7 +133,7 @@ def _server_of(directory: str) -> str:
 def _copy(source: str, target: str, lsn: int, keep: int) -> BackupResult:
     from journal.backup import Source, back_up
     from shards.seams.clock import SystemClock
-    from shards.seams.file_system import OsFileSystem
+    from shards.seams.os_file_system import OsFileSystem
 
     with progress("bytes compared and copied") as tick:
         return back_up(
@@ -160,7 +160,7 @@ def restore(
         json: Print the result as one JSON object.
     """
     from journal.backup import restore as restore_backup
-    from shards.seams.file_system import OsFileSystem
+    from shards.seams.os_file_system import OsFileSystem
 
     with progress("bytes restored") as tick:
         restored = restore_backup(

@@ -127,7 +127,7 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
 
 def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
     from shards.extras import install_command
-    from shards.seams.file_system import OsFileSystem
+    from shards.seams.os_file_system import OsFileSystem
 
     try:
         from shards.parquet.reading import SealedReader

@@ -14,9 +14,10 @@ import attrs
 from journal.engine.wal.disk import Disk, DiskThread, MemoryDisk, OffLoop, at_once, in_thread
 from shards.errors import CorruptionError
 from shards.seams.clock import Clock, SystemClock
-from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.file_system import FileSystem
 from shards.seams.memory_file_system import MemoryFileSystem
 from shards.seams.memory_store import MemoryStore
+from shards.seams.os_file_system import OsFileSystem
 from shards.seams.store import DirectoryStore
 
 

@@ -31,8 +31,9 @@ from rocksdict import (
 
 from shards.errors import CorruptionError, DiskFullError, StorageFailedError
 from shards.quantities import format_size
-from shards.seams.file_system import OsFileSystem, make_durable_directory
+from shards.seams.file_system import make_durable_directory
 from shards.seams.held_directory import OwnedDirectory, replaced_text
+from shards.seams.os_file_system import OsFileSystem
 from shards.seams.rocks_opening import raise_in_use, raise_opening_error, refuse_lost_directory
 from shards.seams.rocks_scan import RocksScan
 from shards.seams.store import Family, Mutations

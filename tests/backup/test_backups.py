@@ -18,7 +18,7 @@ from journal.engine import open_engine
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.model import ShardConfig
 from shards.parquet.conversion import convert_log
-from shards.seams.file_system import OsDirectory, OsFile, OsFileSystem
+from shards.seams.os_file_system import OsDirectory, OsFile, OsFileSystem
 from tests.journal.engines import append, config, stop_without_checkpoint, values_of
 from tests.simulation.inline import InlineConverter
 

@@ -11,7 +11,7 @@ import pytest
 from journal.cli.main import run
 from journal.protocol import Op, messages
 from shards.model import ShardConfig
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.faults.processes import running
 
 

@@ -10,7 +10,7 @@ import pytest
 from journal.cli.main import run
 from shards.format.batch import encode
 from shards.format.record import Record
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.segments.chunks import ChunkPool
 from shards.segments.log_segment import LogHeader, LogSegment
 from tests.journal.sealed import convert_segment

@@ -19,7 +19,7 @@ from journal.settings.server_file import load_config
 from shards.errors import ShardDamagedError
 from shards.format.batch import encode_values
 from shards.model import ShardConfig
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.faults.processes import SETTINGS, refusal, running
 
 

@@ -13,7 +13,7 @@ from journal.engine import open_engine
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import StorageFailedError
 from shards.model import ShardConfig
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.faults.disks import MIB, ext4_on_too_little, fill
 from tests.journal.engines import append, values_of
 from tests.patience import PATIENCE_S

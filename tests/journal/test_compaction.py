@@ -14,7 +14,7 @@ from journal.compaction import compact
 from journal.engine import open_engine
 from shards.errors import CorruptionError, DataDirectoryError
 from shards.model import ShardConfig
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.journal.engines import append, config, values_of
 
 DELETED_BYTES = 150_000

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal.engine import Engine, SubscriptionTarget, open_engine
-from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
+from journal.engine.subscribe.group_members import Member
+from journal.engine.subscribe.group_subscriptions import SharedGroup
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import CorruptionError, DiskFullError, InvalidNameError
 from shards.format.batch import encode_values

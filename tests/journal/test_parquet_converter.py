@@ -26,7 +26,7 @@ from journal.settings.server import ConversionConfig, ServerConfig, StorageConfi
 from journal.settings.values import ConfigurationError
 from shards.errors import ConversionFailedError, CorruptionError
 from shards.model import SegmentKind, ShardConfig
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.segments.conversion_plan import ConversionPlan
 from shards.segments.log_segment import LogSegment
 from tests.journal.engines import append, values_of

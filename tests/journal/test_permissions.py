@@ -15,7 +15,7 @@ import pytest
 from journal.access.audit import AuditLog
 from journal.engine import open_engine
 from journal.engine.directory.placement import open_to_others
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.deployment.test_systemd_units import use
 from tests.faults.processes import running
 from tests.server.serving import small_config

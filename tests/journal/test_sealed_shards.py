@@ -18,7 +18,7 @@ from shards.format.record import Record
 from shards.model import SegmentKind, ShardConfig
 from shards.parquet.conversion import convert_log
 from shards.position import Start
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.subscriptions.events import Push
 from tests.shards.batches import NOW_US

@@ -19,7 +19,7 @@ from journal.engine.segments import snapshots
 from journal.engine.segments.checkpointer import Checkpointer
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
 from shards.model import Mode, ShardConfig
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.journal.engines import append, config, values_of
 from tests.server.serving import serving
 

@@ -10,7 +10,7 @@ import pytest
 
 from journal.engine.segments.unsynced_files import UnsyncedFiles
 from shards.errors import StorageFailedError
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 
 
 @pytest.fixture

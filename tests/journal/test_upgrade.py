@@ -15,7 +15,7 @@ from journal.backup import Source, back_up, newest_lsn, restore
 from journal.check import check_directory
 from journal.compaction import compact
 from journal.engine import Engine, open_engine
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.topics.names import shard_name
 from tests.journal.engines import append, config, values_of
 from tests.journal.golden import GOLDEN

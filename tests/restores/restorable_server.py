@@ -13,7 +13,7 @@ import trio
 from journal.backup import Source, back_up, newest_lsn, restore
 from journal.client import Client, open_client
 from shards.model import ShardConfig
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.mqtt.cluster.processes import Process, journal_server
 from tests.patience import PATIENCE_S
 from tests.ports import free_port

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from shards.errors import DataDirectoryError
-from shards.seams import file_system
+from shards.seams import os_file_system
 from shards.seams.clock import ManualClock, SystemClock
-from shards.seams.file_system import Buffer, OsFileSystem
+from shards.seams.file_system import Buffer
+from shards.seams.os_file_system import OsFileSystem
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +56,7 @@ def test_short_reads_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_lock_of_another_process_is_refused_with_its_pid_and_ends_with_it(tmp_path: Path) -> None:
     script = (
-        "import sys; from shards.seams.file_system import OsFileSystem\n"
+        "import sys; from shards.seams.os_file_system import OsFileSystem\n"
         "lock = OsFileSystem().lock(sys.argv[1]); print('held', flush=True); input()"
     )
     with subprocess.Popen(
@@ -110,7 +111,7 @@ def test_a_failing_syncfs_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
         ctypes.set_errno(errno.EIO)
         return -1
 
-    monkeypatch.setattr(file_system, "_libc_syncfs", fail)
+    monkeypatch.setattr(os_file_system, "_libc_syncfs", fail)
     with pytest.raises(OSError, match="syncfs: Input/output error") as caught:
         OsFileSystem().sync_all(str(tmp_path))
     assert caught.value.errno == errno.EIO

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shards.errors import DataDirectoryError
-from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.file_system import FileSystem
 from shards.seams.held_files import HeldFiles
 from shards.seams.memory_file_system import MemoryFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.simulation.file_system import SimulatedFileSystem
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shards.errors import StorageFailedError
-from shards.seams.file_system import OsFileSystem
 from shards.seams.held_files import HeldFiles
+from shards.seams.os_file_system import OsFileSystem
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from shards.format.record import Record
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.crash.simulation import QUIET
 from tests.simulation.inline import InlineConverter
 from tests.spark.history_model import Kept, ShardModel

@@ -9,7 +9,7 @@ from pathlib import Path
 from shards.format.batch import encode, stamp
 from shards.format.record import Record
 from shards.parquet.conversion import ConversionPlan, convert_log
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.segments.log_segment import LogHeader
 from shards.segments.segment_paths import sealed_path
 from shards.topics.names import directory_name

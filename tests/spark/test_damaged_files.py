@@ -13,7 +13,7 @@ from journal.check import check_directory
 from shards.format.record import Record
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.topics.names import directory_name
 from spark_export.errors import UnreadableError
 from spark_export.sealed_table import read_sealed

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from broker_adapter import StorageAdapter
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from spark_export import live_shards
 from spark_export.discovery import take_snapshot
 from spark_export.errors import UnreadableError

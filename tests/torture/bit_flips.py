@@ -33,7 +33,7 @@ from journal.settings.server import ConversionConfig, ServerConfig, StorageConfi
 from journal.settings.values import KIB, MIB
 from shards.errors import StorageError
 from shards.format.record import Gap
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.patience import PATIENCE_S
 from tests.torture import values
 from tests.torture.rounds import Result

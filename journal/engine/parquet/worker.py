@@ -17,7 +17,8 @@ import msgspec
 
 from journal.engine.parquet.converter import Answer
 from shards.errors import CorruptionError, StorageError
-from shards.seams.file_system import FileSystem, OsFileSystem
+from shards.seams.file_system import FileSystem
+from shards.seams.os_file_system import OsFileSystem
 from shards.segments.conversion_plan import ConversionPlan
 
 _NICENESS = 10

@@ -16,7 +16,8 @@ from journal.engine.read.reader import Reader
 from journal.engine.state.shard_discovery import NameScan, ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.subscribe.filter_subscription import FilterSubscription
-from journal.engine.subscribe.group_subscriptions import Member, SharedGroup
+from journal.engine.subscribe.group_members import Member
+from journal.engine.subscribe.group_subscriptions import SharedGroup
 from journal.engine.subscribe.shard_subscription import ShardSubscription
 from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
 from journal.engine.subscribe.watermark_timer import WatermarkTimer

@@ -24,7 +24,7 @@ from shards.parquet.conversion import convert_log
 from shards.parquet.reading import SealedReader
 from shards.parquet.schema import SCHEMA
 from shards.parquet.verification import verify
-from shards.seams.file_system import OsFileSystem
+from shards.seams.os_file_system import OsFileSystem
 from tests.shards.batches import NOW_US, record_lists, stamped
 from tests.shards.parquet.segments import (
     batch_lists,
