@@ -10,6 +10,7 @@ import attrs
 
 from journal.protocol import Op, decode_reply
 from journal.protocol.frames import FETCH_BODY, FetchReply, read_fetch_reply
+from journal.protocol.message_codec import encode
 from journal.protocol.messages import (
     CommitReply,
     CommitRequest,
@@ -45,7 +46,6 @@ from journal.protocol.messages import (
     StateScanReply,
     StateScanRequest,
     TrimRequest,
-    encode,
 )
 from shards.model import (
     AckLevel,

@@ -11,7 +11,7 @@ from journal.protocol.errors import (
     encode_error,
 )
 from journal.protocol.frames import Op
-from journal.protocol.messages import OPERATIONS, decode_reply, decode_request, encode
+from journal.protocol.message_codec import OPERATIONS, decode_reply, decode_request, encode
 from journal.protocol.parser import Frame, FrameParser
 
 __all__ = [

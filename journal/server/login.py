@@ -19,7 +19,7 @@ from journal.access.quotas import Meter
 from journal.access.rights import UseRefusedError, shards_delivered
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, RemoteProtocolError
 from journal.protocol.frames import Op
-from journal.protocol.messages import decode_request
+from journal.protocol.message_codec import decode_request
 from journal.server.client_connection import ClientConnection
 from journal.server.connection import Connection
 from journal.server.http_senders import HttpSenders

@@ -22,7 +22,8 @@ from journal.engine.segments.snapshots import Snapshot
 from journal.protocol import messages
 from journal.protocol.errors import ShuttingDownError, UnknownOperationError
 from journal.protocol.frames import PROTOCOL_VERSION, Op, build, read_acknowledge, read_credit
-from journal.protocol.messages import decode_request, encode, other_version
+from journal.protocol.message_codec import decode_request, encode
+from journal.protocol.messages import other_version
 from journal.server.connection import BrokenFrameError, Connection, RequestHandler
 from journal.server.cursor_quotas import CursorQuotas
 from journal.server.login import AUDITED, Login

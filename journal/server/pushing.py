@@ -20,7 +20,8 @@ from journal.engine import Subscription
 from journal.net.output import Output
 from journal.protocol.errors import UnknownSubscriptionError, describe_error, error_number
 from journal.protocol.frames import PUSH, Op, build, build_push_head
-from journal.protocol.messages import ShardEvent, encode
+from journal.protocol.message_codec import encode
+from journal.protocol.messages import ShardEvent
 from shards.errors import InvalidRequestError
 from shards.subscriptions.events import Notice, Push
 

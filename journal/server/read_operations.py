@@ -14,7 +14,7 @@ from journal.access.rights import Operation, Use
 from journal.engine import Engine
 from journal.protocol import messages
 from journal.protocol.frames import FETCH_REPLY, Op, build, build_fetch_reply_head, read_fetch
-from journal.protocol.messages import decode_request, encode
+from journal.protocol.message_codec import decode_request, encode
 from journal.server.connection import Connection, RequestHandler
 from journal.server.statistics import ServerStatistics
 from shards.position import Start

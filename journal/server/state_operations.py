@@ -12,7 +12,7 @@ from journal.engine import Engine
 from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.protocol import messages
 from journal.protocol.frames import Op, build
-from journal.protocol.messages import decode_request, encode
+from journal.protocol.message_codec import decode_request, encode
 from journal.server.connection import Connection, RequestHandler
 from journal.server.cursor_quotas import CursorQuotas
 from journal.server.shard_operations import LARGEST_PAGE, ShardOperations

@@ -7,7 +7,7 @@ import struct
 import attrs
 import msgspec
 
-from journal.protocol import frames, messages
+from journal.protocol import encode, frames, messages
 from journal.protocol.errors import encode_error
 from journal.protocol.frames import Op
 from shards.errors import OffsetOutOfRangeError
@@ -172,15 +172,15 @@ def golden_frames() -> dict[str, bytes]:
     """Name of the golden file -> the whole frame that it must hold."""
     made: dict[str, bytes] = {}
     for op, message in REQUESTS.items():
-        made[f"{op.name.lower()}.request"] = frames.build(op, _correlation, messages.encode(message))
+        made[f"{op.name.lower()}.request"] = frames.build(op, _correlation, encode(message))
     for op, reply in REPLIES.items():
         message = _as_first_sent(reply)
         correlation = 0 if op is Op.SHARD_EVENT else _correlation
-        made[f"{op.name.lower()}.reply"] = frames.build(op, correlation, messages.encode(message))
+        made[f"{op.name.lower()}.reply"] = frames.build(op, correlation, encode(message))
     # The request as clients that do not wait have always sent it; `wait` came later.
-    made["roll.request"] = frames.build(Op.ROLL, _correlation, messages.encode(messages.NameRequest("plant/line-1")))
+    made["roll.request"] = frames.build(Op.ROLL, _correlation, encode(messages.NameRequest("plant/line-1")))
     made["roll.waiting_request"] = frames.build(
-        Op.ROLL, _correlation, messages.encode(messages.RollRequest("plant/line-1", wait=True))
+        Op.ROLL, _correlation, encode(messages.RollRequest("plant/line-1", wait=True))
     )
     # Without pages; those came later.
     for name, op, message in (
@@ -193,32 +193,32 @@ def golden_frames() -> dict[str, bytes]:
         ("cursor_list.page_request", Op.CURSOR_LIST, CURSOR_PAGE),
         ("cursor_list.page_reply", Op.CURSOR_LIST, CURSORS_PAGE),
     ):
-        made[name] = frames.build(op, _correlation, messages.encode(message))
+        made[name] = frames.build(op, _correlation, encode(message))
     # And as clients have always sent it that know no end of a subscription.
-    made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(OLD_SUBSCRIBE))
+    made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(OLD_SUBSCRIBE))
     ending = msgspec.to_builtins(ENDING_SUBSCRIBE)
     del ending["common_lsn"]
-    made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(ending))
-    made["subscribe.restored_request"] = frames.build(Op.SUBSCRIBE, _correlation, messages.encode(RESTORED_SUBSCRIBE))
-    made["hello.restored_reply"] = frames.build(Op.HELLO, _correlation, messages.encode(RESTORED_HELLO))
+    made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(ending))
+    made["subscribe.restored_request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(RESTORED_SUBSCRIBE))
+    made["hello.restored_reply"] = frames.build(Op.HELLO, _correlation, encode(RESTORED_HELLO))
     # As clients have always sent it that make no condition on cursors.
-    made["commit.request"] = frames.build(Op.COMMIT, _correlation, messages.encode(OLD_COMMIT))
+    made["commit.request"] = frames.build(Op.COMMIT, _correlation, encode(OLD_COMMIT))
     # And by clients that promise no heartbeats.
     hello = REQUESTS[Op.HELLO]
     assert isinstance(hello, messages.HelloRequest)
     made["hello.request"] = frames.build(
         Op.HELLO,
         _correlation,
-        messages.encode({"client": hello.client, "credentials": hello.credentials, "version": hello.version}),
+        encode({"client": hello.client, "credentials": hello.credentials, "version": hello.version}),
     )
-    made["hello.heartbeat_request"] = frames.build(Op.HELLO, _correlation, messages.encode(HEARTBEAT_HELLO))
-    made["commit.checked_request"] = frames.build(Op.COMMIT, _correlation, messages.encode(CHECKED_COMMIT))
+    made["hello.heartbeat_request"] = frames.build(Op.HELLO, _correlation, encode(HEARTBEAT_HELLO))
+    made["commit.checked_request"] = frames.build(Op.COMMIT, _correlation, encode(CHECKED_COMMIT))
     made["describe_shard.restored_reply"] = frames.build(
-        Op.DESCRIBE_SHARD, _correlation, messages.encode(_uncounted(RESTORED_INFO))
+        Op.DESCRIBE_SHARD, _correlation, encode(_uncounted(RESTORED_INFO))
     )
-    made["describe_shard.counted_reply"] = frames.build(Op.DESCRIBE_SHARD, _correlation, messages.encode(COUNTED_INFO))
-    made["shard_event.progress_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(PROGRESS))
-    made["shard_event.end_reply"] = frames.build(Op.SHARD_EVENT, 0, messages.encode(END))
+    made["describe_shard.counted_reply"] = frames.build(Op.DESCRIBE_SHARD, _correlation, encode(COUNTED_INFO))
+    made["shard_event.progress_reply"] = frames.build(Op.SHARD_EVENT, 0, encode(PROGRESS))
+    made["shard_event.end_reply"] = frames.build(Op.SHARD_EVENT, 0, encode(END))
     made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)
     made["appended.reply"] = build_appended([(1, 2, 0, 105), (2, 1, frames.ACK_DUPLICATE, -1)])
     made["fetch.request"] = frames.build_fetch(_correlation, 3, 33, 1 << 20, 500)

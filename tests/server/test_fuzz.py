@@ -15,7 +15,7 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from journal.protocol import Op, encode, frames, messages
+from journal.protocol import Op, encode, frames, message_codec, messages
 from shards.format.batch import Codec
 from shards.format.batch import encode as encode_batch
 from shards.format.record import Record
@@ -54,7 +54,7 @@ requests = st.one_of(
     st.builds(messages.ProducerOpenRequest, names),
     st.builds(messages.NameRequest, names),
 )
-OPS = {request: op for op, operation in messages.OPERATIONS.items() if (request := operation.request) is not None}
+OPS = {request: op for op, operation in message_codec.OPERATIONS.items() if (request := operation.request) is not None}
 
 
 @st.composite

@@ -21,6 +21,7 @@ from broker_adapter.mqtt.connection.handshake import REFUSALS, ConnectRefusedErr
 from broker_adapter.mqtt.connection.misdirected import misdirected
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
+from broker_adapter.mqtt.connection.unaccepted_memory import UnacceptedMemory
 from broker_adapter.mqtt.model.statistics import EndReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.transport.output import StreamCarrier
@@ -103,8 +104,7 @@ class Connection:
         self._receiving = trio.CancelScope()
         self._ending: Ending | None = None
         self._handler: PacketHandler | None = None
-        self._unaccepted_bytes = self._buffered_bytes = self._counted_bytes = 0
-        self._counts_memory = True
+        self._unaccepted = UnacceptedMemory(services.connect_budget)
         self._leave_quota: Callable[[], None] | None = None
         self._account: Account | None = None
         self._version = Version.V311
@@ -168,7 +168,7 @@ class Connection:
         try:
             with self._receiving:
                 if isinstance(self._stream, LimitsUnaccepted):
-                    self._stream.watch_buffered(self._count_buffered)
+                    self._stream.watch_buffered(self._has_memory_for)
                 await self._receive()
         except MqttProtocolError as error:
             self._log("protocol error", error=str(error))
@@ -183,7 +183,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._failed(error)
         finally:
-            self._release_memory()
+            self._unaccepted.release()
 
     def _refuse(self, error: ConnectRefusedError) -> None:
         self._log("refused", error=str(error), reason=error.reason_code.name)
@@ -382,11 +382,11 @@ class Connection:
             statistics.packets_received += len(packets)
             handler = self._handler
             if handler is None:
-                self._count_memory(len(data))
+                self._unaccepted.received(len(data))
             if handler is None and packets:
                 has_published = any(isinstance(packet, Publish) for packet in packets)
                 handler = await self._accept(packets.pop(0), has_published=has_published)
-                self._release_memory()
+                self._unaccepted.release()
             publish_count = sum(isinstance(packet, Publish) for packet in packets) if self._account else 0
             if packets and handler is not None and self._ending is None:
                 self._take(handler, packets)
@@ -415,39 +415,14 @@ class Connection:
             self._heard_at_s = trio.current_time()
             self._is_reading = True
 
-    def _count_memory(self, received_bytes: int) -> None:
-        """Count what was received before the client is accepted; checking its password may take a while.
-
-        Raises:
-            ConnectRefusedError: Clients that are not accepted yet occupy too much memory.
-        """
-        self._unaccepted_bytes += received_bytes
-        held_bytes = self._unaccepted_bytes + self._buffered_bytes
-        counted = self._services.connect_budget.replace(self._counted_bytes, held_bytes)
-        self._counted_bytes = max(0, counted)
-        if counted < 0:
-            raise ConnectRefusedError(
-                ReasonCode.SERVER_BUSY,
-                f"it sent {held_bytes} bytes, and clients that are not accepted yet occupy too much memory",
-                is_answerable=False,
-            )
-
-    def _count_buffered(self, buffered_bytes: int) -> bool:
-        """Count what the stream holds of messages that are not complete; returns whether there is room for it."""
-        self._buffered_bytes = buffered_bytes
-        if not self._counts_memory:
-            return True
+    def _has_memory_for(self, buffered_bytes: int) -> bool:
+        """Count what the stream holds of messages that are not complete; without room the connection is refused."""
         try:
-            self._count_memory(0)
+            self._unaccepted.buffered(buffered_bytes)
         except ConnectRefusedError as error:
             self._refuse(error)
             return False
         return True
-
-    def _release_memory(self) -> None:
-        self._counts_memory = False
-        self._services.connect_budget.replace(self._counted_bytes, 0)
-        self._counted_bytes = 0
 
     def _take(self, handler: PacketHandler, packets: list[Packet]) -> None:
         handler.take(packets)

@@ -12,8 +12,8 @@ from broker_adapter.mqtt_codec import ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.packets import Connect
 from journal.net.protocol_sniffing import SniffedProtocol, spoken_in
 from journal.protocol import Op, frames
+from journal.protocol.message_codec import encode as encode_message
 from journal.protocol.messages import HelloRequest
-from journal.protocol.messages import encode as encode_message
 from tests.mqtt.edges.listening import logged
 from tests.mqtt.edges.test_session_users import access_control
 from tests.mqtt.serving import serving
