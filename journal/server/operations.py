@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import trio
 
-from journal.access.rights import Operation, Use, subscription_use
+from journal.access.rights import Operation, Use, UseRefusedError, subscription_use
 from journal.engine import Engine, SubscriptionTarget
 from journal.engine.segments.snapshots import Snapshot
 from journal.protocol import messages
@@ -118,7 +118,8 @@ class ServerOperations:
 
     def note_refused(self, connection: Connection, op: int, error: Exception) -> None:
         """Write a request that was refused for lack of rights into the audit log, unless `handle` does."""
-        if op not in AUDITED:
+        # Another error may be about an operation that is unknown and has no name.
+        if isinstance(error, UseRefusedError) and op not in AUDITED:
             self._admission.note_refused(connection, Op(op).name.lower(), error)
 
     # Connection

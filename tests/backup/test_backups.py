@@ -163,7 +163,7 @@ def fail_once(patch: pytest.MonkeyPatch) -> None:
         nonlocal left
         if left:
             left -= 1
-            raise OSError(errno.EIO, "syncfs: Input/output error", directory._path)
+            raise OSError(errno.EIO, "syncfs: Input/output error", directory.path)
         genuine(directory)
 
     patch.setattr(OsDirectory, "sync_all", sync_all)

@@ -90,7 +90,7 @@ def test_the_table_of_commands_says_what_the_commands_say(program: Program, comm
         (SPARK, ["sql", "select 1"]),
         (SPARK, ["sql", "/x", "select 1", "--json", "--csv"]),
         (SPARK, ["sql", "/x", "select 1", "--limit", "many"]),
-        (SPARK, ["sql", "/x", "select 1", "--conf", "spark.x"]),
+        (SPARK, ["sql", "/", "select 1", "--conf", "spark.x"]),
         (SPARK, ["sql", "/x", "select 1", "more"]),
     ],
     ids=told_by,

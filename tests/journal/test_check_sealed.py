@@ -61,10 +61,9 @@ async def convert_closed(engine: Engine, files: SimulatedFileSystem, name: str =
     for segment in [each for each in shard.segments if isinstance(each, LogSegment) and each.closed]:
         sealed = convert_segment(files, segment, SEALED)
         shard.put_sealed(sealed)
-        for path in (segment.path, segment.index_path):
-            if files.exists(path):
-                files.remove(path)
+        engine.parts.checkpointer.drop([segment])
         made.append(sealed)
+    await engine.parts.checkpointer.remove_files()
     engine.parts.checkpointer.dirty[shard.shard_id] = shard
     return made
 

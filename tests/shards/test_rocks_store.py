@@ -447,7 +447,7 @@ def test_what_waits_for_a_full_disk_is_bounded(tmp_path: Path) -> None:
         fill(disk / "ballast")
         with pytest.raises(DiskFullError):
             store.flush()
-        with pytest.raises(StorageFailedError, match=r"No space left .* wait to be written .* the limit is 1048576"):
+        with pytest.raises(StorageFailedError, match=r"No space left .* wait to be written .* the limit is 1\.00 MiB"):
             filled_up(store, range(10_000), bytes(1_000))
         store.close()
         (disk / "ballast").unlink()

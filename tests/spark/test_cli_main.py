@@ -125,7 +125,7 @@ def test_a_directory_that_does_not_exist_is_reported_before_spark_starts(
 ) -> None:
     monkeypatch.setattr("spark_export.session.make_session", None)
     missing = f"{tmp_path}/nowhere"
-    assert run([each.format(missing) for each in arguments]) == 2
+    assert run([each.format(missing) for each in arguments]) == 1
     assert capsys.readouterr().err == (
         f"journal-spark: there is no directory {missing}; name the data directory or a tree of sealed segments\n"
     )

@@ -169,7 +169,9 @@ async def ask(broker: BrokerProcess, path: str, text: str = "") -> str:
     stream = await trio.open_tcp_stream("127.0.0.1", broker.ports["http"])
     async with stream:
         authorization = f"Authorization: Bearer {text}\r\n" if text else ""
-        await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{authorization}\r\n".encode())
+        await stream.send_all(
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{authorization}\r\n".encode()
+        )
         answer = b""
         with trio.fail_after(PATIENCE_S):
             while data := await stream.receive_some():
