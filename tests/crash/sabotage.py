@@ -290,13 +290,11 @@ def _(patch: Patch) -> None:
 
 @_sabotage("trusts the page cache at the start: the last group is not written again")
 def _(patch: Patch) -> None:
-    async def begin(*what: Any) -> Any:
-        *others, first_lsn, _entries, next_lsn = what if len(what) == 9 else (*what, b"", None)
-        # Behind the last group, as if nothing of it had to be copied.
-        return await original(*others, first_lsn if next_lsn is None else next_lsn)
+    def begin(original: Any, self: Any, first_lsn: int, entries: Any = b"", next_lsn: int | None = None) -> Any:
+        # After the last group, as if nothing of it had to be copied.
+        return original(self, first_lsn if next_lsn is None else next_lsn)
 
-    original = startup._begin_journal
-    patch.setattr(startup, "_begin_journal", begin)
+    _around(patch, startup._NewJournalFile, "begin", begin)
 
 
 @_sabotage("begins the journal of a start without syncing it")

@@ -126,8 +126,11 @@ class Publisher:
 
     async def _publish_all(self) -> None:
         while not self._is_stopped:
-            while len(self._outgoing) >= WINDOW:
+            while len(self._outgoing) >= WINDOW and not self._is_stopped:
                 await self._moved.wait()
+            if self._is_stopped:
+                # Stopped while it waited: the last answers that made room also end the wait for all of them.
+                return
             await self._publish()
             await trio.sleep(self._rng.uniform(0, 2 * self._interval_s))
 
