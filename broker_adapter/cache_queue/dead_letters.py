@@ -19,7 +19,7 @@ from broker_adapter.cache_queue.progress import read_progress
 from broker_adapter.cache_queue.settings import Overflow, QueueSettings
 from broker_adapter.cache_queue.stored import LettersDone
 from broker_adapter.changes import Changes, StatePut
-from broker_adapter.errors import ShardNotFoundError, VersionConflictError
+from broker_adapter.errors import OffsetOutOfRangeError, ShardNotFoundError, VersionConflictError
 from broker_adapter.state_forms import decode, encode
 from shards.format.record import Record, StoredRecord
 from shards.seams.clock import Clock, SystemClock
@@ -133,12 +133,16 @@ async def replay_dead_letters(
             await adapter.trim(names.dead_letters_of(queue), place.first_offset)
             return replayed_count
         await _check_room(adapter, queue, settings, replayed_count)
-        found = await adapter.read(
-            names.dead_letters_of(queue),
-            place.first_offset,
-            max_bytes=_READ_BYTES,
-            max_records=end_offset - place.first_offset,
-        )
+        try:
+            found = await adapter.read(
+                names.dead_letters_of(queue),
+                place.first_offset,
+                max_bytes=_READ_BYTES,
+                max_records=end_offset - place.first_offset,
+            )
+        except OffsetOutOfRangeError:
+            # Another call put them back or purged them, and has trimmed them since the place was read.
+            continue
         expires_at_us = settings.expires_at_us(clock.now_us())
         records = [
             attrs.evolve(from_stored(each).record, expires_at_us=expires_at_us)

@@ -119,6 +119,6 @@ async def linger(sock: socket.socket) -> None:
                 except BlockingIOError:
                     await trio.lowlevel.wait_readable(sock)
                 await trio.lowlevel.checkpoint()
-        except OSError:
-            # The peer has disconnected: nothing can be lost.
+        except (OSError, trio.ClosedResourceError):
+            # The peer has disconnected: nothing can be lost. Or another task closes the socket at once.
             return

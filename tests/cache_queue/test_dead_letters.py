@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -15,6 +17,7 @@ from broker_adapter.cache_queue.dead_letters import (
 )
 from broker_adapter.cache_queue.errors import QueueFullError
 from broker_adapter.cache_queue.stored import Counts
+from broker_adapter.results import ReadResult
 from shards.errors import ShardNotFoundError, StorageError
 from shards.format.record import StoredRecord
 from shards.seams.clock import ManualClock
@@ -126,6 +129,23 @@ async def test_two_operators_at_once_put_each_back_once(adapter: StorageAdapter)
             nursery.start_soon(replay)
     assert sum(counts) == 100
     assert await values(adapter) == [b"%d" % number for number in range(100)]
+
+
+async def test_letters_that_another_call_puts_back_before_they_are_read_are_put_back_once(
+    adapter: StorageAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other call also trims them, so the read of this one failed: their offsets were out of range."""
+    await refused(adapter, b"1")
+    read = adapter.read
+
+    async def overtaken(*arguments: Any, **options: Any) -> ReadResult:
+        monkeypatch.setattr(adapter, "read", read)
+        assert await replay_dead_letters(adapter, NAME, SETTINGS) == 1
+        return await read(*arguments, **options)
+
+    monkeypatch.setattr(adapter, "read", overtaken)
+    assert await replay_dead_letters(adapter, NAME, SETTINGS) == 0
+    assert await values(adapter) == [b"1"]
 
 
 async def test_many_are_put_back_in_pieces_and_in_order(adapter: StorageAdapter) -> None:

@@ -156,7 +156,11 @@ class TcpStream(trio.abc.Stream):
                 await linger(self._socket)
             await trio.lowlevel.checkpoint()
         finally:
-            self._socket.close()
+            if self._socket.fileno() >= 0:
+                # Another call may still wait for the peer here. It must not go on waiting on a number that the next
+                # connection gets.
+                trio.lowlevel.notify_closing(self._socket)
+                self._socket.close()
 
     def _stop(self) -> None:
         self._is_closed = True

@@ -90,6 +90,28 @@ async def test_closing_ends_a_task_that_was_about_to_receive() -> None:
             await left.aclose()
 
 
+async def test_a_second_close_leaves_nothing_that_waits_on_the_number_of_the_socket() -> None:
+    """One task closed a stream and waited for the peer, another one closed it at once. The next connection got the same
+    number, and its first receive failed: another task was still waiting on it.
+    """
+    left, right = pair()
+    number = left.fileno()
+    stream = TcpStream(left)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.aclose)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.aclose_forcefully(stream)
+        others = pair()
+        try:
+            (reused,) = [sock for sock in others if sock.fileno() == number]
+            with trio.move_on_after(0.01) as waiting:
+                await trio.lowlevel.wait_readable(reused)
+            assert waiting.cancelled_caught
+        finally:
+            for sock in (right, *others):
+                sock.close()
+
+
 async def test_closing_wakes_a_task_that_receives() -> None:
     left, right = await stream_pair()
     async with right:

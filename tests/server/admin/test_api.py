@@ -11,7 +11,7 @@ import httpx
 import pytest
 import trio
 
-from journal.protocol import messages
+from journal.protocol import Op, messages
 from journal.server import shard_operations
 from journal.settings.server import OnFailure
 from shards.model import Mode
@@ -139,7 +139,7 @@ async def test_a_page_of_cursors_is_bounded_however_many_a_shard_has(
 async def test_connections_and_subscriptions_of_every_protocol(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, admin(served) as client:
         async with talking(served, client="page") as talker, served.client() as native:
-            await native.call(messages.Op.SUBSCRIBE, messages.SubscribeRequest(9, filter="a/#", credit_bytes=77))
+            await native.call(Op.SUBSCRIBE, messages.SubscribeRequest(9, filter="a/#", credit_bytes=77))
             await talker.call("tail", tail=4, filter="#")
             found = (await client.get("/connections")).json()
             assert [(each["transport"], each["client"], each["subscriptions"]) for each in found["connections"]] == [
