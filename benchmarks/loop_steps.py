@@ -188,8 +188,11 @@ def _join_and_leave(scene: Scene) -> None:
     members = [Subscriber(scene, filter="idle/#", start="latest", group="joined") for _ in range(3)]
     _publish_random(scene, members, 10)
     last = max(shard_name(number) for number in range(scene.shards))
+    give_up_at = time.monotonic() + DONE_TIMEOUT_S
     while not scene.wire.request(Op.CURSOR_LIST, {"shard": last})["cursors"]:
         # Its position in the last shard is stored when all shards are done.
+        if time.monotonic() > give_up_at:
+            raise load.LoadError(f"the group did not open all shards within {DONE_TIMEOUT_S:g} s")
         time.sleep(0.05)
     for member in members:
         member.close()
@@ -292,7 +295,7 @@ def _make_indexed(scene: Scene) -> None:
 
 def _delete_indexed(scene: Scene) -> None:
     scene.wire.request(Op.DELETE_SHARD, {"name": "loop/indexed"})
-    # The rest is deleted in the background.
+    # The rest is deleted in the background, and nothing tells when that has ended: this is a generous time for it.
     time.sleep(INDEXED_KEYS / 50_000)
 
 

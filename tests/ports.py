@@ -17,7 +17,7 @@ _claims: Final[list[socket.socket]] = []
 
 
 def claim_range() -> range:
-    """A range of ports that no other process of tests on this machine has, whoever started it.
+    """A range of ports that no other process of tests on this machine has, in this run or in another one.
 
     The claim is a name in the kernel's abstract namespace of sockets. It belongs to a network namespace, as ports do,
     and the kernel releases it when the process ends.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from journal.access.jwt_login import JwtSettings
 from journal.access.login_methods import Credentials
+from shards.quantities import counted
 
 
 async def login_report(credentials: Credentials) -> list[str]:
@@ -11,11 +12,7 @@ async def login_report(credentials: Credentials) -> list[str]:
     report = []
     if len(credentials.steps) > 1:
         report.append(f"Logins are decided in this order: {', '.join(step.kind for step in credentials.steps)}.")
-    report += [
-        f"{step.kind}: {len(step.denied)} denied user{'' if len(step.denied) == 1 else 's'}."
-        for step in credentials.steps
-        if step.denied
-    ]
+    report += [f"{step.kind}: {counted(len(step.denied), 'denied user')}." for step in credentials.steps if step.denied]
     if credentials.jwt is not None:
         report += await _keys_report(credentials.jwt)
     if credentials.http is not None:
@@ -38,5 +35,5 @@ async def _keys_report(settings: JwtSettings) -> list[str]:
         except FetchError as error:
             return [f"jwt: the keys at {where} cannot be fetched now: {error}. No token is accepted until they are."]
     assert keys is not None
-    usable = f"jwt: {len(keys)} key{'' if len(keys) == 1 else 's'} of {where} can be used."
+    usable = f"jwt: {counted(len(keys), 'key')} of {where} can be used."
     return [usable, *(f"jwt: {reason}, and is not used." for reason in keys.unusable)]

@@ -1,8 +1,8 @@
 """Bounds how many cursors each principal creates, since a cursor stays until it is deleted.
 
 A cursor does not say who created it, so what a principal has created is remembered here, from the start of the server
-on. Cursors that are gone make room, whoever deleted them, also with their shard. A group counts once for each shard or
-filter that it was joined on.
+on. A cursor that was deleted, by any principal or together with its shard, does not count any more. A group counts once
+for each shard or filter that it was joined on.
 """
 
 from __future__ import annotations

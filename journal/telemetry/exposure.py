@@ -32,26 +32,27 @@ class Exposure:
 
 
 class ExposureLog:
-    """Tells in the log of a process what is open to whom.
+    """Writes what is open to whom into the log of a process.
 
     Args:
         log: Gets a warning where the settings are probably a mistake, otherwise a message.
-        exposure: What is open at the start. It is told unless only this machine is concerned, and as one expects.
+        exposure: What is open at the start. It is logged if other machines can reach a listener, or if the settings are
+            probably a mistake.
     """
 
     def __init__(self, log: structlog.stdlib.BoundLogger, exposure: Exposure) -> None:
         self._log = log
         self._exposure = exposure
         if exposure.is_questionable or exposure.is_remote:
-            self._tell()
+            self._write()
 
     def reloaded(self, exposure: Exposure) -> None:
-        """Tell what is open after a reload, if it is not the same as before."""
+        """Log what is open after a reload, if it is not the same as before."""
         if exposure != self._exposure:
             self._exposure = exposure
-            self._tell()
+            self._write()
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         (self._log.warning if self._exposure.is_questionable else self._log.info)(self._exposure.text)
 
 

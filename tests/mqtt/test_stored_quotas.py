@@ -1,4 +1,4 @@
-"""Quotas for what users have in the store, at one broker and at several; and what clients are told."""
+"""Quotas for what users have in the store, at one broker and at several, and the reason codes of refusals."""
 
 from __future__ import annotations
 

@@ -20,9 +20,8 @@ from broker_adapter.mqtt.admin.administration import (
     require_wait,
 )
 from broker_adapter.mqtt.admin.openapi import BAN_PATH, BANS_PATH
-from broker_adapter.mqtt.bans.report import shown_ban
 from broker_adapter.mqtt.bans.store import add_ban, read_bans, remove_ban
-from broker_adapter.mqtt.bans.stored import BANS_FOLLOWERS
+from broker_adapter.mqtt.bans.stored import BANS_FOLLOWERS, shown_ban
 from broker_adapter.mqtt.rules.followers import wait_followed
 from broker_adapter.mqtt.rules.report import brokers
 from journal.access.rights import Operation

@@ -1,12 +1,13 @@
-"""The stored forms of bans, and their keys; see `broker_adapter.state_forms`. Pure."""
+"""The stored forms of bans and their keys, see `broker_adapter.state_forms`; and the form that people see. Pure."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from broker_adapter.mqtt.access.bans import Ban, BanKind
+from broker_adapter.mqtt.rules.report import time_text
 from broker_adapter.mqtt.session.keys import part
 from shards.model import Retention, ShardConfig
 from shards.topics.names import BROKER_PREFIX
@@ -81,3 +82,15 @@ class Announcement(msgspec.Struct, frozen=True):
 def ban_key(kind: BanKind, name: str) -> bytes:
     """State key of a ban."""
     return BAN_PREFIX + kind.encode() + b"/" + part(name)
+
+
+def shown_ban(ban: Ban) -> dict[str, Any]:
+    """A ban in `journal-broker ban list --json` and in GET on `/api/v1/bans` of a broker."""
+    return {
+        "kind": ban.kind,
+        "name": ban.name,
+        "until": time_text(ban.until_us) if ban.until_us else None,
+        "reason": ban.reason or None,
+        "since": time_text(ban.since_us),
+        "by": ban.by,
+    }

@@ -11,6 +11,7 @@ from journal.access.login_settings import certificate_field_of
 from journal.settings.access import is_loopback
 from journal.settings.logins import LoginType, clear_words, may_give_rights, service_words
 from journal.telemetry.exposure import Exposure, reachable, remote_addresses, strangers_in_rules
+from shards.quantities import counted
 
 _CLEAR: Final = ("mqtt", "websocket")
 _ENCRYPTED: Final = ("mqtts", "websockets")
@@ -115,7 +116,7 @@ def kinds_of(access: AccessSection) -> tuple[LoginType, ...]:
 def _way(kind: LoginType, config: BrokerConfig, user_count: int) -> str:
     match kind:
         case LoginType.USERS:
-            return f"{user_count} user{'' if user_count == 1 else 's'} of {config.access.users_file}"
+            return f"{counted(user_count, 'user')} of {config.access.users_file}"
         case LoginType.JWT | LoginType.HTTP:
             return service_words(config.access.logins, kind)
         case _:

@@ -122,8 +122,8 @@ def list_command(
         store: URL of the store, instead of the configured one.
     """
     from broker_adapter.cache_queue.cli.connection import ask
-    from broker_adapter.mqtt.bans.report import shown_ban
     from broker_adapter.mqtt.bans.store import read_bans
+    from broker_adapter.mqtt.bans.stored import shown_ban
     from shards.seams.clock import SystemClock
 
     stored = ask(shared_store(load(config, settings, broker__store=store)), read_bans, STORE_OPTION)

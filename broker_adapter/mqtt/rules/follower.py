@@ -9,9 +9,8 @@ import structlog
 import trio
 
 from broker_adapter.adapter import StorageAdapter
-from broker_adapter.errors import ShardNotFoundError, StorageError
-from broker_adapter.mqtt.model.limits import STORE_BACK_OFF
-from broker_adapter.mqtt.rules.followers import put_follower
+from broker_adapter.errors import StorageError
+from broker_adapter.mqtt.rules.followers import follow, put_follower
 from broker_adapter.mqtt.rules.rule_set import MappingChangedError
 from broker_adapter.mqtt.rules.store import read_rules
 from broker_adapter.mqtt.rules.stored import RULES_SHARD, RULES_SHARD_CONFIG, StoredFollower, StoredRules
@@ -69,38 +68,21 @@ class RulesFollower:
             StorageError: The store refuses the subscription.
             MappingChangedError: Raised by ``change``: this program must restart to apply the new rules.
         """
-        attempt = 0
-        while True:
-            try:
-                await self._read()
-                task_status.started()
-                task_status = trio.TASK_STATUS_IGNORED
-                await self._adapter.create_shard(RULES_SHARD, RULES_SHARD_CONFIG, exist_ok=True)
-                async with self._adapter.subscribe(RULES_SHARD) as subscription:
-                    # After the subscription has started, so that no change is missed between the two.
-                    await self._read()
-                    await self._report()
-                    async for _ in subscription:
-                        attempt = 0
-                        await self._read()
-                        await self._report()
-            except ShardNotFoundError:
-                log.warning("the shard of the rules was deleted; it is created again", shard=RULES_SHARD)
-            except MappingChangedError:
-                raise
-            except StorageError as error:
-                if not may_pass(error):
-                    raise
-            else:
-                return  # the adapter is being closed
-            await trio.sleep(STORE_BACK_OFF.delay_s(attempt))
-            attempt += 1
+        await follow(
+            self._adapter,
+            RULES_SHARD,
+            RULES_SHARD_CONFIG,
+            self._read,
+            final=(MappingChangedError,),
+            task_status=task_status,
+        )
 
     async def _read(self) -> None:
         stored = await read_rules(self._adapter)
         if stored is not None and stored != self._stored:
             await self._apply(stored)
             self._stored = stored
+        await self._report()
 
     async def _report(self) -> None:
         if self._broker_id:

@@ -248,7 +248,8 @@ class WebSocketStream(trio.abc.Stream):
         return self._watch is None or self._watch(self._websocket.held_bytes + len(self._rest))
 
     def peer_accepted(self) -> None:
-        """Accept longer messages from now on."""
+        """Accept longer messages from now on, and count no more what is buffered."""
+        self._watch = None
         self._on_accepted()
 
     def has_peer_left(self) -> bool:

@@ -72,7 +72,7 @@ async def asking(directory: Path) -> AsyncIterator[tuple[Site, Asker]]:
 
 @pytest.mark.usefixtures("users")
 async def test_each_operation_at_a_broker_needs_what_its_row_says(tmp_path: Path) -> None:
-    """Anna is an administrator, Bert is a user; nobody else is anybody."""
+    """Anna is an administrator and Bert is a user; there are no others."""
     rows = [row for row in TABLE.values() if row.ways and row.broker]
     assert {name for row in rows for name in row.broker} == set(REQUESTS)
     async with asking(tmp_path) as (_, asker):

@@ -104,7 +104,7 @@ async def test_what_cannot_be_done_is_said() -> None:
             await kick(store, "c", by="anna", end_session=True)
         async with serving(store, broker_id="a") as one:
             client = await one.client("c")
-            # A broker that is frozen has the client, and answers nobody.
+            # The session names a broker that is frozen: it does not answer.
             one.broker.sessions._peer_channel._broker_id = "frozen"
             assert await kick(store, "c", by="anna", timeout_s=0.1) == KickResult(Kicked.UNANSWERED, "a")
             await client.leave()
