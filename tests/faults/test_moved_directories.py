@@ -196,9 +196,11 @@ def test_a_log_file_that_was_replaced_by_a_copy_is_not_taken_for_the_one_that_wa
             append(client, "a", FULL_ROUND, acknowledged)
             append(client, "a", 10, acknowledged)
         newest = max((data / "log").glob("*/*.log"), key=lambda file: file.stat().st_mtime_ns)
-        aside = newest.with_name("aside")
-        newest.rename(aside)
-        shutil.copyfile(aside, newest)
+        aside, copy = newest.with_name("aside"), newest.with_name("copy")
+        # Replaced in one step: between two the check could find that there is no file.
+        os.link(newest, aside)
+        shutil.copyfile(newest, copy)
+        copy.replace(newest)
         status = server.stop()
         log = server.log.read_text()
         assert status == 74 or "is not the file that was written" not in log
