@@ -218,6 +218,13 @@ async def test_many_bridges_may_make_the_table_of_positions_at_once(stage: Postg
     assert found == [(f"queue-{number}", None, 1, "suite") for number in range(8)]
 
 
+async def test_a_type_with_the_name_of_the_table_of_positions_is_named(stage: PostgresqlStage) -> None:
+    await stage.execute("CREATE TYPE journal_bridge_positions AS ENUM ('a')")
+    async with open_sink(stage) as sink:
+        with pytest.raises(SinkUnavailableError, match='type "journal_bridge_positions" already exists'):
+            await sink.check()
+
+
 # Refusals
 
 

@@ -251,12 +251,13 @@ def _copy(directory: Path, target: Path) -> None:
     """Copy a data directory; of the views' store, which merges its files when it likes, a moment without change."""
     shutil.copytree(directory, target, ignore=lambda _, names: {"state"}.intersection(names))
     while True:
-        before = _sizes(directory / "state")
-        with contextlib.suppress(shutil.Error):
+        # The store's merging removes a file between its name and its size, or between its name and its copy.
+        with contextlib.suppress(shutil.Error, FileNotFoundError):
+            before = _sizes(directory / "state")
             shutil.copytree(directory / "state", target / "state")
             if _sizes(directory / "state") == before:
                 return
-        shutil.rmtree(target / "state")
+        shutil.rmtree(target / "state", ignore_errors=True)
 
 
 def _sizes(directory: Path) -> dict[str, int]:

@@ -21,7 +21,10 @@ Database = Connection[tuple[Any, ...]]
 POSITIONS: Final = "journal_bridge_positions"
 """Table of positions, in the schema of the table for the rows."""
 
-_LOST_RACES: Final = ("23505", "42P07")
+# CREATE TABLE IF NOT EXISTS in several sessions at once: which of these the losers get depends on where they meet: in
+# an index of the catalog (unique_violation), at the table's name (duplicate_table) or at the name of its row type
+# (duplicate_object).
+_LOST_RACES: Final = ("23505", "42P07", "42710")
 _NO_RIGHT: Final = "42501"
 # Columns that bridges project by default; other columns are the user's own, and text accepts any value.
 USUAL_TYPES: Final = {
@@ -145,8 +148,7 @@ def ensure_positions(database: Database, table: Table) -> None:
         UnfitError: The user may not create it.
     """
     name = table.positions.as_string(database)
-    found = database.execute("SELECT to_regclass(%s::text)", [name]).fetchone()
-    if found is not None and found[0] is not None:
+    if _exists(database, name):
         return
     statement = sql.SQL(
         "CREATE TABLE IF NOT EXISTS {} (queue_id text PRIMARY KEY, position bigint, epoch bigint NOT NULL,"
@@ -155,7 +157,7 @@ def ensure_positions(database: Database, table: Table) -> None:
     try:
         database.execute(statement)
     except psycopg.Error as error:
-        if error.sqlstate in _LOST_RACES:
+        if error.sqlstate in _LOST_RACES and _exists(database, name):
             return  # another bridge has just created it
         if error.sqlstate != _NO_RIGHT:
             raise
@@ -164,6 +166,11 @@ def ensure_positions(database: Database, table: Table) -> None:
             f"{sql.Identifier(table.schema).as_string(database)}, or create it and GRANT SELECT, INSERT, UPDATE on it: "
             f"{statement.as_string(database)}"
         ) from error
+
+
+def _exists(database: Database, name: str) -> bool:
+    found = database.execute("SELECT to_regclass(%s::text)", [name]).fetchone()
+    return found is not None and found[0] is not None
 
 
 def read_standing(database: Database, table: Table, queue_id: str) -> Standing:
