@@ -24,7 +24,7 @@ from shards.seams.rocks_store import RocksStore
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 
-_SEGMENT_FILE = re.compile(r"[0-9a-f]{16}-\d{20}\.(log|index)|\d{20}-\d{20}-[0-9a-f]{16}\.parquet")
+_SEGMENT_FILE = re.compile(r"[0-9a-f]{16}-\d{20}\.(log|index)|(\d{20}-\d{20}-)?[0-9a-f]{16}\.parquet")
 _OPENED_AT_ONCE = 500
 
 

@@ -26,7 +26,16 @@ from journal.engine.wal.entry import (
     decode_entry_size,
     decode_group_header,
 )
-from journal.engine.wal.entry_payloads import Converted, Decision, ShardCreated, ShardDeleted, Trimmed, decode_payload
+from journal.engine.wal.entry_payloads import (
+    Converted,
+    Decision,
+    FilesConverted,
+    ShardCreated,
+    ShardDeleted,
+    Trimmed,
+    decode_payload,
+    runs_of_parts,
+)
 from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, journal_path, list_journal_files
 from journal.engine.wal.recovery import Verdict, check_payload, judge
 from shards.errors import CorruptionError, FormatVersionError
@@ -65,6 +74,8 @@ class CheckedJournal:
         trimmed: New first offset of each shard that it trims.
         created: Names of the shards that it creates.
         sealed: Its decisions about Parquet segments, by shard id and base offset.
+        shared: Its decisions about shared files, with their lsns.
+        gathered: By shard: ranges of offsets that these put into shared files.
         gaps: Where files are missing between others.
     """
 
@@ -76,6 +87,8 @@ class CheckedJournal:
     trimmed: dict[int, int] = attrs.Factory(dict)
     created: dict[int, str] = attrs.Factory(dict)
     sealed: dict[tuple[int, int], Converted] = attrs.Factory(dict)
+    shared: list[tuple[int, FilesConverted]] = attrs.Factory(list)
+    gathered: dict[int, list[tuple[int, int]]] = attrs.Factory(dict)
     gaps: list[LsnGap] = attrs.Factory(list)
 
     def report_gaps(self, report: Report, checkpoint: int) -> None:
@@ -98,9 +111,11 @@ class CheckedJournal:
 
     def converts(self, shard_id: int, base_offset: int) -> bool:
         """Whether the log file that begins there may be missing because a Parquet file has its records."""
-        return (shard_id, base_offset) in self.sealed
+        return (shard_id, base_offset) in self.sealed or any(
+            first <= base_offset < end for first, end in self.gathered.get(shard_id, ())
+        )
 
-    def note(self, shard_id: int, decision: Decision) -> None:
+    def note(self, shard_id: int, decision: Decision, lsn: int = 0) -> None:
         """Note the effect of a decision on the files of segments."""
         if isinstance(decision, ShardDeleted):
             self.deleted.add(shard_id)
@@ -110,6 +125,10 @@ class CheckedJournal:
             self.created[shard_id] = decision.name
         elif isinstance(decision, Converted):
             self.sealed[shard_id, decision.base_offset] = decision
+        elif isinstance(decision, FilesConverted):
+            self.shared.append((lsn, decision))
+            for of_shard, parts in runs_of_parts(decision.parts):
+                self.gathered.setdefault(of_shard, []).append((parts[0].base_offset, parts[-1].next_offset))
 
 
 def check_journal(files: FileSystem, directory: str, report: Report, progress: Progress | None) -> CheckedJournal:
@@ -350,7 +369,7 @@ class _FilePass:
             group.damages.append((position, problem))
         elif entry.kind != Kind.APPEND:
             try:
-                self._checked.note(entry.shard_id, decode_payload(entry.kind, entry.payload))
+                self._checked.note(entry.shard_id, decode_payload(entry.kind, entry.payload), entry.lsn)
             except ValueError as error:
                 group.unreadable.append(
                     (position, f"the payload is not a valid {Kind(entry.kind).name.lower()}: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import attrs
@@ -92,3 +93,9 @@ class Report:
             f"{counted(counts.segments, 'segment')} ({counts.sealed_segments:,} sealed) of "
             f"{counted(counts.shards, 'shard')}"
         )
+
+
+def place_in(path: str, problem: str) -> tuple[int, str]:
+    """Position and text of a message that begins with the path and perhaps the position."""
+    match = re.fullmatch(re.escape(path) + r"(?: at byte (\d+))?: (.*)", problem, re.DOTALL)
+    return (int(match[1] or 0), match[2]) if match is not None else (0, problem)

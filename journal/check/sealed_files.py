@@ -13,7 +13,8 @@ from collections.abc import Iterable
 import attrs
 
 from journal.check.journal_files import CheckedJournal
-from journal.check.report import Progress, Report
+from journal.check.report import Progress, Report, place_in
+from journal.check.shared_files import SharedPass, is_date_directory
 from journal.check.views import CheckedViews
 from journal.engine.directory.data_directory import MARKER
 from journal.engine.wal.entry_payloads import Converted
@@ -24,7 +25,6 @@ from shards.topics.names import shard_name
 
 _FILE = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{16})\.parquet")
 _MARK = re.compile(r"_start-([0-9a-f]{16})")
-_MARK_BYTES = 4096
 
 
 class SealedPass:
@@ -55,7 +55,7 @@ class SealedPass:
         self._journal = journal
         self._report = report
         self._progress = progress
-        self._segments = {segment.path: segment for segment in views.sealed}
+        self._segments = {segment.path: segment for segment in views.sealed if segment.place is None}
         for (shard_id, _), sealed in journal.sealed.items():
             name = self._name_of(shard_id)
             if name:
@@ -63,6 +63,7 @@ class SealedPass:
                 self._segments[segment.path] = segment
         self._shard_ids = {segment.shard_id for segment in self._segments.values()}
         self._placed = self._read_places()
+        self._shared = SharedPass(files, self._root, views, journal, self._placed, report, progress)
 
     def check(self) -> None:
         """Check everything."""
@@ -71,8 +72,11 @@ class SealedPass:
                 self._check_file(segment)
             except OSError as error:
                 self._report.damage(segment.path, 0, f"the file cannot be read: {error}")
+        self._shared.check_recorded()
         for directory in self._listed(self._root):
-            if _is_shard_directory(posixpath.basename(directory)):
+            if is_date_directory(posixpath.basename(directory)):
+                self._shared.check_directory(directory)
+            elif _is_shard_directory(posixpath.basename(directory)):
                 self._check_directory(directory)
             elif posixpath.basename(directory) != MARKER:
                 self._report.note(directory, 0, "a directory of Parquet segments has no such name")
@@ -109,7 +113,7 @@ class SealedPass:
             return
         problems = verify(self._files, path, size_bytes=segment.size_bytes, digest=segment.digest)
         for problem in problems:
-            position, told = _place_in(path, problem)
+            position, told = place_in(path, problem)
             report.damage(path, position, told)
         if not problems:
             report.counts.records += segment.next_offset - segment.base_offset
@@ -152,12 +156,14 @@ class SealedPass:
                 content = self._read_json(path)
                 if isinstance(content, dict) and isinstance(content.get("path"), str):
                     placed.add(f"{self._root}/{content['path']}")
+                elif isinstance(content, dict) and isinstance(content.get("files"), list):
+                    placed.update(f"{self._root}/{place}" for place in content["files"])
         return placed
 
     def _read_json(self, path: str) -> object:
         file = self._files.open(path, write=False)
         try:
-            return json.loads(file.pread(_MARK_BYTES, 0))
+            return json.loads(file.pread(file.size(), 0))
         except ValueError:
             return None
         finally:
@@ -225,9 +231,3 @@ def _is_shard_directory(name: str) -> bool:
     except InvalidNameError:
         return False
     return name.startswith("shard=")
-
-
-def _place_in(path: str, problem: str) -> tuple[int, str]:
-    """Position and text of a message that begins with the path and perhaps the position."""
-    match = re.fullmatch(re.escape(path) + r"(?: at byte (\d+))?: (.*)", problem, re.DOTALL)
-    return (int(match[1] or 0), match[2]) if match is not None else (0, problem)

@@ -17,7 +17,7 @@ from shards.seams.store import Family, OrderedStore
 from shards.segments.chunks import ChunkPool
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
-from shards.segments.segment_paths import log_path
+from shards.segments.segment_paths import log_path, shared_path
 from shards.segments.shard import Shard
 from shards.topics.names import validate_name, validate_shard_name
 from shards.views import shard_records
@@ -25,6 +25,7 @@ from shards.views.catalogue import CatalogueRecord, decode_record
 from shards.views.cursors import decode_cursor
 from shards.views.inverted_index import decode_index_key
 from shards.views.producers import decode_epoch, decode_identity, decode_name
+from shards.views.shared_files import FileKey, SharedFileRecord, load_files
 from shards.views.state_store import EXPIRY_PREFIX, VALUE_PREFIX, decode_expiry_key, decode_value, expiry_key
 
 _ID = struct.Struct(">Q")
@@ -39,6 +40,7 @@ class CheckedViews:
         node: The numbers about the node as a whole.
         segments: The log segments by the paths of their files.
         sealed: The Parquet segments.
+        files: The shared files.
         shards: The catalogue.
         starts: First offsets of the trimmed shards. A Parquet segment of such a shard may be recorded only in the
             journal.
@@ -47,6 +49,7 @@ class CheckedViews:
     node: NodeRecord = attrs.Factory(NodeRecord)
     segments: dict[str, LogSegment] = attrs.Factory(dict)
     sealed: list[ParquetSegment] = attrs.Factory(list)
+    files: list[SharedFileRecord] = attrs.Factory(list)
     shards: dict[int, CatalogueRecord] = attrs.Factory(dict)
     starts: dict[int, int] = attrs.Factory(dict)
 
@@ -71,6 +74,7 @@ class ViewPass:
             self._check_catalogue,
             self._check_shards,
             self._check_segment_keys,
+            self._check_files,
             self._check_cursors,
             self._check_producers,
             self._check_state,
@@ -175,6 +179,25 @@ class ViewPass:
             self._report.note(
                 self._path, 0, f"segments are recorded of shard {shard_id}, which is not in the catalogue"
             )
+
+    def _check_files(self) -> None:
+        """Compare what the records of shared files say about references with the segments that are recorded in them."""
+        counts: dict[FileKey, list[int]] = {}
+        for key, value in self._store.scan(Family.SEGMENTS):
+            if (found := shard_records.reference(key, value)) is not None:
+                count = counts.setdefault(found[0], [0, 0])
+                count[0] += found[1]
+                count[1] += found[2]
+        for record in load_files(self._store):
+            self.found.files.append(record)
+            records, size_bytes = counts.pop(record.key, (0, 0))
+            if (record.live_records, record.live_bytes) != (records, size_bytes):
+                self._damage(
+                    f"shared file {record.path('sealed')}: expected {record.live_records} records and "
+                    f"{record.live_bytes} bytes in recorded segments, found {records} and {size_bytes}"
+                )
+        for day, file_id in sorted(counts):
+            self._damage(f"shared file {shared_path('sealed', day, file_id)} has segments, but no record of its own")
 
     def _check_cursors(self) -> None:
         for key, value in self._store.scan(Family.CURSORS):

@@ -8,6 +8,7 @@ Callers use `engine.Engine` alone. The order in which an engine is started and s
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from time import perf_counter
 
 import attrs
@@ -16,6 +17,7 @@ import trio
 from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.environment import Environment
 from journal.engine.parquet.converter import ParquetConverter
+from journal.engine.parquet.rewriting import due
 from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
 from journal.engine.segments.checkpointer import Checkpointer
@@ -31,7 +33,7 @@ from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.views import ViewChanges
 from journal.engine.subscribe.subscriptions import Subscriptions
 from journal.engine.wal.disk import Disk, LimitedOffLoop
-from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
+from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted, FilesConverted
 from journal.engine.wal.group_commit import MOST_WORDS, Committer, Group
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
@@ -51,7 +53,7 @@ from shards.segments.shard import Shard
 from shards.topics.publish_epochs import PublishEpochs
 from shards.views.inverted_index import Words, word_count, words_of
 from shards.views.producer_records import load_producers
-from shards.views.shard_records import closed_logs
+from shards.views.shard_records import closed_logs, logs
 
 _OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
 """Decisions about a shard that change nothing in its saved record: the views have stored all of them already."""
@@ -223,10 +225,18 @@ class EngineParts:
             files=self.segment_files,
             table=self.table,
             commands=self.commands,
-            recorded=lambda: closed_logs(self._store, self.config.conversion.min_bytes),
+            recorded=self._recorded_logs,
             flush=self.checkpointer.flush_soon,
             refuse=lambda: self.disk_space.full,
+            rewritable=lambda failed: due(self.views.files, self.checkpointer.checkpoint_lsn, failed),
         )
+
+    def _recorded_logs(self) -> Generator[int | None, None, None]:
+        """Ids of the shards, open or not, with log segments that conversion has to look at, now or later."""
+        conversion = self.config.conversion
+        if conversion.gather_after_s:
+            return logs(self._store)
+        return closed_logs(self._store, conversion.min_bytes)
 
     def _take_over_shards(self) -> None:
         """Continue work that the recovery found: files to remove, shards to save, segments to convert."""
@@ -235,7 +245,8 @@ class EngineParts:
             self.views.look_at_start(shard)
         changes = self.views.take_changes() or ViewChanges()
         self.segment_files.sweep(changes.deleted_again)
-        self.segment_files.clean_up(self._may_have)
+        valid = {file.path(self.table.sealed_root) for file in self.views.files}
+        self.segment_files.clean_up(self._may_have, valid.__contains__)
         self._apply(changes)
         for shard in shards:
             self.conversion.look_at(shard)
@@ -311,10 +322,11 @@ class EngineParts:
                 shard.publish(published)
         self.conversion.decided(group.decisions)
         for _, shard_id, decision in group.decisions:
-            if shard_id and type(decision) not in _OUTSIDE_SHARD_RECORDS:
-                shard_changed = self.table.by_id(shard_id)
-                if shard_changed is not None:
-                    dirty[shard_id] = shard_changed
+            if type(decision) not in _OUTSIDE_SHARD_RECORDS:
+                for changed_id in decision.shard_ids if isinstance(decision, FilesConverted) else (shard_id,):
+                    shard_changed = self.table.by_id(changed_id) if changed_id else None
+                    if shard_changed is not None:
+                        dirty[changed_id] = shard_changed
         for sink, acks in group.acks.items():
             sink.acknowledge(acks)
         for result, appended in group.results:

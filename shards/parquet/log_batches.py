@@ -49,6 +49,20 @@ class LogRange(Protocol):
     def end_position(self) -> int: ...
 
 
+class Batches(Protocol):
+    """Batches that are read one after the other; the attributes are those of the batch that was returned last."""
+
+    @property
+    def source(self) -> LogRange: ...
+
+    @property
+    def buffer(self) -> Buffer: ...
+
+    def position_of(self, at: int) -> int:
+        """Position in the file of a place in the buffer."""
+        ...
+
+
 class LogBatches:
     """Reads the batches of log segments, one segment after the other, and checks them.
 
@@ -86,13 +100,17 @@ class LogBatches:
             OSError: A log cannot be read.
         """
         for source in self._sources:
-            self.source = source
-            log = self._files.open(source.log_path, write=False)
-            try:
-                _check_header(log, source)
-                yield from self._batches_of(log, source)
-            finally:
-                log.close()
+            yield from self.read(source)
+
+    def read(self, source: LogRange) -> Iterator[tuple[int, BatchHeader]]:
+        """The same for one of the logs, which are to be read in order."""
+        self.source = source
+        log = self._files.open(source.log_path, write=False)
+        try:
+            _check_header(log, source)
+            yield from self._batches_of(log, source)
+        finally:
+            log.close()
 
     def position_of(self, at: int) -> int:
         """Position in the log of a place in the buffer."""
@@ -176,7 +194,7 @@ class CollectedRows:
         self.record_count = 0
         self.body_bytes = 0
 
-    def add(self, batches: LogBatches, at: int, header: BatchHeader) -> None:
+    def add(self, batches: Batches, at: int, header: BatchHeader) -> None:
         """Add the batch that was read last.
 
         Raises:

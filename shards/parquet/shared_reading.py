@@ -110,7 +110,28 @@ class SharedReader(GroupReader[SharedMetadata]):
             index += 1
         return found
 
-    def batches(self, part: PartOfFile, group: PartGroup) -> EncodedGroup:
+    def rows_for_batches(self, index: int) -> pa.RecordBatch:
+        """Return a row group with the columns of which batches are made, for `batches`.
+
+        Raises:
+            CorruptionError: The row group is damaged.
+            OSError: It cannot be read.
+        """
+        return self.table(index, _NEEDED)
+
+    def shard_ids(self) -> list[int]:
+        """Return the ids of all shards that have rows in the file.
+
+        Raises:
+            CorruptionError: A row group is damaged.
+            OSError: The file cannot be read.
+        """
+        found: set[int] = set()
+        for index in range(len(self.metadata.row_groups)):
+            found.update(np.unique(column_numbers(self.table(index, ["shard_id"]).column("shard_id"))).tolist())
+        return sorted(found)
+
+    def batches(self, part: PartOfFile, group: PartGroup, rows: pa.RecordBatch | None = None) -> EncodedGroup:
         """Return the rows of a part in a row group as the record batches that were appended.
 
         Offsets, lsns, times and records are the same; producer fields are 0 and nothing is compressed.
@@ -118,13 +139,14 @@ class SharedReader(GroupReader[SharedMetadata]):
         Args:
             part: The part.
             group: One of its `groups_of`.
+            rows: The row group from `rows_for_batches`, for callers that read many parts of it.
 
         Raises:
             CorruptionError: The row group is damaged, or has other rows.
             OSError: It cannot be read.
         """
-        table = self.table(group.index, _NEEDED)
-        rows = table.slice(group.first_row, group.next_offset - group.first_offset)
+        whole = self.rows_for_batches(group.index) if rows is None else rows
+        rows = whole.slice(group.first_row, group.next_offset - group.first_offset)
         offsets, shard_ids = column_numbers(rows.column("offset")), column_numbers(rows.column("shard_id"))
         if (shard_ids != part.shard_id).any() or (offsets != np.arange(group.first_offset, group.next_offset)).any():
             raise self.corruption(
@@ -146,3 +168,27 @@ def as_appended(rows: pa.RecordBatch) -> pa.RecordBatch:
         topics = pc.if_else(own, topics, "")
     columns = {name: rows.column(name) for name in SCHEMA.names} | {"topic": topics}
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+class PartReader:
+    """The rows of one part of a shared file, with the methods by which a segment with a file of its own is read.
+
+    Args:
+        reader: The file.
+        part: The part.
+
+    Attributes:
+        row_groups: In the order of their offsets, without a gap.
+
+    Raises:
+        ValueError: The file does not have these rows.
+    """
+
+    def __init__(self, reader: SharedReader, part: PartOfFile) -> None:
+        self._reader = reader
+        self._part = part
+        self.row_groups = reader.groups_of(part)
+
+    def batches(self, index: int) -> EncodedGroup:
+        """Return one of `row_groups` as record batches; see `SharedReader.batches`."""
+        return self._reader.batches(self._part, self.row_groups[index])

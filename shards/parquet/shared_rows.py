@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from shards.errors import CorruptionError
 from shards.format.batch import BatchHeader
-from shards.parquet.log_batches import ROW_GROUP_RECORDS, CollectedRows, LogBatches
+from shards.parquet.log_batches import ROW_GROUP_RECORDS, CollectedRows
 from shards.parquet.shared_schema import DAY_US, DICTIONARY, WRITTEN_SCHEMA
+from shards.parquet.source_batches import SourceBatches
 from shards.seams.file_system import FileSystem
-from shards.segments.conversion_plan import LogSource
+from shards.segments.conversion_plan import PartSource
 from shards.segments.segment_paths import LAST_DAY
 
 
@@ -60,7 +61,7 @@ class SharedRows:
 class _Day:
     """The row group of one day that is being collected."""
 
-    def __init__(self, sources: Sequence[LogSource], row_group_bytes: int) -> None:
+    def __init__(self, sources: Sequence[PartSource], row_group_bytes: int) -> None:
         self._sources = sources
         self._row_group_bytes = row_group_bytes
         self._runs: list[Run] = []
@@ -75,7 +76,7 @@ class _Day:
         )
         return (ends_shard and is_half_full) or collected.is_full_before(header, self._row_group_bytes)
 
-    def add(self, batches: LogBatches, source: int, at: int, header: BatchHeader) -> None:
+    def add(self, batches: SourceBatches, source: int, at: int, header: BatchHeader) -> None:
         runs = self._runs
         if not runs or runs[-1].source != source:
             runs.append(Run(source, header.base_offset, header.next_offset, 0, 0, 0, 0))
@@ -97,7 +98,7 @@ class _Day:
 
 
 def shared_row_groups(
-    files: FileSystem, sources: Sequence[LogSource], row_group_bytes: int, buffer_bytes: int
+    files: FileSystem, sources: Sequence[PartSource], row_group_bytes: int, buffer_bytes: int
 ) -> Generator[SharedRows]:
     """Yield the row groups of all days; those of one day are in the order of the sources.
 
@@ -113,7 +114,7 @@ def shared_row_groups(
         for day in days.values():
             day.collected.empty()
 
-    batches = LogBatches(files, sources, buffer_bytes, empty)
+    batches = SourceBatches(files, sources, buffer_bytes, empty)
     index = {id(source): number for number, source in enumerate(sources)}
     for at, header in batches:
         source = index[id(batches.source)]
@@ -135,7 +136,7 @@ def shared_row_groups(
             yield day.take(number)
 
 
-def _require_order(sources: Sequence[LogSource]) -> None:
+def _require_order(sources: Sequence[PartSource]) -> None:
     for before, after in pairwise(sources):
         first, second = ((source.name.encode(), source.shard_id) for source in (before, after))
         if first > second or (first == second and before.next_offset > after.base_offset):

@@ -47,6 +47,7 @@ FAMILY_PREFIXES: dict[Family, bytes] = {
     Family.STATE: b"\x05",
     Family.PRODUCERS: b"\x06",
     Family.KEY_INDEX: b"\x07",
+    Family.FILES: b"\x08",
 }
 
 _STALLED = "Result incomplete: Write stall"

@@ -22,6 +22,7 @@ class Family(enum.StrEnum):
     STATE = "state"
     PRODUCERS = "producers"
     KEY_INDEX = "key_index"
+    FILES = "files"
 
 
 class Mutations:

@@ -6,6 +6,8 @@ process as JSON.
 
 from __future__ import annotations
 
+import enum
+
 import attrs
 
 
@@ -55,22 +57,44 @@ class SealedFile:
     row_groups: int
 
 
+class SourceKind(enum.StrEnum):
+    """Where the records of a source are."""
+
+    LOG = "log"
+    PARQUET = "parquet"
+    SHARED = "shared"
+
+
 @attrs.frozen(slots=True)
-class LogSource:
-    """A closed log segment whose records go into shared files; the attributes are those of `ConversionPlan`."""
+class PartSource:
+    """A closed segment whose records go into shared files.
+
+    Attributes:
+        log_path: Its file, of any kind.
+        name: The shard's name.
+        shard_id: Id of the shard.
+        base_offset: Offset of the first record.
+        next_offset: Offset after the last record.
+        start_position: Byte position of the first batch in a log file.
+        end_position: Byte position after the last batch there.
+        kind: What the file is.
+        first_row: Row of the first record in a shared file.
+    """
 
     log_path: str
     name: str
     shard_id: int
     base_offset: int
     next_offset: int
-    start_position: int
-    end_position: int
+    start_position: int = 0
+    end_position: int = 0
+    kind: SourceKind = SourceKind.LOG
+    first_row: int = 0
 
 
 @attrs.frozen(slots=True)
 class SharedPlan:
-    """Closed log segments that are to be gathered into shared files, one for each UTC day of their appends.
+    """Closed segments that are to be gathered into shared files, one for each UTC day of their appends.
 
     Attributes:
         out_prefix: The file of a day is written to this path, followed by ``-<date>.parquet``.
@@ -80,7 +104,7 @@ class SharedPlan:
 
     out_prefix: str
     file_id: int
-    sources: tuple[LogSource, ...]
+    sources: tuple[PartSource, ...]
 
 
 @attrs.frozen(slots=True)

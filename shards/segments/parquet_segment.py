@@ -6,15 +6,32 @@ reads the file; this module does not need it.
 
 from __future__ import annotations
 
+import attrs
+
 from shards.model import SegmentKind
 from shards.segments.chunks import ChunkList, ChunkPool
 from shards.segments.segment import Segment
-from shards.segments.segment_paths import sealed_path
+from shards.segments.segment_paths import sealed_path, shared_path
 
 DIGEST_BYTES = 32
 
 # A Parquet segment has nothing in memory, and nothing is ever appended to it: all share one empty list.
 _NOTHING = ChunkList(0, ChunkPool(0))
+
+
+@attrs.frozen(slots=True)
+class SharedPlace:
+    """Where a segment is in a file that has segments of many shards.
+
+    Attributes:
+        day: Days since 1970 of the appends in the file.
+        file_id: Number of the file.
+        first_row: Row of the segment's first record; the others follow.
+    """
+
+    day: int
+    file_id: int
+    first_row: int
 
 
 class ParquetSegment(Segment):
@@ -29,16 +46,17 @@ class ParquetSegment(Segment):
         shard_id: Id of its shard.
         base_offset: Offset of the first record.
         next_offset: Offset after the last record.
-        size_bytes: Size of the file.
-        digest: SHA-256 of the whole file.
+        size_bytes: Size of the file; of a shared one, this segment's share.
+        digest: SHA-256 of the whole file; empty if it is shared: then its own record has it.
         created_us: When the original log segment was opened.
         newest_append_us: Server time of its newest batch.
         last_lsn: lsn of its newest batch.
         newest_us: Newest record timestamp in it.
+        place: Where it is in a shared file; None if it has a file of its own.
     """
 
     kind = SegmentKind.PARQUET
-    __slots__ = ("_sealed_root", "_size_bytes", "digest", "name", "shard_id")
+    __slots__ = ("_sealed_root", "_size_bytes", "digest", "name", "place", "shard_id")
 
     def __init__(
         self,
@@ -54,6 +72,7 @@ class ParquetSegment(Segment):
         newest_append_us: int,
         last_lsn: int,
         newest_us: int,
+        place: SharedPlace | None = None,
     ) -> None:
         # Without the constructor of the base class, which creates a chunk list for each segment.
         self._sealed_root = sealed_root
@@ -62,6 +81,7 @@ class ParquetSegment(Segment):
         self.name = name
         self.shard_id = shard_id
         self.digest = digest
+        self.place = place
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.created_us = created_us
@@ -76,14 +96,16 @@ class ParquetSegment(Segment):
     @property
     def path(self) -> str:
         """Its file; computed on demand, since few of a node's segments are ever read."""
+        if self.place is not None:
+            return shared_path(self._sealed_root, self.place.day, self.place.file_id)
         return sealed_path(self._sealed_root, self.name, self.shard_id, self.base_offset, self.next_offset)
 
     @property
     def end(self) -> int:
-        """Size of the file: all of it is visible."""
+        """Its size: all of it is visible."""
         return self._size_bytes
 
     @property
     def size_bytes(self) -> int:
-        """Size of the file."""
+        """Size of the file, or of its share of a shared one."""
         return self._size_bytes

@@ -7,8 +7,8 @@ publishing after a commit costs the same for one batch as for a thousand.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from shards.errors import ShardDamagedError, ShardNotFoundError
@@ -284,6 +284,32 @@ class Shard:
         self.dirty = True
         return old
 
+    def put_parts(self, parts: Sequence[ParquetSegment]) -> list[Segment]:
+        """Replace the segments of a range by the parts of it that are in shared files.
+
+        Segments at the beginning of the range may be missing, because they were trimmed.
+
+        Args:
+            parts: In order, each beginning where the one before ends.
+
+        Returns:
+            The segments that were replaced; none if the shard has the parts already, or has no such range any more.
+        """
+        end = parts[-1].next_offset
+        first = bisect_left(self.segments, parts[0].base_offset, key=_base_offset)
+        after = bisect_left(self.segments, end, key=_base_offset)
+        old = self.segments[first:after]
+        if not old or not _make_up(old, parts[0].base_offset if first else None, end) or _are_these(old, parts):
+            return []
+        new = [part for part in parts if part.next_offset > max(self.start_offset, old[0].base_offset)]
+        if not new or new[0].base_offset > old[0].base_offset:
+            return []
+        self.segments[first:after] = new
+        if self.published_segment in old:
+            self.published_segment, self.published_position = new[-1], new[-1].end
+        self.dirty = True
+        return old
+
     def trim(self, start_offset: int) -> list[Segment]:
         """Drop records below the offset and return the segments without any remaining record; never the active one."""
         if start_offset <= self.start_offset:
@@ -376,3 +402,19 @@ class Shard:
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
+
+
+def _make_up(segments: Sequence[Segment], base_offset: int | None, end: int) -> bool:
+    """Whether closed segments in files make up the range from an offset (None: from the first one's) to another."""
+    following = segments[0].base_offset if base_offset is None else base_offset
+    for segment in segments:
+        if segment.base_offset != following or not segment.closed or segment.kind is SegmentKind.MEMORY:
+            return False
+        following = segment.next_offset
+    return following == end
+
+
+def _are_these(segments: Sequence[Segment], parts: Sequence[ParquetSegment]) -> bool:
+    """Whether the newest of the segments are the parts."""
+    last = segments[-1]
+    return isinstance(last, ParquetSegment) and last.place is not None and last.place == parts[-1].place

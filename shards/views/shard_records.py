@@ -4,8 +4,8 @@ They are written after the files that they describe are synced, so a record neve
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
 a segment; value = version (u8: 1; 2 for a Parquet segment and for the head of a shard that was restored from a backup;
-3 for the head of a shard that lost records with the memory), then the struct below, little-endian. The states of its
-producers are in `shards.views.producer_records`.
+3 for a segment in a shared file and for the head of a shard that lost records with the memory), then the struct below,
+little-endian. The states of its producers are in `shards.views.producer_records`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from shards.seams.store import Family, Mutations, OrderedStore
 from shards.segments.chunks import ChunkPool
 from shards.segments.log_segment import LogHeader, LogSegment
 from shards.segments.losses import Loss, losses_of_restart
-from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.parquet_segment import ParquetSegment, SharedPlace
 from shards.segments.segment import Segment
+from shards.segments.segment_paths import LAST_DAY
 from shards.segments.shard import BEING_DELETED, Shard
+from shards.views.shared_files import FileKey
 
 _SHARD = struct.Struct(">Q")
 _SEGMENT = struct.Struct(">QQ")
@@ -39,11 +41,16 @@ _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
 # version, 7 zero bytes; next offset, bytes of the file, created, newest append, last lsn, newest record, SHA-256 of
 # the file
 _PARQUET_VALUE = struct.Struct("<B7xQQQQQQ32s")
+# version, 3 zero bytes, day; next offset, share of the file's bytes, created, newest append, last lsn, newest record,
+# file id, first row
+_SHARED_VALUE = struct.Struct("<B3xIQQQQQQQQ")
 _MAX_OFFSET = 2**63 - 1
 _VERSION = 1
 _PARQUET_VERSION = 2
+_SHARED_VERSION = 3
 _RESTORED_VERSION = 2
 _LOSSES_VERSION = 3
+_SEGMENTS = {_VERSION: _SEGMENT_VALUE, _PARQUET_VERSION: _PARQUET_VALUE, _SHARED_VERSION: _SHARED_VALUE}
 _HEADS = {_VERSION: _HEAD_VALUE, _RESTORED_VERSION: _RESTORED_HEAD_VALUE, _LOSSES_VERSION: _LOSSES_HEAD_VALUE}
 
 
@@ -108,6 +115,19 @@ def _log_value(segment: LogSegment, published_lsn: int) -> bytes:
 
 
 def _parquet_value(segment: ParquetSegment) -> bytes:
+    if segment.place is not None:
+        return _SHARED_VALUE.pack(
+            _SHARED_VERSION,
+            segment.place.day,
+            segment.next_offset,
+            segment.size_bytes,
+            segment.created_us,
+            segment.newest_append_us,
+            segment.last_lsn,
+            segment.newest_us,
+            segment.place.file_id,
+            segment.place.first_row,
+        )
     return _PARQUET_VALUE.pack(
         _PARQUET_VERSION,
         segment.next_offset,
@@ -167,10 +187,8 @@ def load(
         where = f"record of shard {shard.name!r} in the views"
         is_head = len(key) == _SHARD.size
         version = value[0] if value else 0
-        if version not in (_HEADS if is_head else (_VERSION, _PARQUET_VERSION)):
-            raise FormatVersionError(
-                f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 to {3 if is_head else 2}"
-            )
+        if version not in (_HEADS if is_head else _SEGMENTS):
+            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 to 3")
         if is_head:
             layout = _HEADS[version]
             if len(value) < layout.size:
@@ -187,14 +205,16 @@ def load(
             continue
         if len(key) != _SEGMENT.size:
             raise CorruptionError(where, 0, f"the key has {len(key)} bytes, expected {_SEGMENT.size}")
-        expected = (_SEGMENT_VALUE if version == _VERSION else _PARQUET_VALUE).size
+        expected = _SEGMENTS[version].size
         if len(value) != expected:
             raise CorruptionError(where, 0, f"{len(value)} bytes, expected {expected}")
         _, base_offset = _SEGMENT.unpack(key)
         recorded.append(base_offset)
-        if version == _PARQUET_VERSION:
-            _check_offsets(where, base_offset, _PARQUET_VALUE.unpack(value)[1])
-            shard.segments.append(_parquet_segment(shard, base_offset, value, sealed_root))
+        if version != _VERSION:
+            sealed = _parquet_segment(shard, base_offset, value, sealed_root)
+            _check_offsets(where, base_offset, sealed.next_offset)
+            _check_place(where, sealed)
+            shard.segments.append(sealed)
             continue
         _, closed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
         _check_offsets(where, base_offset, following)
@@ -248,8 +268,20 @@ def _decode_damage(where: str, start: int, value: bytes) -> str:
         raise CorruptionError(where, start + error.start, f"not UTF-8: {error.reason}") from error
 
 
+def _check_place(where: str, segment: ParquetSegment) -> None:
+    if segment.place is not None and segment.place.day > LAST_DAY:
+        raise CorruptionError(where, 0, f"day {segment.place.day}, expected at most {LAST_DAY}")
+
+
 def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: str) -> ParquetSegment:
-    _, following, size_bytes, created, newest_append, last_lsn, newest, digest = _PARQUET_VALUE.unpack(value)
+    place, digest = None, b""
+    if value[0] == _SHARED_VERSION:
+        _, day, following, size_bytes, created, newest_append, last_lsn, newest, file_id, row = _SHARED_VALUE.unpack(
+            value
+        )
+        place = SharedPlace(day, file_id, row)
+    else:
+        _, following, size_bytes, created, newest_append, last_lsn, newest, digest = _PARQUET_VALUE.unpack(value)
     return ParquetSegment(
         sealed_root,
         shard.name,
@@ -262,7 +294,34 @@ def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: 
         newest_append_us=newest_append,
         last_lsn=last_lsn,
         newest_us=newest,
+        place=place,
     )
+
+
+def reference(key: bytes, value: bytes) -> tuple[FileKey, int, int] | None:
+    """Which shared file a record of a segment refers to, with how many records and bytes; None if it does not."""
+    if len(key) != _SEGMENT.size or len(value) != _SHARED_VALUE.size or value[0] != _SHARED_VERSION:
+        return None
+    _, day, following, size_bytes, *_, file_id, _ = _SHARED_VALUE.unpack(value)
+    return (day, file_id), following - _SEGMENT.unpack(key)[1], size_bytes
+
+
+def changed_references(store: OrderedStore, mutations: Mutations) -> dict[FileKey, tuple[int, int]]:
+    """How many more records and bytes the records of segments refer to in shared files when mutations are written.
+
+    REQUIRES: nothing else changes these records before the mutations are written.
+    """
+    changes: dict[FileKey, tuple[int, int]] = {}
+    for family, key, value in mutations:
+        if family is not Family.SEGMENTS or len(key) != _SEGMENT.size:
+            continue
+        for sign, stored in ((-1, store.get(family, key)), (1, value)):
+            found = reference(key, stored) if stored is not None else None
+            if found is not None:
+                file, records, size_bytes = found
+                before = changes.get(file, (0, 0))
+                changes[file] = before[0] + sign * records, before[1] + sign * size_bytes
+    return changes
 
 
 def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, None, None]:
@@ -280,6 +339,12 @@ def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, 
             yield _SEGMENT.unpack(key)[0] if closed and end >= least_bytes else None
         else:
             yield None
+
+
+def logs(store: OrderedStore) -> Generator[int | None, None, None]:
+    """The same for each log segment, also those that are not closed."""
+    for outline in outlines(store):
+        yield outline[0] if outline is not None and outline[1] is SegmentKind.LOG else None
 
 
 def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
@@ -302,6 +367,8 @@ def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
             yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(closed), end
         elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
             yield _SEGMENT.unpack(key)[0], SegmentKind.PARQUET, True, _PARQUET_VALUE.unpack(value)[2]
+        elif (found := reference(key, value)) is not None:
+            yield _SEGMENT.unpack(key)[0], SegmentKind.PARQUET, True, found[2]
 
 
 def held_ranges(store: OrderedStore, shard_id: int) -> list[tuple[int, int]]:
@@ -328,6 +395,8 @@ def _next_offset(value: bytes) -> int | None:
         following = _SEGMENT_VALUE.unpack(value)[5]
     elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
         following = _PARQUET_VALUE.unpack(value)[1]
+    elif len(value) == _SHARED_VALUE.size and value[0] == _SHARED_VERSION:
+        following = _SHARED_VALUE.unpack(value)[2]
     return following
 
 
@@ -347,6 +416,8 @@ def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
             yield _SEGMENT_VALUE.unpack(value)[6]
         elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
             yield _PARQUET_VALUE.unpack(value)[4]
+        elif len(value) == _SHARED_VALUE.size and value[0] == _SHARED_VERSION:
+            yield _SHARED_VALUE.unpack(value)[5]
         else:
             yield 0
 

@@ -22,7 +22,8 @@ async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
         await engine.parts.checkpointer.checkpoint()
         # Held, so that no thread puts a file into its place while they are compared.
         async with engine.parts.segment_files.hold():
-            if engine.parts.segment_files.settled and not files.listdir(f"{data}/sealing"):
+            is_settled = engine.parts.segment_files.settled and not engine.parts.checkpointer.dirty
+            if is_settled and not files.listdir(f"{data}/sealing"):
                 _compare(engine, files, data)
                 return
         # A segment is being sealed.
@@ -33,6 +34,7 @@ def _compare(engine: Engine, files: FileSystem, data: str) -> None:
     wanted: set[str] = set()
     possible: set[str] = set()
     starts: dict[str, int] = {}
+    referred: dict[tuple[int, int], int] = {}
     for name in engine.parts.table.catalogue.matching("#"):
         shard = engine.parts.table.by_name(name)
         for segment in shard.segments:
@@ -41,11 +43,17 @@ def _compare(engine: Engine, files: FileSystem, data: str) -> None:
                 possible.add(segment.index_path)
             elif isinstance(segment, ParquetSegment):
                 wanted.add(segment.path)
+                if (place := segment.place) is not None:
+                    key = place.day, place.file_id
+                    referred[key] = referred.get(key, 0) + segment.next_offset - segment.base_offset
+                    continue
                 mark = start_mark_path(posixpath.dirname(segment.path), shard.shard_id)
                 possible.add(mark)
                 starts[mark] = shard.start_offset
                 if segment is shard.segments[0] and shard.start_offset > segment.base_offset:
                     wanted.add(mark)
+    recorded = {file.key: file.live_records for file in engine.parts.views.files}
+    require(recorded == referred, "files are not referred to as recorded", recorded, referred)
     found = set(_files_below(files, f"{data}/log")) | set(_files_below(files, f"{data}/sealed"))
     require(wanted <= found, "files are missing", sorted(wanted - found))
     require(found <= wanted | possible, "files are left over", sorted(found - wanted - possible))

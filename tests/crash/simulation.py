@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import attrs
 import outcome
 import pytest
 import trio
@@ -25,6 +26,8 @@ from journal.engine.wal.disk import Done, Work
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.parquet.conversion import convert_log
+from shards.parquet.shared_file import write_shared_files
+from shards.parquet.shared_reading import SharedReader
 from shards.seams.clock import ManualClock
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.inline import InlineConverter
@@ -52,6 +55,9 @@ TINY = ServerConfig(
     shards=ShardsConfig(memory_max_bytes=4 * KIB),
     conversion=ConversionConfig(min_bytes=1536, max_age_s=2),
 )
+
+# The same, and closed segments are gathered into shared files.
+GATHERING = attrs.evolve(TINY, conversion=ConversionConfig(min_bytes=1 << 30, max_age_s=1, gather_after_s=1))
 
 # The same, but nothing happens in the background unless a test asks for it.
 QUIET = ServerConfig(
@@ -149,6 +155,9 @@ def deterministic(seed: int, *, short_steps: bool = False) -> Iterator[random.Ra
         # The default is 1 MiB, more than a simulated tail ever has; what only large tails reach must be reached.
         patch.setattr("journal.engine.segments.flusher.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
         patch.setattr("journal.engine.segments.checkpointer.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
+        # A workload takes less than the second that small segments wait at least.
+        patch.setattr("journal.engine.parquet.scheduler.EARLY_SHARDS", 1)
+        patch.setattr("journal.engine.parquet.rewriting.MERGED_AT_ONCE", 2)
         yield rng
 
 
@@ -179,7 +188,11 @@ async def opened(
             make_disk=lambda: SimulatedDisk(rng),
             open_store=lambda path: open_simulated_store(files, rng, path),
         ),
-        make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
+        make_converter=lambda: InlineConverter(
+            lambda plan: convert_log(files, plan),
+            lambda plan: write_shared_files(files, plan),
+            lambda path: SharedReader(files, path).shard_ids(),
+        ),
     ) as engine:
         yield engine
 

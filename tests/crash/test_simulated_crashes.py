@@ -13,11 +13,12 @@ import random
 import pytest
 
 from journal.engine import Engine
+from journal.settings.server import ServerConfig
 from shards.seams.clock import ManualClock
 from tests.crash.ledger import Ledger
 from tests.crash.segment_files import check_files
 from tests.crash.simulated_workload import Workload, check
-from tests.crash.simulation import DATA, run
+from tests.crash.simulation import DATA, GATHERING, TINY, run
 from tests.simulation.file_system import Choose, SimulatedFileSystem, everything_lost, everything_survived
 
 STEPS = 12
@@ -26,8 +27,9 @@ STEPS = 12
 class Life:
     """What happens to one disk, start after start."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, config: ServerConfig = TINY) -> None:
         self.seed = seed
+        self.config = config
         self.ledger = Ledger()
         self.clock = ManualClock()
         self.files = SimulatedFileSystem()
@@ -43,7 +45,7 @@ class Life:
             self.clock.advance(seconds=1)
             await Workload(self.ledger, engine, random.Random(self.seed), self.clock, steps).run()
 
-        ended = run(self.files, body, seed=self.seed, clock=self.clock)
+        ended = run(self.files, body, seed=self.seed, clock=self.clock, config=self.config)
         self.seed += 1
         return ended
 
@@ -59,10 +61,10 @@ def choices(kind: int) -> Choose:
     return random.Random(kind).randrange
 
 
-def crash_twice(seed: int, first: int, second: int, kind: int) -> None:
+def crash_twice(seed: int, first: int, second: int, kind: int, config: ServerConfig = TINY) -> None:
     """Crash at operation ``first`` of the first life and ``second`` of the second, then look and close cleanly."""
     choose = choices(kind)
-    life = Life(seed)
+    life = Life(seed, config)
     life.files.crash_at(first)
     life.start()
     life.crash(choose)
@@ -73,9 +75,11 @@ def crash_twice(seed: int, first: int, second: int, kind: int) -> None:
     assert life.start(steps=0) is None
 
 
-def fail_then_crash(seed: int, operation: int, number: int, *, reached_disk: bool, kind: int) -> None:
+def fail_then_crash(
+    seed: int, operation: int, number: int, *, reached_disk: bool, kind: int, config: ServerConfig = TINY
+) -> None:
     """Let one call fail, lose the power when the engine has ended, then look and close cleanly."""
-    life = Life(seed)
+    life = Life(seed, config)
     life.files.fail_at(operation, number, reached_disk=reached_disk)
     life.start()
     life.crash(choices(kind))
@@ -83,9 +87,9 @@ def fail_then_crash(seed: int, operation: int, number: int, *, reached_disk: boo
     assert life.start(steps=0) is None
 
 
-def operations(seed: int) -> int:
+def operations(seed: int, config: ServerConfig = TINY) -> int:
     """Number of file system operations of one undisturbed life."""
-    life = Life(seed)
+    life = Life(seed, config)
     assert life.start() is None
     count = len(life.files.operations)
     assert life.start(steps=0) is None
@@ -104,6 +108,15 @@ def test_what_was_acknowledged_survives_two_crashes(kind: int) -> None:
     count = operations(seed)
     for first in range(1 + kind, count + 1, 11):
         crash_twice(seed, first, 1 + first * 37 % count, kind)
+
+
+@pytest.mark.slow("an engine after each place of a crash")
+@pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=["all-lost", "all-there", "torn-2", "torn-3"])
+def test_gathered_segments_survive_two_crashes(kind: int) -> None:
+    seed = 20 + kind
+    count = operations(seed, GATHERING)
+    for first in range(1 + kind, count + 1, 17):
+        crash_twice(seed, first, 1 + first * 37 % count, kind, GATHERING)
 
 
 @pytest.mark.slow("an engine after each place of a crash")

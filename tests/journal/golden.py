@@ -8,9 +8,12 @@ from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import (
     KINDS,
     Converted,
+    ConvertedFile,
+    ConvertedPart,
     CursorCommitted,
     CursorDeleted,
     Decision,
+    FilesConverted,
     LsnsReserved,
     OffsetsReserved,
     ProducerDeleted,
@@ -64,6 +67,18 @@ DECISIONS: tuple[Decision, ...] = (
 )
 SEALED = Converted(42, 61, 4096, bytes(range(32)), NOW_US, NOW_US + 7, 33, NOW_US + 5)
 """Has a file of its own: the kind is younger than the others."""
+GATHERED = FilesConverted(
+    files=(
+        ConvertedFile(NOW_US // 86_400_000_000, 0x51E5_0000_0000_0007, 4096, 40, bytes(range(32))),
+        ConvertedFile(NOW_US // 86_400_000_000 + 1, 0x51E5_0000_0000_0007, 2048, 2, bytes(range(1, 33))),
+    ),
+    parts=(
+        ConvertedPart(SHARD_ID, 42, 61, 0, 21, 1800, NOW_US, NOW_US + 7, 33, NOW_US + 5),
+        ConvertedPart(SHARD_ID, 61, 63, 1, 0, 2000, NOW_US, NOW_US + 9, 34, NOW_US + 8),
+        ConvertedPart(SHARD_ID + 1, 0, 21, 0, 0, 2100, NOW_US + 1, NOW_US + 2, 30, 2**63 - 1),
+    ),
+)
+"""Likewise."""
 OF_PRODUCERS = (ProducerUsed("anna:bridge", 12, 3, NOW_US), ProducerDeleted("anna:bridge", 12))
 """Likewise."""
 NODE_WIDE = (LsnsReserved, StatePut, StateDeleted, ProducerOpened)
@@ -87,6 +102,10 @@ def entries() -> list[bytes]:
 
 def convert_entry() -> bytes:
     return encode_entry(KINDS[Converted], 34, SHARD_ID, encode_payload(SEALED))
+
+
+def convert_files_entry() -> bytes:
+    return encode_entry(KINDS[FilesConverted], 37, 0, encode_payload(GATHERED))
 
 
 def producer_entries() -> bytes:
@@ -130,6 +149,7 @@ FILES = {
     "../v2/journal_file.jnl": journal_file,
     "entries.bin": lambda: b"".join(entries()),
     "convert_entry.bin": convert_entry,
+    "../v2/convert_files_entry.bin": convert_files_entry,
     "producer_entries.bin": producer_entries,
     "log_segment.log": log_segment,
     "log_segment.index": index_file,

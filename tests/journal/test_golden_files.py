@@ -27,6 +27,7 @@ from tests.journal.engines import append, config, values_of
 from tests.journal.golden import (
     DECISIONS,
     FILES,
+    GATHERED,
     GOLDEN,
     INDEX,
     LOG_HEADER,
@@ -48,7 +49,12 @@ def test_the_golden_bytes_are_what_is_written_today(name: str) -> None:
 def test_golden_entries_of_every_kind_are_read() -> None:
     data = memoryview((GOLDEN / "entries.bin").read_bytes())
     entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
-    assert {entry.kind for entry in entries} == set(Kind) - {Kind.CONVERT, Kind.USE_PRODUCER, Kind.DELETE_PRODUCER}
+    assert {entry.kind for entry in entries} == set(Kind) - {
+        Kind.CONVERT,
+        Kind.USE_PRODUCER,
+        Kind.DELETE_PRODUCER,
+        Kind.CONVERT_FILES,
+    }
     assert [entry.lsn for entry in entries] == list(range(1, len(DECISIONS) + len(VALUES) + 1))
     assert all(check_payload(entry) == "" for entry in entries)
     decided = entries[: len(DECISIONS)]
@@ -73,6 +79,15 @@ def test_the_golden_conversion_is_read() -> None:
     assert (entry.kind, entry.lsn, entry.shard_id) == (Kind.CONVERT, 34, SHARD_ID)
     assert check_payload(entry) == ""
     assert decode_payload(entry.kind, entry.payload) == SEALED
+
+
+def test_the_golden_conversion_to_shared_files_is_read() -> None:
+    data = memoryview((GOLDEN / "../v2/convert_files_entry.bin").read_bytes())
+    (entry,) = decode_entries(data, 0, len(data))
+    assert isinstance(entry, Entry)
+    assert (entry.kind, entry.lsn, entry.shard_id) == (Kind.CONVERT_FILES, 37, 0)
+    assert check_payload(entry) == ""
+    assert decode_payload(entry.kind, entry.payload) == GATHERED
 
 
 @pytest.mark.parametrize("name", ["journal_file.jnl", "../v2/journal_file.jnl"])

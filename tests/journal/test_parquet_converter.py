@@ -20,14 +20,14 @@ import trio.testing
 
 from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
-from journal.engine.parquet.converter import WorkerConverter
+from journal.engine.parquet.converter import Request, WorkerConverter
 from journal.engine.parquet.worker import answer
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import ConfigurationError
 from shards.errors import ConversionFailedError, CorruptionError
 from shards.model import SegmentKind, ShardConfig
 from shards.seams.os_file_system import OsFileSystem
-from shards.segments.conversion_plan import ConversionPlan
+from shards.segments.conversion_plan import ConversionPlan, PartSource, SharedPlan
 from shards.segments.log_segment import LogSegment
 from tests.journal.engines import append, values_of
 from tests.patience import PATIENCE_S
@@ -79,6 +79,21 @@ async def test_the_worker_writes_one_file_after_the_other_and_ends_when_it_may_r
         assert converter.pid is None
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+async def test_the_worker_writes_shared_files_and_tells_which_shards_they_have(tmp_path: Path) -> None:
+    converter = WorkerConverter()
+    async with closed_segment(tmp_path, converter) as (_, plan):
+        names = ("log_path", "name", "shard_id", "base_offset", "next_offset", "start_position", "end_position")
+        source = PartSource(**{name: getattr(plan, name) for name in names})
+        gathered = await converter.gather(SharedPlan(str(tmp_path / "7"), 7, (source,)))
+        (file,) = gathered.files
+        assert (file.record_count, file.size_bytes) == (10, os.path.getsize(file.path))
+        assert [(part.base_offset, part.next_offset) for part in gathered.parts] == [(0, 10)]
+        assert await converter.shards_in(file.path) == [plan.shard_id]
+        with pytest.raises(ConversionFailedError, match="No such file"):
+            await converter.shards_in(str(tmp_path / "missing"))
+        await converter.rest()
 
 
 async def test_the_worker_says_where_a_log_is_damaged_and_continues(tmp_path: Path) -> None:
@@ -216,7 +231,7 @@ def test_a_disk_that_refuses_is_an_answer() -> None:
         def open(self, path: str, *, create: bool = False, write: bool = True) -> object:  # type: ignore[override]
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    said = answer(FullFiles(), ConversionPlan("/log", "/out", "s", 1, 0, 1, 64, 128, 1))
+    said = answer(FullFiles(), Request(convert=ConversionPlan("/log", "/out", "s", 1, 0, 1, 64, 128, 1)))
     assert said.failure == "/log: No space left on device"
 
 

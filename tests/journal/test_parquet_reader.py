@@ -398,18 +398,18 @@ def test_pyarrow_is_imported_only_when_a_sealed_segment_is_read() -> None:
 
 SHORT_OF_FILES = """
 import resource, sys
-from journal.engine.read.arrow_import import sealed_reader_type
+from journal.engine.read.arrow_import import reader_types
 from shards.errors import OverloadedError
 
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (20, limit[1]))
 try:
-    sealed_reader_type("/sealed/s.parquet")
+    reader_types("/sealed/s.parquet")
 except OverloadedError as error:
     print(error)
 print("numpy" in sys.modules)
 resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-print(sealed_reader_type("/sealed/s.parquet").__name__)
+print(reader_types("/sealed/s.parquet").sealed.__name__)
 """
 
 

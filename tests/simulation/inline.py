@@ -9,7 +9,7 @@ import trio
 
 from journal.engine.wal.disk import Done, Work
 from shards.errors import ConversionFailedError
-from shards.segments.conversion_plan import ConversionPlan, SealedFile
+from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
 
 
 class InlineDisk:
@@ -28,16 +28,36 @@ class InlineConverter:
 
     Args:
         write: Writes one plan; blocks.
+        gather: Writes the shared files of a plan; blocks.
+        look_into: Returns the ids of the shards in a shared file; blocks.
     """
 
-    def __init__(self, write: Callable[[ConversionPlan], SealedFile]) -> None:
+    def __init__(
+        self,
+        write: Callable[[ConversionPlan], SealedFile],
+        gather: Callable[[SharedPlan], GatheredFiles] | None = None,
+        look_into: Callable[[str], list[int]] | None = None,
+    ) -> None:
         self._write = write
+        self._gather = gather
+        self._look_into = look_into
 
     async def convert(self, plan: ConversionPlan) -> SealedFile:
         try:
             return await trio.to_thread.run_sync(self._write, plan)
         except OSError as error:
             raise ConversionFailedError(f"{error.filename or plan.out_path}: {error.strerror or error}") from error
+
+    async def gather(self, plan: SharedPlan) -> GatheredFiles:
+        assert self._gather is not None, "no test gathers here"
+        try:
+            return await trio.to_thread.run_sync(self._gather, plan)
+        except OSError as error:
+            raise ConversionFailedError(f"{error.filename or plan.out_prefix}: {error.strerror or error}") from error
+
+    async def shards_in(self, path: str) -> list[int]:
+        assert self._look_into is not None, "no test rewrites shared files here"
+        return await trio.to_thread.run_sync(self._look_into, path)
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()

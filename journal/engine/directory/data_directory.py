@@ -42,7 +42,10 @@ _PARTS = (*MARKED, *_OTHERS)
 _MAY_BE_MOUNTS = (*MARKED, "state")
 
 _SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
-_SEGMENT_DIRECTORIES = (("log", re.compile("[0-9a-f]{2}")), ("sealed", re.compile("shard=.*", re.DOTALL)))
+_SEGMENT_DIRECTORIES = (
+    ("log", re.compile("[0-9a-f]{2}")),
+    ("sealed", re.compile(r"shard=.*|date=\d{4}-\d\d-\d\d", re.DOTALL)),
+)
 
 
 @attrs.define(slots=True)

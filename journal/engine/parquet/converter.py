@@ -22,9 +22,9 @@ import journal
 from journal.settings.values import ConfigurationError
 from shards.errors import ConversionFailedError, CorruptionError
 from shards.extras import install_command
-from shards.segments.conversion_plan import ConversionPlan, SealedFile
+from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
 
-_LARGEST_LINE_BYTES = 1 << 20
+_LARGEST_LINE_BYTES = 16 << 20
 _GOODBYE_S = 5.0
 # The worker runs the code of this installation, wherever it is.
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
@@ -42,22 +42,67 @@ class ParquetConverter(Protocol):
         """
         ...
 
+    async def gather(self, plan: SharedPlan) -> GatheredFiles:
+        """Write and sync the shared files of a plan, under the same conditions.
+
+        Raises:
+            CorruptionError: A log segment, which its path tells, is damaged; another attempt will not help.
+            ConversionFailedError: The disk refused, or the worker process has ended.
+        """
+        ...
+
+    async def shards_in(self, path: str) -> list[int]:
+        """Return the ids of the shards that have records in a shared file.
+
+        Raises:
+            CorruptionError: The file is damaged.
+            ConversionFailedError: It cannot be read, or the worker process has ended.
+        """
+        ...
+
     async def rest(self) -> None:
         """Release memory: there is nothing to convert for now."""
         ...
 
 
 @attrs.frozen
+class Request:
+    """What the worker is to do; one of the three attributes is set.
+
+    Attributes:
+        convert: Write the file of a segment.
+        gather: Write shared files.
+        look_into: Path of a shared file: tell which shards have records in it.
+    """
+
+    convert: ConversionPlan | None = None
+    gather: SharedPlan | None = None
+    look_into: str = ""
+
+    def __str__(self) -> str:
+        if self.look_into:
+            return f"nothing, but looked into {self.look_into}"
+        if self.convert is not None:
+            plan = self.convert
+            return f"offsets {plan.base_offset} to {plan.next_offset} of shard {plan.name!r}"
+        return f"{len(self.gather.sources) if self.gather is not None else 0} segments of several shards"
+
+
+@attrs.frozen
 class Answer:
-    """The worker's answer to a plan; one of the three attributes is set.
+    """The worker's answer to a request; one of the five attributes is set.
 
     Attributes:
         sealed: The file is written.
+        gathered: The shared files are written.
+        shard_ids: The shards in the shared file.
         corruption: Path, position and description of the damage.
         failure: Any other error.
     """
 
     sealed: SealedFile | None = None
+    gathered: GatheredFiles | None = None
+    shard_ids: list[int] | None = None
     corruption: tuple[str, int, str] | None = None
     failure: str = ""
 
@@ -95,28 +140,50 @@ class WorkerConverter:
         return self._process.pid if self._process is not None else None
 
     async def convert(self, plan: ConversionPlan) -> SealedFile:
+        sealed = (await self._answer_to(Request(convert=plan))).sealed
+        if sealed is None:
+            raise self._misunderstood()
+        return sealed
+
+    async def gather(self, plan: SharedPlan) -> GatheredFiles:
+        gathered = (await self._answer_to(Request(gather=plan))).gathered
+        if gathered is None:
+            raise self._misunderstood()
+        return gathered
+
+    async def shards_in(self, path: str) -> list[int]:
+        shard_ids = (await self._answer_to(Request(look_into=path))).shard_ids
+        if shard_ids is None:
+            raise self._misunderstood()
+        return shard_ids
+
+    def _misunderstood(self) -> ConversionFailedError:
+        self._kill()
+        return ConversionFailedError("the process that writes Parquet files answered another request")
+
+    async def _answer_to(self, request: Request) -> Answer:
         try:
-            answer = await self._ask(plan)
+            answer = await self._ask(request)
         except BaseException:
             # A late answer must not be taken for the answer to the next request.
             self._kill()
             raise
-        if answer.sealed is not None:
-            return answer.sealed
+        if answer.corruption is None and not answer.failure:
+            return answer
         if answer.corruption is not None:
             raise CorruptionError(*answer.corruption)
         # The cause may last as long as the process, such as a partly imported numpy after a shortage of open files.
         self._kill()
         raise ConversionFailedError(answer.failure)
 
-    async def _ask(self, plan: ConversionPlan) -> Answer:
+    async def _ask(self, request: Request) -> Answer:
         if self._process is None:
             self._received.clear()
             self._process = await _start(self._command)
         process = self._process
         assert process.stdin is not None  # the process was started with pipes
         try:
-            await process.stdin.send_all(msgspec.json.encode(plan) + b"\n")
+            await process.stdin.send_all(msgspec.json.encode(request) + b"\n")
             line = await self._receive_line(process)
         except trio.BrokenResourceError:
             line = b""
@@ -124,8 +191,8 @@ class WorkerConverter:
             with trio.move_on_after(_GOODBYE_S):
                 await process.wait()
             raise ConversionFailedError(
-                f"the process that writes Parquet files (pid {process.pid}) ended while it wrote offsets "
-                f"{plan.base_offset} to {plan.next_offset} of shard {plan.name!r}: {_ending(process.returncode)}"
+                f"the process that writes Parquet files (pid {process.pid}) ended while it wrote {request}: "
+                f"{_ending(process.returncode)}"
             )
         try:
             return msgspec.json.decode(line, type=Answer)

@@ -9,7 +9,7 @@ No failure here stops the engine: a segment that cannot be converted stays a log
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Final
 
@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from journal.engine.parquet.converter import ParquetConverter
+from journal.engine.parquet.gatherer import MOST_BYTES, MOST_PARTS, Chosen, Gatherer, in_order, is_wanted
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
@@ -27,10 +28,15 @@ from shards.back_off import BackOff
 from shards.errors import ConversionFailedError, CorruptionError, InvalidRequestError, StorageError, StorageFailedError
 from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.segment import Segment
 from shards.segments.shard import Shard
+from shards.views.shared_files import FileKey, SharedFileRecord
 
 _log = logging.getLogger("journal.conversion")
 
+EARLY_SHARDS = MOST_PARTS
+"""When so many shards wait, their segments are gathered before the time."""
 _FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
 _IDLE_S = 30.0
 
@@ -66,6 +72,7 @@ class ParquetScheduler:
         recorded: Ids of the shards, open or not, that have closed log segments according to the views.
         flush: Has the tail of a shard written to its log file soon.
         refuse: Returns why no file may be written now; None if it may.
+        rewritable: Returns the shared files that are to be rewritten together, except some that could not be.
 
     Attributes:
         sealed_segments: Segments converted since the start.
@@ -83,6 +90,7 @@ class ParquetScheduler:
         recorded: Callable[[], Generator[int | None, None, None]],
         flush: Callable[[Shard], None],
         refuse: Callable[[], StorageError | None],
+        rewritable: Callable[[set[FileKey]], list[SharedFileRecord]],
     ) -> None:
         self._config = config
         self._converter = converter
@@ -92,7 +100,13 @@ class ParquetScheduler:
         self._recorded = recorded
         self._flush = flush
         self._refuse = refuse
+        self._rewritable = rewritable
+        # Shared files that could not be rewritten, and when they are tried again.
+        self._not_rewritable: dict[FileKey, float] = {}
         self._shards: dict[int, Shard] = {}
+        # Shards with closed segments that are small, and when the first of them began to wait.
+        self._waiting: dict[int, Shard] = {}
+        self._waiting_since = 0.0
         self._requests: list[_ConversionRequest] = []
         self._failures: dict[tuple[int, int], _FailedConversion] = {}
         self._failures_in_a_row = 0
@@ -198,11 +212,12 @@ class ParquetScheduler:
                 nursery.start_soon(self._look_at_recorded)
                 while True:
                     self._wake = trio.Event()
-                    found = self._next()
-                    if found is None:
-                        await self._rest()
-                    else:
+                    if (found := self._next()) is not None:
                         await self._convert(self._converter, *found)
+                    elif chosen := self._next_gathering() or await self._next_rewriting(self._converter):
+                        await self._gather(Gatherer(self._converter, self._files, self._table, self._commands), chosen)
+                    else:
+                        await self._rest()
         finally:
             with trio.CancelScope(shield=True):
                 await self._converter.rest()
@@ -228,7 +243,7 @@ class ParquetScheduler:
             await self._wake.wait()
 
     def _pause_ends(self) -> float:
-        if not self._shards or self._stopped is not None:
+        if not (self._shards or self._waiting) or self._stopped is not None:
             return float("inf")
         if self._refuse() is not None:
             # There is no event for free disk space.
@@ -238,6 +253,8 @@ class ParquetScheduler:
         ]
         # Other segments wait for the end of this pause too, even if the segment that failed has been dropped.
         ends.append(self._not_before)
+        if self._waiting:
+            ends.append(self._waiting_since + self._config.gather_after_s)
         return min((end for end in ends if end > trio.current_time()), default=float("inf"))
 
     # Choosing
@@ -270,9 +287,84 @@ class ParquetScheduler:
             due = [] if shard.damage else [each for each in _closed_logs(shard) if self._is_due(shard, each)]
             if not due:
                 del self._shards[shard_id]
+                self._look_at_small(shard)
             elif ready := self._ready(shard, due, now=now):
                 return shard, ready
         return None
+
+    def _look_at_small(self, shard: Shard) -> None:
+        """Let a shard wait if it has closed segments that are to be gathered with those of others."""
+        if self._config.gather_after_s and any(self._small_logs(shard)):
+            if not self._waiting:
+                self._waiting_since = trio.current_time()
+            self._waiting[shard.shard_id] = shard
+
+    def _small_logs(self, shard: Shard) -> Iterator[LogSegment]:
+        if not shard.damage:
+            for segment in _closed_logs(shard):
+                if segment.size_bytes < self._config.min_bytes and self._corruption(shard, segment) is None:
+                    yield segment
+
+    def _next_gathering(self) -> list[Chosen]:
+        """The segments to gather now, in the order of a plan; flushes of others are under way on return."""
+        now = trio.current_time()
+        is_due = now >= self._waiting_since + self._config.gather_after_s or len(self._waiting) >= EARLY_SHARDS
+        if not self._waiting or not is_due or self._stopped or self._refuse() or now < self._not_before:
+            return []
+        chosen: list[Chosen] = []
+        size_bytes = 0
+        unflushed = False
+        for shard_id, shard in list(self._waiting.items()):
+            segments = list(self._small_logs(shard))
+            if any(segment.flushed < segment.end for segment in segments):
+                self._flush(shard)
+                unflushed = True
+                continue
+            size_bytes += sum(segment.size_bytes for segment in segments)
+            if chosen and (len(chosen) + len(segments) > MOST_PARTS or size_bytes > MOST_BYTES):
+                break
+            chosen += [(shard, segment) for segment in segments]
+            del self._waiting[shard_id]
+        if unflushed and not chosen:
+            return []
+        return in_order(chosen)
+
+    def _resting_files(self) -> set[FileKey]:
+        """Shared files that could not be rewritten a short time ago."""
+        now = trio.current_time()
+        self._not_rewritable = {key: end for key, end in self._not_rewritable.items() if end > now}
+        return set(self._not_rewritable)
+
+    def _let_rest(self, keys: set[FileKey]) -> None:
+        end = trio.current_time() + _FAILED.longest_s
+        self._not_rewritable |= dict.fromkeys(keys, end)
+
+    async def _next_rewriting(self, converter: ParquetConverter) -> list[Chosen]:
+        """Segments in shared files that are to be rewritten, in the order of a plan."""
+        if self._stopped or self._refuse() or trio.current_time() < self._not_before:
+            return []
+        while records := self._rewritable(self._resting_files()):
+            keys = {record.key for record in records}
+            chosen: list[Chosen] = []
+            try:
+                shard_ids = {
+                    shard_id
+                    for record in records
+                    for shard_id in await converter.shards_in(record.path(self._table.sealed_root))
+                }
+            except (StorageError, OSError) as error:
+                if keys == {record.key for record in self._rewritable(self._resting_files())}:
+                    _log.warning("shared files are not rewritten for now: %s", error)
+                    self._let_rest(keys)
+                # Otherwise a checkpoint has removed one in the meantime.
+                continue
+            for shard in filter(None, map(self._table.by_id, shard_ids)):
+                chosen += [(shard, each) for each in _segments_in(shard, keys)]
+            if chosen:
+                return in_order(chosen)[:MOST_PARTS]
+            # What refers to them was dropped since the last checkpoint.
+            return []
+        return []
 
     def _corruption(self, shard: Shard, segment: LogSegment) -> CorruptionError | None:
         failed = self._failures.get((shard.shard_id, segment.base_offset))
@@ -296,11 +388,37 @@ class ParquetScheduler:
 
     async def _convert(self, converter: ParquetConverter, shard: Shard, segment: LogSegment) -> None:
         path = self._files.new_path(shard.shard_id, segment.base_offset)
-        try:
+
+        async def convert() -> None:
             written = await converter.convert(_plan(segment, path))
             # From here on the work is not cancelled: a file in its place needs either its entry or its removal.
             with trio.CancelScope(shield=True):
                 await self._put_in_place(shard, segment, path, written)
+
+        await self._attempt([(shard, segment)], convert, lambda: self._files.discard(path))
+
+    async def _gather(self, gatherer: Gatherer, chosen: list[Chosen]) -> None:
+        file_id, prefix = gatherer.new_file()
+
+        async def gather() -> None:
+            written = await gatherer.write(chosen, file_id, prefix)
+            with trio.CancelScope(shield=True):
+                self.sealed_segments += await gatherer.put_in_place(chosen, file_id, prefix, written)
+                await self._discard(lambda: self._files.discard_shared(prefix))
+
+        await self._attempt(chosen, gather, lambda: self._files.discard_shared(prefix))
+        for shard, segment in chosen:
+            # What failed waits again.
+            self._look_at_small(shard)
+            if isinstance(segment, ParquetSegment) and segment.place is not None and is_wanted(shard, segment):
+                self._let_rest({(segment.place.day, segment.place.file_id)})
+
+    async def _attempt(
+        self, chosen: list[Chosen], work: Callable[[], Awaitable[None]], discard: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Do the work of a conversion and note how it ended."""
+        try:
+            await work()
         except StorageFailedError as failure:
             # Only after a restart it is known whether the file is valid; its note tells the start where to look.
             self._stopped = failure
@@ -316,10 +434,11 @@ class ParquetScheduler:
                 _log.warning("%s is not valid and stays until the next start: %s", error.filename, error.strerror)
             else:
                 # Files of the failed attempt are removed: the next one writes a new file under a new name.
-                await self._discard(path)
-            if not _is_wanted(shard, segment):
-                # Its log file may be removed before the worker has opened it: that is not a failure of the disk.
-                self._forget_failure(shard, segment)
+                await self._discard(discard)
+            shard, segment = _concerned(chosen, error)
+            if not all(is_wanted(*each) for each in chosen):
+                # A log file may be removed before the worker has opened it: that is not a failure of the disk.
+                self._forget_failures(chosen)
             elif isinstance(error, CorruptionError):
                 self._note_corruption(shard, segment, error)
             else:
@@ -328,15 +447,16 @@ class ParquetScheduler:
             self._failures_in_a_row = 0
             self._not_before = 0.0
             self.last_failure = ""
-            self._forget_failure(shard, segment)
+            self._forget_failures(chosen)
 
-    def _forget_failure(self, shard: Shard, segment: LogSegment) -> None:
-        self._failures.pop((shard.shard_id, segment.base_offset), None)
+    def _forget_failures(self, chosen: list[Chosen]) -> None:
+        for shard, segment in chosen:
+            self._failures.pop((shard.shard_id, segment.base_offset), None)
 
     async def _put_in_place(self, shard: Shard, segment: LogSegment, path: str, written: SealedFile) -> None:
         decision = _decision(segment, written)
         sealed = self._table.sealed_segment(shard, decision)
-        if _is_wanted(shard, segment):
+        if is_wanted(shard, segment):
             try:
                 await self._files.place(path, sealed, shard)
             except UnsyncedDirectoryError as unsynced:
@@ -349,26 +469,26 @@ class ParquetScheduler:
             except (StorageError, OSError):
                 await self._files.withdraw(sealed)
                 raise
-        if not _is_wanted(shard, segment):
+        if not is_wanted(shard, segment):
             # Trimmed or deleted while the file was being written.
             await self._files.withdraw(sealed)
         else:
             await self._commands.record_converted(shard, decision)
             self.sealed_segments += 1
-        await self._discard(path)
+        await self._discard(lambda: self._files.discard(path))
 
-    async def _discard(self, path: str) -> None:
+    async def _discard(self, discard: Callable[[], Awaitable[None]]) -> None:
         """Remove the files of a finished or failed conversion from ``sealing/``. The next start removes the rest."""
         try:
-            await self._files.discard(path)
+            await discard()
         except OSError as error:
-            _log.warning("%s stays until the next start: %s", path, error)
+            _log.warning("%s stays until the next start: %s", error.filename, error)
 
-    def _note_corruption(self, shard: Shard, segment: LogSegment, error: CorruptionError) -> None:
+    def _note_corruption(self, shard: Shard, segment: Segment, error: CorruptionError) -> None:
         self._failures[shard.shard_id, segment.base_offset] = _FailedConversion(corruption=error)
         self._tell(shard, segment, error)
 
-    def _note_failure(self, shard: Shard, segment: LogSegment, error: Exception) -> None:
+    def _note_failure(self, shard: Shard, segment: Segment, error: Exception) -> None:
         now = trio.current_time()
         failed = self._failures.setdefault((shard.shard_id, segment.base_offset), _FailedConversion())
         failed.not_before = now + _FAILED.delay_s(failed.attempts)
@@ -377,7 +497,7 @@ class ParquetScheduler:
         self._failures_in_a_row += 1
         self._tell(shard, segment, error if isinstance(error, StorageError) else ConversionFailedError(str(error)))
 
-    def _tell(self, shard: Shard, segment: LogSegment, error: StorageError) -> None:
+    def _tell(self, shard: Shard, segment: Segment, error: StorageError) -> None:
         text = f"shard {shard.name!r}, offsets {segment.base_offset} to {segment.next_offset}: {error}"
         self.last_failure = text
         _log.error("a segment stays a log file: %s", text)
@@ -412,8 +532,19 @@ def _closed_logs(shard: Shard) -> Iterator[LogSegment]:
             return
 
 
-def _is_wanted(shard: Shard, segment: LogSegment) -> bool:
-    return not shard.deleted and segment in shard.segments
+def _segments_in(shard: Shard, keys: set[FileKey]) -> Iterator[ParquetSegment]:
+    """The segments of a shard in some shared files."""
+    for segment in shard.segments if not shard.damage else ():
+        place = segment.place if isinstance(segment, ParquetSegment) else None
+        if place is not None and (place.day, place.file_id) in keys:
+            assert isinstance(segment, ParquetSegment)  # it has a place
+            yield segment
+
+
+def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:
+    """The segment that an error is about: the one whose log is damaged, otherwise the first."""
+    path = error.path if isinstance(error, CorruptionError) else ""
+    return next((each for each in chosen if each[1].path == path), chosen[0])
 
 
 def _plan(segment: LogSegment, out_path: str) -> ConversionPlan:

@@ -10,20 +10,40 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+import attrs
+
 from shards.errors import OverloadedError, StorageError
 from shards.extras import install_command
 
 if TYPE_CHECKING:
     from shards.parquet.reading import SealedReader
+    from shards.parquet.shared_reading import PartOfFile, PartReader, SharedReader
 
 _SPARE_DESCRIPTORS = 32
 """An import needs a few at a time; the rest is for connections that are accepted at the same time."""
 _lock = threading.Lock()
-_imported: list[type[SealedReader]] = []
+_imported: list[ReaderTypes] = []
 
 
-def sealed_reader_type(path: str) -> type[SealedReader]:
-    """Return the class that reads Parquet segments; the first call imports its modules. Blocks; any thread may call it.
+@attrs.frozen
+class ReaderTypes:
+    """The classes that read Parquet segments.
+
+    Attributes:
+        sealed: Reads the file of one segment.
+        shared: Reads a file with segments of many shards.
+        part: Reads one of these segments.
+        place: Where it is in that file.
+    """
+
+    sealed: type[SealedReader]
+    shared: type[SharedReader]
+    part: type[PartReader]
+    place: type[PartOfFile]
+
+
+def reader_types(path: str) -> ReaderTypes:
+    """Return the classes that read Parquet segments; the first call imports them. Blocks; any thread may call it.
 
     Args:
         path: The segment to read, for error messages.
@@ -37,6 +57,7 @@ def sealed_reader_type(path: str) -> type[SealedReader]:
             _require_descriptors(path)
             try:
                 from shards.parquet.reading import SealedReader
+                from shards.parquet.shared_reading import PartOfFile, PartReader, SharedReader
             except ModuleNotFoundError as error:
                 raise StorageError(
                     f"{path} is a Parquet segment, and to read it {error.name} has to be installed: "
@@ -47,7 +68,7 @@ def sealed_reader_type(path: str) -> type[SealedReader]:
                     f"{path} is a Parquet segment, and the libraries that read it cannot be loaded: {error}. "
                     f"Restart the process"
                 ) from error
-            _imported.append(SealedReader)
+            _imported.append(ReaderTypes(SealedReader, SharedReader, PartReader, PartOfFile))
         return _imported[0]
 
 

@@ -8,7 +8,7 @@ the thread that decodes it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate, pairwise
@@ -18,7 +18,7 @@ import attrs
 import outcome
 import trio
 
-from journal.engine.read.arrow_import import sealed_reader_type
+from journal.engine.read.arrow_import import reader_types
 from journal.engine.read.read_failures import refusals_named
 from journal.engine.read.shared_cache import SharedCache
 from shards.errors import CorruptionError, StorageError
@@ -28,7 +28,8 @@ from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.read_slices import Place, ReadSlice, find_in_bytes
 
 if TYPE_CHECKING:
-    from shards.parquet.reading import SealedReader
+    from shards.parquet.reading import RowGroup, SealedReader
+    from shards.parquet.shared_reading import PartGroup, PartReader, SharedReader
 
 GROUPS_BYTES = 64 << 20
 """Size of the cache of decoded row groups, for all segments together."""
@@ -39,8 +40,11 @@ _DECODERS = 4
 _BATCH_ENTRY_BYTES = 80
 _FOOTER_ENTRY_BYTES = 1000
 
-SegmentKey: TypeAlias = tuple[int, int]
-GroupKey: TypeAlias = tuple[int, int, int]
+FileKey: TypeAlias = tuple[int, int]
+"""Shard id and base offset of a segment with a file of its own; -1 - day and file id of a shared file."""
+GroupKey: TypeAlias = tuple[int, int, int, int]
+"""Shard id, base offset, id of the shared file or 0, number of the row group."""
+Opened: TypeAlias = "SealedReader | PartReader"
 T = TypeVar("T")
 
 
@@ -78,7 +82,7 @@ class ParquetReader:
         self._largest_batch_bytes = largest_batch_bytes
         # Decoding takes processor time: more threads than this would only delay the event loop.
         self._limiter = trio.CapacityLimiter(_DECODERS)
-        self._opened: SharedCache[SegmentKey, SealedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
+        self._opened: SharedCache[FileKey, SealedReader | SharedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
         self._groups: SharedCache[GroupKey, _Group] = SharedCache(GROUPS_BYTES, lambda group: group.cost)
 
     def read_nowait(
@@ -91,11 +95,11 @@ class ParquetReader:
         if place is not None and place.segment is segment and place.offset == offset:
             index = place.position
         else:
-            opened = self._opened.get_nowait(_key_of(segment))
-            if opened is None:
+            file = self._opened.get_nowait(_file_of(segment))
+            if file is None:
                 return None
-            index = _group_at(opened, offset)
-        group = self._groups.get_nowait((*_key_of(segment), index))
+            index = _group_at(_opened(segment, file), offset)
+        group = self._groups.get_nowait(_group_key(segment, index))
         return _extent(segment, index, group, offset, max_bytes) if group is not None else None
 
     async def read(self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None) -> ReadSlice:
@@ -127,7 +131,8 @@ class ParquetReader:
             CorruptionError: The file is damaged.
         """
         opened = await self._open(segment)
-        for index, row_group in enumerate(opened.row_groups):
+        row_groups: Sequence[RowGroup | PartGroup] = opened.row_groups
+        for index, row_group in enumerate(row_groups):
             if (row_group.newest_us if by_time else row_group.last_lsn) >= value:
                 group = await self._group(segment, opened, index)
                 _, header = await self._in_thread(find_in_bytes, group.data, wanted)
@@ -135,19 +140,20 @@ class ParquetReader:
                     return header
         return None
 
-    async def _open(self, segment: ParquetSegment) -> SealedReader:
-        return await self._opened.get(_key_of(segment), partial(self._in_thread, self._read_footer, segment))
+    async def _open(self, segment: ParquetSegment) -> Opened:
+        file = await self._opened.get(_file_of(segment), partial(self._in_thread, self._read_footer, segment))
+        return _opened(segment, file)
 
-    async def _group(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
-        key = (*_key_of(segment), index)
+    async def _group(self, segment: ParquetSegment, opened: Opened, index: int) -> _Group:
+        key = _group_key(segment, index)
         try:
             return await self._groups.get(key, partial(self._in_thread, self._decode, segment, opened, index))
         except (CorruptionError, FileNotFoundError):
             # The file may be repaired or restored before the next read.
-            self._opened.forget(_key_of(segment))
+            self._opened.forget(_file_of(segment))
             raise
 
-    async def _group_and_next(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+    async def _group_and_next(self, segment: ParquetSegment, opened: Opened, index: int) -> _Group:
         async def decode_next() -> None:
             # An error in it is raised by the read that needs the row group.
             with suppress(StorageError, OSError):
@@ -161,10 +167,13 @@ class ParquetReader:
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
 
-    def _read_footer(self, segment: ParquetSegment) -> SealedReader:
-        reader_type = sealed_reader_type(segment.path)
+    def _read_footer(self, segment: ParquetSegment) -> SealedReader | SharedReader:
+        types = reader_types(segment.path)
+        files = cast("FileSystem", _OpenWhileRead(self._files))
         with _naming(segment, segment.base_offset, segment.next_offset):
-            opened = reader_type(cast("FileSystem", _OpenWhileRead(self._files)), segment.path)
+            if segment.place is not None:
+                return types.shared(files, segment.path)
+            opened = types.sealed(files, segment.path)
             found = (opened.shard_id, opened.base_offset, opened.next_offset, opened.end.size_bytes)
             expected = (segment.shard_id, segment.base_offset, segment.next_offset, segment.size_bytes)
             if found != expected:
@@ -172,7 +181,7 @@ class ParquetReader:
                 raise CorruptionError(segment.path, 0, f"expected {names} {expected}, found {found}")
         return opened
 
-    def _decode(self, segment: ParquetSegment, opened: SealedReader, index: int) -> _Group:
+    def _decode(self, segment: ParquetSegment, opened: Opened, index: int) -> _Group:
         row_group = opened.row_groups[index]
         with _naming(segment, row_group.first_offset, row_group.next_offset):
             encoded = opened.batches(index)
@@ -240,14 +249,38 @@ def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max
     return ReadSlice(base_offsets[first], next_offset, [data], len(data), place)
 
 
-def _group_at(opened: SealedReader, offset: int) -> int:
+def _group_at(opened: Opened, offset: int) -> int:
     return bisect_right(opened.row_groups, offset, key=lambda group: group.first_offset) - 1
 
 
-def _key_of(segment: ParquetSegment) -> SegmentKey:
-    # Ids of shards and offsets are never assigned again, and a Parquet segment never changes.
+def _file_of(segment: ParquetSegment) -> FileKey:
+    # Ids of shards, offsets and ids of files are never assigned again, and a Parquet file never changes.
+    if segment.place is not None:
+        return -1 - segment.place.day, segment.place.file_id
     return segment.shard_id, segment.base_offset
 
 
-def _cost_of_footer(opened: SealedReader) -> int:
-    return _FOOTER_ENTRY_BYTES * (1 + len(opened.row_groups))
+def _group_key(segment: ParquetSegment, index: int) -> GroupKey:
+    # The records of a segment are in other row groups when its file was rewritten.
+    return segment.shard_id, segment.base_offset, segment.place.file_id if segment.place is not None else 0, index
+
+
+def _opened(segment: ParquetSegment, file: SealedReader | SharedReader) -> Opened:
+    """The segment in its file, which is open.
+
+    Raises:
+        CorruptionError: The file does not have the rows of the segment.
+    """
+    if segment.place is None:
+        return cast("SealedReader", file)
+    types = reader_types(segment.path)
+    place = types.place(segment.shard_id, segment.base_offset, segment.next_offset, segment.place.first_row)
+    try:
+        return types.part(cast("SharedReader", file), place)
+    except ValueError as error:
+        concerned = f"offsets {segment.base_offset} to {segment.next_offset - 1} of shard {segment.name!r}"
+        raise CorruptionError(segment.path, 0, f"{error}; {concerned} cannot be read") from error
+
+
+def _cost_of_footer(opened: SealedReader | SharedReader) -> int:
+    return _FOOTER_ENTRY_BYTES * (1 + len(opened.metadata.row_groups))

@@ -422,6 +422,28 @@ class Checkpointer:
         self.checkpoint_lsn = lsn
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s.observe(self.checkpointed_at - began)
+        await self._remove_shared_files()
+        if len(self._views.files):
+            # Some may be due for rewriting: what refers to them is known again.
+            self._flushed()
+
+    async def _remove_shared_files(self) -> None:
+        """Remove the shared files to which nothing refers any more, as of the last checkpoint.
+
+        Their records go afterwards. A crash in between leaves records, and the next checkpoint removes the files again.
+        """
+        files = self._views.files
+        if not (removable := files.removable(self.checkpoint_lsn)):
+            return
+        try:
+            await self._segment_files.remove_shared([file.path(self._table.sealed_root) for file in removable])
+        except DiskFullError as error:
+            self._disk_space.refuse_for(error)
+            return
+        mutations = Mutations()
+        for file in removable:
+            files.fold_delete(mutations, file.key)
+        self._views.store.write(mutations)
 
     async def _save_records(self) -> bool:
         """Save the records of changed shards into the views; False if the disk is full."""

@@ -15,7 +15,7 @@ import json
 import posixpath
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
@@ -71,6 +71,9 @@ class SegmentFiles:
 
     def drop(self, segment: Segment) -> bool:
         """Remove the files of a segment that no shard has any more, at the next `settle`; False if it has no file."""
+        # A shared file is removed when nothing refers to it any more, see `remove_shared`.
+        if isinstance(segment, ParquetSegment) and segment.place is not None:
+            return False
         # An empty segment never had a file: the file with its name belongs to the segment that began at the same
         # offset after it (the mode was switched back and forth without a record in between).
         if isinstance(segment, LogSegment | ParquetSegment) and segment.size_bytes:
@@ -80,7 +83,7 @@ class SegmentFiles:
 
     def mark(self, shard: Shard) -> None:
         """Write a mark at the next `settle` if the shard starts inside a Parquet file."""
-        if any(isinstance(segment, ParquetSegment) for segment in shard.segments[:1]):
+        if any(isinstance(segment, ParquetSegment) and segment.place is None for segment in shard.segments[:1]):
             self._to_mark[shard.shard_id] = shard
 
     @property
@@ -179,7 +182,12 @@ class SegmentFiles:
 
     def _write_mark(self, shard: Shard) -> None:
         first = next(iter(shard.segments), None)
-        if not shard.gone and isinstance(first, ParquetSegment) and shard.start_offset > first.base_offset:
+        if (
+            not shard.gone
+            and isinstance(first, ParquetSegment)
+            and first.place is None
+            and shard.start_offset > first.base_offset
+        ):
             directory = posixpath.dirname(first.path)
             if self._files.exists(directory):
                 self._put_mark(directory, shard.shard_id, shard.start_offset)
@@ -282,6 +290,110 @@ class SegmentFiles:
         except OSError as error:
             raise UnsyncedDirectoryError(error.errno, error.strerror, directory) from error
 
+    async def place_shared(self, prefix: str, moves: Sequence[tuple[str, str]]) -> None:
+        """Move synced shared files into place, durably. Until a decision makes them valid, there is a note.
+
+        Args:
+            prefix: The path from `new_prefix`.
+            moves: For each file where it was written, and its place.
+
+        Raises:
+            UnsyncedDirectoryError: The files must not be used, nor others in their directories.
+            OSError: The disk refused, or a file is missing. Call `withdraw_shared`.
+        """
+        await self._off_loop(lambda: self._place_shared(prefix, moves))
+
+    def _place_shared(self, prefix: str, moves: Sequence[tuple[str, str]]) -> None:
+        places = [place.removeprefix(f"{self._sealed}/") for _, place in moves]
+        write_json(self._files, f"{prefix}{_NOTE}", {"files": places})
+        self._files.sync_directory(self._sealing)
+        try:
+            for path, place in moves:
+                self._make_directory(posixpath.dirname(place))
+                self._files.rename(path, place)
+            for directory in sorted({posixpath.dirname(place) for _, place in moves}):
+                self._sync_directory(directory)
+        except UnsyncedDirectoryError:
+            raise
+        except OSError as error:
+            if is_full(error) or isinstance(error, FileNotFoundError):
+                raise
+            raise UnsyncedDirectoryError(error.errno, error.strerror, self._sealed) from error
+
+    async def withdraw_shared(self, places: Sequence[str]) -> None:
+        """Remove shared files that were placed and will not become valid; call `discard_shared` afterwards.
+
+        Raises:
+            UnsyncedDirectoryError: It is not known whether the removal is durable; the note must stay.
+            NotWithdrawnError: The disk refused; the next start removes the files as long as the note exists.
+        """
+
+        def remove() -> None:
+            for place in places:
+                try:
+                    self._remove_shared(place)
+                    self._sync_now()
+                except UnsyncedDirectoryError:
+                    raise
+                except OSError as error:
+                    raise NotWithdrawnError(error.errno, error.strerror, place) from error
+
+        await self._off_loop(remove)
+
+    async def remove_shared(self, places: Sequence[str]) -> None:
+        """Remove shared files to which nothing refers any more, durably. A missing one is not an error.
+
+        Raises:
+            DiskFullError: A file system that needs space to remove a file has none; another call may succeed.
+            OSError: The disk failed.
+        """
+
+        def remove() -> None:
+            with RetriableWhenFull(self._sealed):
+                for place in places:
+                    self._remove_shared(place)
+            self._sync_now()
+
+        await self._off_loop(remove)
+
+    def _remove_shared(self, place: str) -> None:
+        directory = posixpath.dirname(place)
+        self._remove(place)
+        if self._files.exists(directory) and not self._files.listdir(directory):
+            self._files.remove_directory(directory)
+            self._unsynced.discard(directory)
+            self._unsynced.add(self._sealed)
+        elif not self._files.exists(directory):
+            self._unsynced.add(self._sealed)
+
+    def _sync_now(self) -> None:
+        for directory in sorted(self._unsynced):
+            if self._files.exists(directory):
+                self._sync_directory(directory)
+            self._unsynced.discard(directory)
+
+    def new_prefix(self, file_id: int) -> str:
+        """The beginning of the paths at which the shared files of a conversion are written."""
+        return f"{self._sealing}/{file_id:016x}"
+
+    async def discard_shared(self, prefix: str) -> None:
+        """Remove the files in ``sealing/`` of a conversion to shared files that is finished or given up, and its note.
+
+        Raises:
+            OSError: The disk refused; the next start removes them.
+        """
+
+        def remove() -> None:
+            name = posixpath.basename(prefix)
+            for leftover in self._files.listdir(self._sealing):
+                # The note last: it names files that may be in their places.
+                if leftover.startswith(f"{name}-"):
+                    self._files.remove(f"{self._sealing}/{leftover}")
+            if self._files.exists(f"{prefix}{_NOTE}"):
+                self._files.remove(f"{prefix}{_NOTE}")
+
+        await self._off_loop(remove)
+
     async def discard(self, path: str) -> None:
         """Remove the files in ``sealing/`` of a conversion that is finished or given up, and its note.
 
@@ -320,21 +432,26 @@ class SegmentFiles:
 
     # After a stop
 
-    def clean_up(self, is_recorded: Callable[[int, str], bool]) -> None:
+    def clean_up(self, is_recorded: Callable[[int, str], bool], is_shared: Callable[[str], bool]) -> None:
         """Empty ``sealing/``, and remove files that were placed but are not valid. Called at a start.
 
         Args:
             is_recorded: Returns whether the shard with this id has, or may have, the file at this path.
+            is_shared: Returns whether the shared file at this path is valid.
 
         Raises:
             OSError: The disk failed.
         """
         names = self._files.listdir(self._sealing)
         for name in names:
-            note = self._read_note(f"{self._sealing}/{name}") if name.endswith(_NOTE) else None
+            content = self._read_note(f"{self._sealing}/{name}") if name.endswith(_NOTE) else None
+            for place in _shared_places(content):
+                if not is_shared(f"{self._sealed}/{place}"):
+                    self._remove_shared(f"{self._sealed}/{place}")
+            note = _place_of_shard(content)
             if note is None:
                 continue
-            shard_id, path = note
+            shard_id, path = note[0], f"{self._sealed}/{note[1]}"
             if not is_recorded(shard_id, path):
                 directory = posixpath.dirname(path)
                 if self._files.exists(path):
@@ -349,18 +466,15 @@ class SegmentFiles:
         for name in names:
             self._files.remove(f"{self._sealing}/{name}")
 
-    def _read_note(self, path: str) -> tuple[int, str] | None:
+    def _read_note(self, path: str) -> object:
         file = self._files.open(path, write=False)
         try:
-            stored = file.pread(4096, 0)
-        finally:
-            file.close()
-        try:
-            content = json.loads(stored)
-            return int(content["shard_id"]), f"{self._sealed}/{content['path']}"
-        except (ValueError, KeyError, TypeError):
+            return json.loads(file.pread(file.size(), 0))
+        except ValueError:
             # The note was incomplete when the power failed, so its file was not placed.
             return None
+        finally:
+            file.close()
 
     def sweep(self, deleted: Iterable[tuple[int, str]]) -> None:
         """Remove all files of shards whose deletion was replayed after a crash; the views do not have their segments.
@@ -384,3 +498,16 @@ class SegmentFiles:
                     self._remove(f"{directory}/{name}")
             if names and directory.startswith(f"{self._sealed}/"):
                 self._tidy(directory, set())
+
+
+def _place_of_shard(note: object) -> tuple[int, str] | None:
+    """Shard id and place of the file in a note; None if it is of shared files, or incomplete."""
+    if isinstance(note, dict) and isinstance(note.get("shard_id"), int) and isinstance(note.get("path"), str):
+        return note["shard_id"], note["path"]
+    return None
+
+
+def _shared_places(note: object) -> list[str]:
+    """Places of the shared files in a note."""
+    places = note.get("files") if isinstance(note, dict) else None
+    return [place for place in places if isinstance(place, str)] if isinstance(places, list) else []

@@ -59,6 +59,9 @@ class RecordSaver:
                         break
             if shard.gone:
                 continue
+            if len(self._views.files):
+                # Written before the next pause, so the stored records are what they are compared with.
+                self._views.files.refer(mutations, shard_records.changed_references(self._views.store, head))
             mutations.update(head)
             self._table.set_recorded(shard.shard_id, present)
             if safe_offset < shard.published_offset:

@@ -172,5 +172,5 @@ class SegmentRetention:
             and conversion.max_age_s > 0
             and isinstance(active, LogSegment)
             and active.next_offset > active.base_offset
-            and active.size_bytes >= conversion.min_bytes
+            and (active.size_bytes >= conversion.min_bytes or conversion.gather_after_s > 0)
         )

@@ -10,12 +10,12 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from journal.engine.wal.entry_payloads import Converted
+from journal.engine.wal.entry_payloads import Converted, ConvertedFile, ConvertedPart
 from shards.errors import ShardNotFoundError
 from shards.model import Mode, ShardConfig
 from shards.seams.store import OrderedStore
 from shards.segments.chunks import ChunkPool
-from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.parquet_segment import ParquetSegment, SharedPlace
 from shards.segments.segment import Segment
 from shards.segments.segment_paths import log_path
 from shards.segments.shard import Shard
@@ -79,6 +79,23 @@ class ShardTable:
     def sealed_segment(self, shard: Shard, sealed: Converted) -> ParquetSegment:
         """The Parquet segment that a decision describes."""
         return ParquetSegment(self.sealed_root, shard.name, shard.shard_id, **attrs.asdict(sealed))
+
+    def shared_segment(self, shard: Shard, part: ConvertedPart, file: ConvertedFile) -> ParquetSegment:
+        """The segment in a shared file that a decision describes."""
+        return ParquetSegment(
+            self.sealed_root,
+            shard.name,
+            shard.shard_id,
+            base_offset=part.base_offset,
+            next_offset=part.next_offset,
+            size_bytes=part.size_bytes,
+            digest=b"",
+            created_us=part.created_us,
+            newest_append_us=part.newest_append_us,
+            last_lsn=part.last_lsn,
+            newest_us=part.newest_us,
+            place=SharedPlace(file.day, file.file_id, part.first_row),
+        )
 
     def open_shards(self) -> list[Shard]:
         """The shards that are open now."""

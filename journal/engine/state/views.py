@@ -19,6 +19,7 @@ from journal.engine.wal.entry_payloads import (
     CursorCommitted,
     CursorDeleted,
     Decision,
+    FilesConverted,
     LsnsReserved,
     OffsetsReserved,
     ProducerDeleted,
@@ -32,6 +33,7 @@ from journal.engine.wal.entry_payloads import (
     StatePut,
     Trimmed,
     decode_payload,
+    runs_of_parts,
 )
 from shards.errors import CorruptionError
 from shards.idempotence.producer_state import ProducerState
@@ -46,6 +48,7 @@ from shards.views.cursors import Cursors
 from shards.views.inverted_index import InvertedIndex, Words, words_of
 from shards.views.producer_records import load_producers
 from shards.views.producers import Producers
+from shards.views.shared_files import SharedFileRecord, SharedFiles
 from shards.views.state_store import StateStore
 
 # Of a batch header: base_offset, lsn, append_time_us; record_count; producer_epoch, producer_id, sequence; newest
@@ -97,6 +100,7 @@ class Views:
         self.state = StateStore(store)
         self.producers = Producers(store)
         self.word_index = InvertedIndex(store)
+        self.files = SharedFiles(store)
         self.folded_lsn = read_number(store, NodeKey.FOLDED)
         self.lsns_reserved = 0
         self.newest_append_us = 0
@@ -212,7 +216,10 @@ class Views:
                 self._note().deleted_again.append((shard_id, decision.name))
             return
         self.table.catalogue.fold_delete(mutations, shard_id, decision.name)
-        shard_records.delete(self.store, mutations, shard_id)
+        records = Mutations()
+        shard_records.delete(self.store, records, shard_id)
+        self.files.refer(mutations, shard_records.changed_references(self.store, records))
+        mutations.update(records)
         leftovers.note(mutations, shard_id)
         self.leftovers[shard_id] = leftovers.BEGINNING
         self.table.remove(shard_id)
@@ -284,7 +291,7 @@ class Views:
     def look_at_start(self, shard: Shard) -> None:
         """Note among the changes that a shard begins inside a Parquet file, if it does."""
         first = next(iter(shard.segments), None)
-        if isinstance(first, ParquetSegment) and first.base_offset < shard.start_offset:
+        if isinstance(first, ParquetSegment) and first.place is None and first.base_offset < shard.start_offset:
             self._note().start_in_sealed.append(shard)
 
     def _converted(self, mutations: Mutations, lsn: int, shard_id: int, decision: Converted) -> None:
@@ -299,6 +306,26 @@ class Views:
         elif sealed.next_offset <= shard.start_offset:
             # It was trimmed while the file was being written.
             self._note().dropped.append(sealed)
+
+    def _files_converted(self, mutations: Mutations, lsn: int, shard_id: int, decision: FilesConverted) -> None:
+        for file in decision.files:
+            record = SharedFileRecord(
+                day=file.day,
+                file_id=file.file_id,
+                size_bytes=file.size_bytes,
+                record_count=file.record_count,
+                lsn=lsn,
+                live_records=0,
+                live_bytes=0,
+                digest=file.digest,
+            )
+            self.files.fold_put(mutations, record)
+        for of_shard, parts in runs_of_parts(decision.parts):
+            shard = self.table.by_id(of_shard)
+            if shard is not None:
+                self._note().dropped += shard.put_parts(
+                    [self.table.shared_segment(shard, part, decision.files[part.file]) for part in parts]
+                )
 
     def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
         shard = self.table.by_id(shard_id)
@@ -346,6 +373,7 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     Rolled: Views._rolled,
     Trimmed: Views._trimmed,
     Converted: Views._converted,
+    FilesConverted: Views._files_converted,
     OffsetsReserved: Views._offsets_reserved,
     LsnsReserved: Views._lsns_reserved,
     CursorCommitted: Views._cursor_committed,

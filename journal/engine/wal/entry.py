@@ -57,6 +57,7 @@ class Kind(enum.IntEnum):
     CONVERT = 14
     USE_PRODUCER = 15
     DELETE_PRODUCER = 16
+    CONVERT_FILES = 17
 
 
 class Entry(NamedTuple):

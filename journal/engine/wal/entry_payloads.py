@@ -6,7 +6,8 @@ and folding it twice has the same result as once.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
 
 import attrs
 import msgspec
@@ -78,6 +79,66 @@ class Converted:
     newest_append_us: int
     last_lsn: int
     newest_us: int
+
+
+class ConvertedFile(NamedTuple):
+    """A shared file, encoded as an array.
+
+    Attributes:
+        day: Days since 1970 of the appends in it.
+        file_id: Its number; a file is known by both.
+        size_bytes: Size of the file.
+        record_count: Number of records in it.
+        digest: SHA-256 of the whole file.
+    """
+
+    day: int
+    file_id: int
+    size_bytes: int
+    record_count: int
+    digest: bytes
+
+
+class ConvertedPart(NamedTuple):
+    """A segment in a shared file, encoded as an array.
+
+    Attributes:
+        shard_id: Its shard.
+        file: Index of the file among those of the decision.
+        first_row: Row of its first record in the file.
+        size_bytes: Its share of the file's bytes.
+        created_us: When the log segment was opened.
+    """
+
+    shard_id: int
+    base_offset: int
+    next_offset: int
+    file: int
+    first_row: int
+    size_bytes: int
+    created_us: int
+    newest_append_us: int
+    last_lsn: int
+    newest_us: int
+
+
+@attrs.frozen(slots=True)
+class FilesConverted:
+    """Segments of many shards are in these shared files from now on; the segments that they replace are not needed.
+
+    Attributes:
+        files: The files, which are durably in their places.
+        parts: The segments, sorted by shard id and offset. Those of one shard that follow each other without a gap
+            replace the segments of the same range, in whatever files these are.
+    """
+
+    files: tuple[ConvertedFile, ...]
+    parts: tuple[ConvertedPart, ...]
+
+    @property
+    def shard_ids(self) -> set[int]:
+        """The shards that have parts in the files."""
+        return {part.shard_id for part in self.parts}
 
 
 @attrs.frozen(slots=True)
@@ -159,6 +220,7 @@ Decision: TypeAlias = (
     | Rolled
     | Trimmed
     | Converted
+    | FilesConverted
     | OffsetsReserved
     | LsnsReserved
     | CursorCommitted
@@ -177,6 +239,7 @@ KINDS: dict[type[Decision], Kind] = {
     Rolled: Kind.ROLL,
     Trimmed: Kind.TRIM,
     Converted: Kind.CONVERT,
+    FilesConverted: Kind.CONVERT_FILES,
     OffsetsReserved: Kind.RESERVE_OFFSETS,
     LsnsReserved: Kind.RESERVE_LSNS,
     CursorCommitted: Kind.COMMIT_CURSOR,
@@ -187,6 +250,19 @@ KINDS: dict[type[Decision], Kind] = {
     ProducerUsed: Kind.USE_PRODUCER,
     ProducerDeleted: Kind.DELETE_PRODUCER,
 }
+
+
+def runs_of_parts(parts: Iterable[ConvertedPart]) -> Iterator[tuple[int, list[ConvertedPart]]]:
+    """Yield the parts of one shard that follow each other without a gap, with the shard's id."""
+    run: list[ConvertedPart] = []
+    for part in parts:
+        if run and (part.shard_id, part.base_offset) != (run[-1].shard_id, run[-1].next_offset):
+            yield run[0].shard_id, run
+            run = []
+        run.append(part)
+    if run:
+        yield run[0].shard_id, run
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {kind: msgspec.msgpack.Decoder(decision) for decision, kind in KINDS.items()}

@@ -16,6 +16,7 @@ from journal.engine.wal.entry_payloads import (
     Converted,
     CursorCommitted,
     CursorDeleted,
+    FilesConverted,
     ProducerDeleted,
     ProducerUsed,
     Rolled,
@@ -169,6 +170,14 @@ class Commands(Decisions):
             StorageFailedError: Only after a restart it is known whether the file is valid.
         """
         await self._commit(sealed, shard.shard_id)
+
+    async def record_files_converted(self, decision: FilesConverted) -> None:
+        """Record that shared files, which are durably in their places, replace closed segments of many shards.
+
+        Raises:
+            StorageFailedError: Only after a restart it is known whether the files are valid.
+        """
+        await self._commit(decision, 0)
 
     def roll_nowait(self, shard: Shard) -> None:
         """Close the active segment and open a new one of the same mode, with an entry in the collecting group."""

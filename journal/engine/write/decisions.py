@@ -11,6 +11,7 @@ from journal.engine.wal.entry_payloads import (
     Converted,
     CursorDeleted,
     Decision,
+    FilesConverted,
     ProducerDeleted,
     ShardConfigured,
     ShardDeleted,
@@ -24,7 +25,16 @@ NOT_THERE = 0
 """Version of an object that does not exist. Versions of existing ones are lsns, which begin at 1."""
 
 # Changes that free space, or need nearly none, are also made on a full disk.
-_FREEING = (ShardDeleted, ShardConfigured, Trimmed, Converted, CursorDeleted, StateDeleted, ProducerDeleted)
+_FREEING = (
+    ShardDeleted,
+    ShardConfigured,
+    Trimmed,
+    Converted,
+    FilesConverted,
+    CursorDeleted,
+    StateDeleted,
+    ProducerDeleted,
+)
 
 
 class Decisions:

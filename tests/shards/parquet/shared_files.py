@@ -13,7 +13,7 @@ from shards.format.record import Record, StoredRecord
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import PartOfFile, SharedReader
 from shards.seams.file_system import FileSystem
-from shards.segments.conversion_plan import GatheredFiles, LogSource, SharedPart, SharedPlan
+from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedPart, SharedPlan
 from shards.segments.log_segment import LogHeader
 from tests.shards.batches import NOW_US, record_lists
 from tests.shards.parquet.segments import decode_all
@@ -78,7 +78,7 @@ def logs(draw: Any) -> list[Log]:
     return sorted(made, key=lambda log: (log.name.encode(), log.shard_id))
 
 
-def write_log(files: FileSystem, log: Log) -> LogSource:
+def write_log(files: FileSystem, log: Log) -> PartSource:
     """Write a log file and return it as the source of a plan."""
     batches = log.encode()
     header = LogHeader(log.shard_id, log.base_offset, log.first_us, log.name).encode()
@@ -89,7 +89,7 @@ def write_log(files: FileSystem, log: Log) -> LogSource:
     file.fsync()
     file.close()
     files.sync_directory("/log")
-    return LogSource(
+    return PartSource(
         log_path=path,
         name=log.name,
         shard_id=log.shard_id,

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from shards.errors import CorruptionError
 from shards.format.batch import Codec, iterate, stamp
 from shards.format.record import Record, StoredRecord
+from shards.parquet.conversion import convert_log
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import PartOfFile, as_appended
 from shards.parquet.shared_schema import SHARED_SCHEMA
 from shards.parquet.shared_verification import verify_shared
-from shards.segments.conversion_plan import GatheredFiles, SharedPlan
+from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, PartSource, SharedPlan, SourceKind
 from shards.segments.segment_paths import date_of_day, day_of_date, shared_path
 from tests.shards.batches import NOW_US
 from tests.shards.parquet.segments import decode_all, records_of
@@ -144,6 +145,70 @@ def test_records_before_and_after_midnight_are_in_files_of_their_own_days() -> N
         (1, 0, 0, 4),
     ]
     assert decode_all(gathered.batches_of(0)) == late.stored
+
+
+@few
+@given(logs(), row_group_sizes, row_group_sizes)
+def test_rewritten_files_have_the_same_batches(written: list[Log], before_bytes: int, after_bytes: int) -> None:
+    gathered = gather(written, row_group_bytes=before_bytes)
+    sources = tuple(
+        PartSource(
+            log_path=gathered.made.files[part.file].path,
+            name=gathered.plan.sources[part.source].name,
+            shard_id=gathered.plan.sources[part.source].shard_id,
+            base_offset=part.base_offset,
+            next_offset=part.next_offset,
+            kind=SourceKind.SHARED,
+            first_row=part.first_row,
+        )
+        for part in gathered.made.parts
+    )
+    plan = SharedPlan(f"{SEALING}/8", FILE_ID + 1, sources)
+    again = Gathered(gathered.files, plan, write_shared_files(gathered.files, plan, row_group_bytes=after_bytes))
+    for number, log in enumerate(written):
+        parts = [index for index, part in enumerate(gathered.made.parts) if part.source == number]
+        assert decode_all(b"".join(map(again.batches_of, parts))) == log.stored
+    with gathered.open() as reader:
+        assert reader.shard_ids() == sorted({part.shard_id for part in gathered.parts_in(0)})
+
+
+def test_a_segment_with_a_file_of_its_own_is_a_source_too() -> None:
+    log = Log("a", 7, [values(3), values(4)], base_offset=20)
+    files = SimulatedFileSystem()
+    (source,) = plan_of(files, [log]).sources
+    own = f"{SEALING}/own.parquet"
+    made = convert_log(
+        files,
+        ConversionPlan(
+            log_path=source.log_path,
+            out_path=own,
+            name=source.name,
+            shard_id=source.shard_id,
+            base_offset=source.base_offset,
+            next_offset=source.next_offset,
+            start_position=source.start_position,
+            end_position=source.end_position,
+            created_us=1,
+        ),
+        row_group_bytes=1,
+    )
+    assert made.record_count == 7
+    plan = SharedPlan(f"{SEALING}/8", 8, (attrs.evolve(source, log_path=own, kind=SourceKind.PARQUET),))
+    assert decode_all(Gathered(files, plan, write_shared_files(files, plan)).batches_of(0)) == log.stored
+
+
+def test_a_part_that_is_not_in_its_file_is_damage() -> None:
+    gathered = gather([Log("a", 7, [values(3)])])
+    source = PartSource(
+        log_path=gathered.made.files[0].path,
+        name="a",
+        shard_id=7,
+        base_offset=0,
+        next_offset=9,
+        kind=SourceKind.SHARED,
+    )
+    with pytest.raises(CorruptionError, match="expected rows 0 to 9"):
+        write_shared_files(gathered.files, SharedPlan(f"{SEALING}/8", 8, (source,)))
 
 
 def test_a_small_shard_lies_in_one_row_group() -> None:

@@ -1,0 +1,48 @@
+"""The decision which shared files are rewritten: those that are mostly dead, and small ones of the same day together.
+
+Pure. A record that lives long is rewritten once for each tier of sizes, about three times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shards.views.shared_files import FileKey, SharedFileRecord
+
+MERGED_AT_ONCE = 8
+"""Files of one day and a similar size are merged when there are so many."""
+LARGEST_MERGED_BYTES = 256 << 20
+"""Files that are larger together are not merged."""
+_SMALLEST_TIER_BYTES = 1 << 20
+
+
+def due(
+    records: Iterable[SharedFileRecord], checkpoint_lsn: int, failed: frozenset[FileKey] | set[FileKey]
+) -> list[SharedFileRecord]:
+    """Return the files to rewrite next, together; none if there is nothing to do.
+
+    Args:
+        records: All shared files.
+        checkpoint_lsn: What refers to files with later entries is not recorded yet: they wait.
+        failed: Files that could not be read; they stay as they are.
+    """
+    tiers: dict[tuple[int, int], list[SharedFileRecord]] = {}
+    for record in sorted(records, key=lambda each: each.lsn):
+        if record.lsn > checkpoint_lsn or record.key in failed or not record.live_records:
+            continue
+        if record.live_records * 2 < record.record_count:
+            return [record]
+        tiers.setdefault((record.day, _tier(record.live_bytes)), []).append(record)
+    for same in tiers.values():
+        chosen: list[SharedFileRecord] = []
+        for record in same:
+            if sum(each.live_bytes for each in chosen) + record.live_bytes <= LARGEST_MERGED_BYTES:
+                chosen.append(record)
+        if len(chosen) >= MERGED_AT_ONCE:
+            return chosen
+    return []
+
+
+def _tier(size_bytes: int) -> int:
+    """Sizes up to 1 MiB, 8 MiB, 64 MiB and so on are similar."""
+    return max(0, (size_bytes - 1) // _SMALLEST_TIER_BYTES).bit_length() // 3

@@ -1,0 +1,149 @@
+"""The shared files that segments of shards are in, and how many of their records and bytes the views refer to.
+
+Family ``files``: key = day (u32, big-endian), file id (u64, big-endian); value: the struct below, little-endian. The
+numbers of what is referred to change in the write that changes the records of segments. So they are right whatever was
+replayed, and a file without references can be removed without looking at any shard.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import attrs
+
+from shards.errors import CorruptionError, FormatVersionError
+from shards.seams.store import Family, Mutations, OrderedStore
+from shards.segments.segment_paths import LAST_DAY, shared_path
+
+_KEY = struct.Struct(">IQ")
+# version, 7 zero bytes; bytes, records, lsn of the entry, records and bytes that are referred to, SHA-256 of the file
+_VALUE = struct.Struct("<B7xQQQQQ32s")
+_VERSION = 1
+
+FileKey: TypeAlias = tuple[int, int]
+"""(day, file id)."""
+
+
+@attrs.frozen(slots=True)
+class SharedFileRecord:
+    """One shared file.
+
+    Attributes:
+        day: Days since 1970 of the appends in it.
+        file_id: Its number.
+        size_bytes: Size of the file.
+        record_count: Number of records in it.
+        lsn: The entry that made it valid. Until a checkpoint contains that entry, references may be missing.
+        live_records: Number of records that recorded segments have in it.
+        live_bytes: Their share of the file's bytes.
+        digest: SHA-256 of the whole file.
+    """
+
+    day: int
+    file_id: int
+    size_bytes: int
+    record_count: int
+    lsn: int
+    live_records: int
+    live_bytes: int
+    digest: bytes
+
+    @property
+    def key(self) -> FileKey:
+        return self.day, self.file_id
+
+    def path(self, sealed_root: str) -> str:
+        """Its place below the directory of all Parquet segments."""
+        return shared_path(sealed_root, self.day, self.file_id)
+
+
+class SharedFiles:
+    """All shared files of a node; there are few, so they are kept in memory.
+
+    Raises:
+        CorruptionError: A record cannot be read.
+        FormatVersionError: A newer program wrote it.
+    """
+
+    def __init__(self, store: OrderedStore) -> None:
+        self._records = {record.key: record for record in load_files(store)}
+
+    def __iter__(self) -> Iterator[SharedFileRecord]:
+        return iter(list(self._records.values()))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, key: FileKey) -> SharedFileRecord | None:
+        """The file with this key; None if there is none."""
+        return self._records.get(key)
+
+    def fold_put(self, mutations: Mutations, record: SharedFileRecord) -> None:
+        """Add a file. One that is there already keeps what refers to it."""
+        if record.key not in self._records:
+            self._put(mutations, record)
+
+    def fold_delete(self, mutations: Mutations, key: FileKey) -> None:
+        """Remove a file to which nothing refers."""
+        if self._records.pop(key, None) is not None:
+            mutations.delete(Family.FILES, _KEY.pack(*key))
+
+    def refer(self, mutations: Mutations, references: dict[FileKey, tuple[int, int]]) -> None:
+        """Change what refers to files, together with the records of segments in the same mutations.
+
+        Args:
+            references: Records and bytes more than before; negative if they are fewer.
+        """
+        for key, (records, size_bytes) in references.items():
+            found = self._records.get(key)
+            if found is not None and (records or size_bytes):
+                live_records, live_bytes = found.live_records + records, found.live_bytes + size_bytes
+                self._put(mutations, attrs.evolve(found, live_records=live_records, live_bytes=live_bytes))
+
+    def removable(self, checkpoint_lsn: int) -> list[SharedFileRecord]:
+        """Files to which nothing refers, as of a checkpoint that contains their entries."""
+        return [each for each in self._records.values() if not each.live_records and each.lsn <= checkpoint_lsn]
+
+    def _put(self, mutations: Mutations, record: SharedFileRecord) -> None:
+        self._records[record.key] = record
+        value = _VALUE.pack(
+            _VERSION,
+            record.size_bytes,
+            record.record_count,
+            record.lsn,
+            record.live_records,
+            record.live_bytes,
+            record.digest,
+        )
+        mutations.put(Family.FILES, _KEY.pack(*record.key), value)
+
+
+def load_files(store: OrderedStore) -> Iterator[SharedFileRecord]:
+    """Read the records of all shared files.
+
+    Raises:
+        CorruptionError: A record cannot be read.
+        FormatVersionError: A newer program wrote it.
+    """
+    for key, value in store.scan(Family.FILES):
+        where = f"record of the shared file {key.hex()} in the views"
+        if value[:1] != bytes([_VERSION]):
+            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads {_VERSION}")
+        if len(key) != _KEY.size or len(value) != _VALUE.size:
+            raise CorruptionError(
+                where,
+                0,
+                f"key and value have {len(key)} and {len(value)} bytes, expected {_KEY.size} and {_VALUE.size}",
+            )
+        day, file_id = _KEY.unpack(key)
+        _, size_bytes, record_count, lsn, live_records, live_bytes, digest = _VALUE.unpack(value)
+        if day > LAST_DAY or live_records > record_count:
+            raise CorruptionError(
+                where,
+                0,
+                f"day {day} and {live_records} live records of {record_count}; expected a day up to {LAST_DAY}, and at "
+                f"most all records",
+            )
+        yield SharedFileRecord(day, file_id, size_bytes, record_count, lsn, live_records, live_bytes, digest)

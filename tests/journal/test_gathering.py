@@ -1,0 +1,431 @@
+"""Closed segments of many shards become shared files: which, when, and what is left when something comes in between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from journal.check import check_directory
+from journal.engine import Engine, Environment, open_engine
+from journal.engine.directory.data_directory import segment_directories
+from journal.engine.parquet.rewriting import MERGED_AT_ONCE
+from journal.settings.server import ConversionConfig
+from shards.errors import ConversionFailedError
+from shards.format.batch import encode, iterate
+from shards.format.record import Record
+from shards.model import SegmentKind, ShardConfig
+from shards.parquet.conversion import convert_log
+from shards.parquet.shared_file import write_shared_files
+from shards.parquet.shared_reading import SharedReader
+from shards.parquet.shared_verification import verify_shared
+from shards.position import Start
+from shards.seams.clock import ManualClock
+from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
+from shards.segments.parquet_segment import ParquetSegment
+from shards.views.inverted_index import By
+from tests.crash.segment_files import check_files
+from tests.journal.engines import DATA, append, apply_retention, stop_without_checkpoint, values_of
+from tests.journal.test_parquet_scheduler import CONFIG
+from tests.patience import PATIENCE_S
+from tests.shards.batches import NOW_US
+from tests.simulation.file_system import SimulatedFileSystem, everything_lost, everything_survived
+from tests.simulation.inline import InlineDisk
+from tests.simulation.store import SimulatedStore
+
+GATHERING = attrs.evolve(CONFIG, conversion=ConversionConfig(min_bytes=3 << 10, max_age_s=60, gather_after_s=1))
+NAMES = ("plant/a", "plant/b", "plant/c")
+DAY_S = 86_400
+WORDS: tuple[tuple[By, bytes], ...] = (("key", b"k1"), ("tag", b"t4"), ("key", b"no"))
+
+
+class Converter:
+    """A converter that waits until the test lets it gather, or fails with the error that the test sets."""
+
+    def __init__(self, files: SimulatedFileSystem) -> None:
+        self._files = files
+        self.asked = trio.Event()
+        self.open = trio.Event()
+        self.open.set()
+        self.failures: list[Exception] = []
+        self.plans: list[SharedPlan] = []
+
+    async def convert(self, plan: ConversionPlan) -> SealedFile:
+        await trio.lowlevel.checkpoint()
+        return convert_log(self._files, plan)
+
+    async def gather(self, plan: SharedPlan) -> GatheredFiles:
+        self.plans.append(plan)
+        self.asked.set()
+        await self.open.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        return write_shared_files(self._files, plan, row_group_bytes=400)
+
+    async def shards_in(self, path: str) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        with SharedReader(self._files, path) as reader:
+            return reader.shard_ids()
+
+    async def rest(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def opened(
+    files: SimulatedFileSystem, converter: Converter | None = None, clock: ManualClock | None = None
+) -> AsyncIterator[Engine]:
+    async with open_engine(
+        DATA,
+        GATHERING,
+        Environment(
+            files=files,
+            clock=clock or ManualClock(),
+            make_disk=InlineDisk,
+            open_store=lambda path: SimulatedStore(files, path),
+        ),
+        make_converter=lambda: converter or Converter(files),
+    ) as engine:
+        yield engine
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(PATIENCE_S):
+        while not holds():
+            await trio.sleep(0.01)
+
+
+async def fill(engine: Engine, *names: str, config: ShardConfig | None = None) -> dict[str, list[bytes]]:
+    """Create shards and append a few batches to each, in turns."""
+    for name in names:
+        await engine.create_shard(name, config or ShardConfig(), exist_ok=True)
+    for number in range(4):
+        for name in names:
+            await append(engine, name, f"{name} {number}".encode(), b"again")
+    return {name: await values_of(engine, name) for name in names}
+
+
+async def roll(engine: Engine, *names: str) -> None:
+    for name in names:
+        await engine.roll(name)
+
+
+def sealed(engine: Engine, name: str) -> list[ParquetSegment]:
+    return [each for each in engine.parts.table.by_name(name).segments if isinstance(each, ParquetSegment)]
+
+
+def is_gathered(engine: Engine, *names: str) -> bool:
+    return all(any(segment.place is not None for segment in sealed(engine, name)) for name in names)
+
+
+async def gathered(engine: Engine, *names: str) -> None:
+    await roll(engine, *names)
+    await until(lambda: is_gathered(engine, *names))
+
+
+def shared_files(files: SimulatedFileSystem) -> list[str]:
+    return [
+        f"{DATA}/{directory}/{name}"
+        for directory in segment_directories(files, DATA)
+        if "date=" in directory
+        for name in files.listdir(f"{DATA}/{directory}")
+    ]
+
+
+def damages(files: SimulatedFileSystem) -> list[str]:
+    report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+    return [str(each) for each in (*report.damages, *report.notes)]
+
+
+async def test_small_segments_of_many_shards_are_in_one_file_and_read_as_before(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        before = await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+        (path,) = shared_files(files)
+        assert {segment.path for name in NAMES for segment in sealed(engine, name)} == {path}
+        (record,) = engine.parts.views.files
+        assert record.record_count == 24
+        assert verify_shared(files, path, digest=record.digest, size_bytes=record.size_bytes) == []
+        info = await engine.roll(NAMES[0])
+        assert [segment.kind for segment in info.segments][:1] == [SegmentKind.PARQUET]
+        await append(engine, NAMES[0], b"later")
+        assert await values_of(engine, NAMES[0]) == [*before[NAMES[0]], b"later"]
+        await check_files(engine, files, DATA)
+    assert damages(files) == []
+    async with opened(files) as engine:
+        assert await values_of(engine, NAMES[1]) == before[NAMES[1]]
+
+
+async def test_they_wait_for_each_other(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    async with opened(files, converter) as engine:
+        await fill(engine, *NAMES)
+        await roll(engine, NAMES[1])
+        await trio.sleep(0.6)
+        await roll(engine, NAMES[2], NAMES[0])
+        await trio.sleep(0.3)
+        assert converter.plans == []
+        await until(lambda: is_gathered(engine, *NAMES))
+        (plan,) = converter.plans
+        assert [source.name for source in plan.sources] == sorted(NAMES)
+
+
+async def test_a_segment_that_is_large_enough_gets_a_file_of_its_own(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await fill(engine, *NAMES)
+        await append(engine, NAMES[0], b"x" * 4000)
+        await gathered(engine, NAMES[1], NAMES[2])
+        await roll(engine, NAMES[0])
+        await until(lambda: bool(sealed(engine, NAMES[0])))
+        assert sealed(engine, NAMES[0])[0].place is None
+
+
+async def test_quiet_shards_roll_by_age_and_are_gathered(autojump_clock: object) -> None:
+    files, clock = SimulatedFileSystem(), ManualClock()
+    async with opened(files, clock=clock) as engine:
+        before = await fill(engine, *NAMES)
+        clock.advance(seconds=61)
+        await apply_retention(engine)
+        await until(lambda: is_gathered(engine, *NAMES))
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+
+
+async def test_segments_that_were_closed_before_a_start_are_gathered_after_it(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    converter.failures += [ConversionFailedError("not now")]
+    async with opened(files, converter) as engine:
+        before = await fill(engine, *NAMES)
+        await roll(engine, *NAMES)
+        await until(lambda: engine.parts.conversion.last_failure != "")
+    async with opened(files) as engine:
+        await until(lambda: is_gathered(engine, *NAMES))
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+
+
+async def test_a_segment_with_appends_of_two_days_has_a_part_in_each_file(autojump_clock: object) -> None:
+    files, clock = SimulatedFileSystem(), ManualClock()
+    async with opened(files, clock=clock) as engine:
+        await fill(engine, *NAMES)
+        clock.advance(seconds=DAY_S)
+        before = await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+        assert len({path.rpartition("/")[0] for path in shared_files(files)}) == 2
+        first, second = sealed(engine, NAMES[0])
+        assert first.next_offset == second.base_offset == 8
+        assert second.place is not None
+        assert first.place is not None
+        assert second.place.day == first.place.day + 1
+        await check_files(engine, files, DATA)
+    assert damages(files) == []
+
+
+async def test_records_are_found_by_time_lsn_key_and_tag(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        for name in NAMES:
+            await engine.create_shard(name, ShardConfig(index_keys=True, index_tags=True))
+        for number in range(30):
+            for name in NAMES:
+                record = Record(
+                    b"%d" % number, key=b"k%d" % (number % 3), tags=(f"t{number % 5}",), timestamp_us=NOW_US + number
+                )
+                await engine.append(engine.parts.table.by_name(name), encode([record], now_us=NOW_US))
+
+        async def answers() -> list[object]:
+            found: list[object] = []
+            reader = engine.parts.reader
+            for name in NAMES:
+                shard = engine.parts.table.by_name(name)
+                for number in (0, 7, 29, 30):
+                    found.append(await reader.find_offset(shard, Start.time(NOW_US + number)))
+                    found.append(await reader.find_offset(shard, Start.lsn(shard.last_lsn - number)))
+                for by, word in WORDS:
+                    slices = await reader.read_indexed(shard, by, word, 0, 1 << 20, latest=False)
+                    found.append([header.lsn for data in slices.buffers for _, header in iterate(data)])
+            return found
+
+        before = await answers()
+        await gathered(engine, *NAMES)
+        assert await answers() == before
+
+
+async def test_a_file_is_removed_when_nothing_refers_to_it(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        before = await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        await engine.parts.commands.trim(NAMES[0], 8)
+        await check_files(engine, files, DATA)
+        (record,) = engine.parts.views.files
+        assert record.live_records == 16
+        assert await values_of(engine, NAMES[2]) == before[NAMES[2]]
+        await engine.parts.commands.delete_shard(NAMES[1])
+        await engine.parts.commands.trim(NAMES[2], 8)
+        await check_files(engine, files, DATA)
+        assert shared_files(files) == []
+        assert len(engine.parts.views.files) == 0
+        assert not any("date=" in directory for directory in segment_directories(files, DATA))
+    assert damages(files) == []
+
+
+async def test_a_file_that_is_mostly_dead_is_rewritten(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        before = await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        (old,) = shared_files(files)
+        await engine.parts.commands.trim(NAMES[0], 8)
+        await engine.parts.commands.delete_shard(NAMES[1])
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: sealed(engine, NAMES[2])[0].path != old)
+        assert await values_of(engine, NAMES[2]) == before[NAMES[2]]
+        await check_files(engine, files, DATA)
+        (new,) = shared_files(files)
+        assert new != old
+        (record,) = engine.parts.views.files
+        assert record.live_records == record.record_count == 8
+    assert damages(files) == []
+
+
+async def test_a_file_that_cannot_be_rewritten_is_tried_again_later(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    async with opened(files, converter) as engine:
+        before = await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        (old,) = shared_files(files)
+        converter.failures += [ConversionFailedError("no space")]
+        await engine.parts.commands.trim(NAMES[0], 8)
+        await engine.parts.commands.trim(NAMES[1], 8)
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: engine.parts.conversion.last_failure != "")
+        assert shared_files(files) == [old]
+        await trio.sleep(301)
+        await append(engine, NAMES[2], b"later")
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: sealed(engine, NAMES[2])[0].path != old)
+        assert await values_of(engine, NAMES[2]) == [*before[NAMES[2]], b"later"]
+
+
+async def test_small_files_of_a_day_are_merged_and_each_shard_has_one_segment(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        for number in range(MERGED_AT_ONCE):
+            before = await fill(engine, *NAMES)
+            await roll(engine, *NAMES)
+            await until(lambda many=number + 1: all(len(sealed(engine, name)) == many for name in NAMES))
+        assert len(shared_files(files)) == MERGED_AT_ONCE
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: all(len(sealed(engine, name)) == 1 for name in NAMES))
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+        await check_files(engine, files, DATA)
+        assert len(shared_files(files)) == 1
+    assert damages(files) == []
+    async with opened(files) as engine:
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+
+
+async def test_what_was_trimmed_or_deleted_meanwhile_is_left_out(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    converter.open = trio.Event()
+    async with opened(files, converter) as engine:
+        before = await fill(engine, *NAMES)
+        await roll(engine, *NAMES)
+        await converter.asked.wait()
+        await engine.parts.commands.trim(NAMES[0], 8)
+        await engine.parts.commands.delete_shard(NAMES[1])
+        converter.open.set()
+        await until(lambda: is_gathered(engine, NAMES[2]))
+        assert await values_of(engine, NAMES[0]) == []
+        assert await values_of(engine, NAMES[2]) == before[NAMES[2]]
+        await check_files(engine, files, DATA)
+        assert engine.parts.conversion.last_failure == ""
+    assert damages(files) == []
+
+
+async def test_files_of_which_nothing_is_wanted_are_withdrawn(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    converter.open = trio.Event()
+    async with opened(files, converter) as engine:
+        await fill(engine, *NAMES)
+        await roll(engine, *NAMES)
+        await converter.asked.wait()
+        for name in NAMES:
+            await engine.parts.commands.trim(name, 8)
+        # Their logs may still be read, as their files are open for the converter.
+        converter.open.set()
+        await check_files(engine, files, DATA)
+        assert shared_files(files) == []
+        assert len(engine.parts.views.files) == 0
+
+
+async def test_a_damaged_log_stays_and_the_others_are_gathered(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        before = await fill(engine, *NAMES)
+        await engine.parts.checkpointer.flush()
+        log = engine.parts.table.by_name(NAMES[1]).segments[0]
+        files.open(log.path).pwritev([b"damage"], log.end - 20)  # type: ignore[attr-defined]
+        await roll(engine, *NAMES)
+        await until(lambda: is_gathered(engine, NAMES[0], NAMES[2]))
+        assert "plant/b" in engine.parts.conversion.last_failure or engine.parts.conversion.last_failure == ""
+        assert sealed(engine, NAMES[1]) == []
+        assert await values_of(engine, NAMES[2]) == before[NAMES[2]]
+
+
+@pytest.mark.parametrize("choose", [everything_lost, everything_survived])
+async def test_a_crash_before_the_checkpoint_applies_the_entry_again(
+    choose: Callable[[int], int], autojump_clock: object
+) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        before = await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        stop_without_checkpoint(engine)
+    files = files.crash(choose)
+    assert [each for each in damages(files) if "sealing" not in each and "/log/" not in each] == []
+    async with opened(files) as engine:
+        assert is_gathered(engine, *NAMES)
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+        await check_files(engine, files, DATA)
+
+
+async def test_a_damaged_file_stops_no_reader_of_other_files(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        before = await fill(engine, "other")
+        (path,) = shared_files(files)
+    files.open(path).pwritev([b"damage"], 40)
+    found = damages(files)
+    assert any(re.search(r"row group 0 \(rows 0 to \d+\): checksum", each) for each in found), found
+    async with opened(files) as engine:
+        with pytest.raises(Exception, match=r"row group 0 .*of shard 'plant/a' cannot be read"):
+            await values_of(engine, NAMES[0])
+        assert await values_of(engine, "other") == before["other"]
+
+
+async def test_the_check_finds_missing_files_wrong_counts_and_strangers(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+    (path,) = shared_files(files)
+    stranger = f"{path.rpartition('/')[0]}/{7:016x}.parquet"
+    files.rename(path, stranger)
+    missing, unknown = damages(files)
+    assert "the file is missing; 3 segments are recorded to be in it" in missing
+    assert "no record refers to this file and the server does not read it" in unknown

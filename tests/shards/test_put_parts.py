@@ -1,0 +1,123 @@
+"""Parts of shared files take the place of the segments of the same range, in whatever files these are."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shards.model import Mode, ShardConfig
+from shards.segments.chunks import ChunkPool
+from shards.segments.parquet_segment import ParquetSegment, SharedPlace
+from shards.segments.segment import Segment
+from shards.segments.shard import Shard
+
+POOL = ChunkPool(1 << 20)
+
+
+def parts_of(ranges: list[tuple[int, int]], file_id: int = 1) -> list[ParquetSegment]:
+    return [
+        ParquetSegment(
+            "/sealed",
+            "s",
+            7,
+            base_offset=first,
+            next_offset=end,
+            size_bytes=end - first,
+            digest=b"",
+            created_us=1,
+            newest_append_us=1,
+            last_lsn=end,
+            newest_us=1,
+            place=SharedPlace(1, file_id, 100 + first),
+        )
+        for first, end in ranges
+    ]
+
+
+def shard_of(counts: list[int], mode: Mode = Mode.FILE) -> Shard:
+    """A shard with closed segments of so many records, and an open one behind them."""
+    shard = Shard(7, "s", ShardConfig(), 1)
+    for count in counts:
+        segment = shard.open_segment(mode, shard.next_offset, 1, "/log", POOL)
+        segment.append(b"x" * count, shard.next_offset + count, shard.next_offset + count, 1, 1)
+        shard.next_offset += count
+    shard.open_segment(Mode.FILE, shard.next_offset, 1, "/log", POOL)
+    shard.publish(shard.published_now())
+    return shard
+
+
+def ranges_of(shard: Shard) -> list[tuple[int, int, bool]]:
+    return [(each.base_offset, each.next_offset, isinstance(each, ParquetSegment)) for each in shard.segments]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
+def test_any_division_of_a_range_of_whole_segments_replaces_it_once(counts: list[int], data: st.DataObject) -> None:
+    shard = shard_of(counts)
+    bounds = [segment.base_offset for segment in shard.segments]
+    first, last = sorted(data.draw(st.tuples(st.integers(0, len(counts) - 1), st.integers(0, len(counts) - 1))))
+    begin, end = bounds[first], bounds[last + 1]
+    cuts = sorted({begin, end, *data.draw(st.lists(st.integers(begin, end), max_size=3))})
+    parts = parts_of(list(pairwise(cuts)))
+    trimmed = data.draw(st.integers(0, begin))
+    shard.trim(trimmed)
+    old: list[Segment] = [each for each in shard.segments if begin <= each.base_offset < end]
+    assert shard.put_parts(parts) == old
+    assert shard.put_parts(parts) == [], "put in their place twice"
+    assert [segment for segment in shard.segments if segment in parts] == parts
+    following = shard.segments[0].base_offset
+    for segment in shard.segments:
+        assert segment.base_offset == following
+        following = segment.next_offset
+    for offset in range(shard.start_offset, shard.published_offset):
+        found, at = shard.segment_at(offset)
+        assert found is not None
+        assert found.base_offset <= at == offset < found.next_offset
+    again = parts_of([(begin, end)], file_id=2)
+    assert shard.put_parts(again) == parts, "rewritten"
+    assert shard.put_parts(again) == []
+
+
+def test_what_was_trimmed_is_not_needed_at_the_beginning() -> None:
+    shard = shard_of([3, 3, 3])
+    shard.trim(7)
+    assert [each.base_offset for each in shard.put_parts(parts_of([(0, 3), (3, 6), (6, 9)]))] == [6]
+    assert ranges_of(shard) == [(6, 9, True), (9, 9, False)]
+    merged = parts_of([(0, 9)], file_id=2)
+    assert [each.base_offset for each in shard.put_parts(merged)] == [6]
+    assert ranges_of(shard) == [(0, 9, True), (9, 9, False)]
+
+
+def test_a_range_that_is_not_there_any_more_is_left_alone() -> None:
+    shard = shard_of([3, 3])
+    shard.trim(6)
+    assert shard.put_parts(parts_of([(0, 3), (3, 6)])) == []
+    for other in ([(0, 4)], [(1, 3)], [(3, 7)], [(20, 22)]):
+        whole = shard_of([3, 3])
+        before = ranges_of(whole)
+        assert whole.put_parts(parts_of(other)) == [], other
+        assert ranges_of(whole) == before
+
+
+def test_segments_in_memory_and_open_ones_are_not_replaced() -> None:
+    memory = shard_of([3], Mode.MEMORY)
+    assert memory.put_parts(parts_of([(0, 3)])) == []
+    open_one = Shard(7, "s", ShardConfig(), 1)
+    open_one.open_segment(Mode.FILE, 0, 1, "/log", POOL).append(b"x" * 3, 3, 3, 1, 1)
+    open_one.next_offset = 3
+    open_one.publish(open_one.published_now())
+    assert open_one.put_parts(parts_of([(0, 3)])) == []
+
+
+def test_the_published_segment_may_be_replaced() -> None:
+    shard = shard_of([3])
+    shard.segments.pop()
+    shard.publish(shard.published_now())
+    (log,) = shard.segments
+    assert shard.published_segment is log
+    parts = parts_of([(0, 2), (2, 3)])
+    assert shard.put_parts(parts) == [log]
+    assert shard.published_segment is parts[-1]
+    assert shard.visible_end(parts[0]) == 2
+    assert shard.info(with_segments=False).size_bytes == 3
