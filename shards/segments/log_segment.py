@@ -83,12 +83,13 @@ class LogSegment(Segment):
         flushed: Position up to which the batches are in the file; later ones are only in memory.
         flushed_offset: Offset after the last record in the file.
         saved_entries: Number of entries in the index file.
+        is_recorded: Whether the views have its record as it will stay.
 
     Invariant: ``flushed`` is never beyond the committed end.
     """
 
     kind = SegmentKind.LOG
-    __slots__ = ("flushed", "flushed_offset", "name", "path", "saved_entries", "shard_id")
+    __slots__ = ("flushed", "flushed_offset", "is_recorded", "name", "path", "saved_entries", "shard_id")
 
     def __init__(self, path: str, header: LogHeader, pool: ChunkPool) -> None:
         self.path = path
@@ -98,6 +99,7 @@ class LogSegment(Segment):
         self.flushed = self.start_position
         self.flushed_offset = header.base_offset
         self.saved_entries = 0
+        self.is_recorded = False
 
     @property
     def header(self) -> LogHeader:

@@ -53,10 +53,13 @@ class ParquetSegment(Segment):
         last_lsn: lsn of its newest batch.
         newest_us: Newest record timestamp in it.
         place: Where it is in a shared file; None if it has a file of its own.
+
+    Attributes:
+        is_recorded: Whether the views have its record.
     """
 
     kind = SegmentKind.PARQUET
-    __slots__ = ("_sealed_root", "_size_bytes", "digest", "name", "place", "shard_id")
+    __slots__ = ("_sealed_root", "_size_bytes", "digest", "is_recorded", "name", "place", "shard_id")
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class ParquetSegment(Segment):
         self.shard_id = shard_id
         self.digest = digest
         self.place = place
+        self.is_recorded = False
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.created_us = created_us

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeAlias
 
+import attrs
+
 from shards.errors import CorruptionError, FormatVersionError
 from shards.model import SegmentKind
 from shards.seams.store import Family, Mutations, OrderedStore
@@ -58,8 +60,28 @@ Outline: TypeAlias = tuple[int, SegmentKind | None, bool, int]
 """(shard id, kind, closed, end position) of a segment; of a shard (id, None, damaged, next offset)."""
 
 
-def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tuple[int, ...]:
+@attrs.frozen(slots=True)
+class Saved:
+    """What `save` has recorded.
+
+    Attributes:
+        base_offsets: Base offsets of the segments that are recorded now.
+        final: Segments whose records are new and will not change any more.
+    """
+
+    base_offsets: tuple[int, ...]
+    final: list[LogSegment | ParquetSegment]
+
+    def note_written(self) -> None:
+        """Note that the mutations were written: the final records are not written again."""
+        for segment in self.final:
+            segment.is_recorded = True
+
+
+def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> Saved:
     """Record the part of a shard that is flushed to its log files, which must be synced as well.
+
+    A shard may have hundreds of closed segments, so the records of those that are stored and final are left alone.
 
     REQUIRES: the store has the states of its producers as `shards.views.producer_records` saves them for the present
     `safe_offset`, or newer ones: records below that offset are not replayed from the journal.
@@ -68,23 +90,37 @@ def save(mutations: Mutations, shard: Shard, *, recorded: tuple[int, ...]) -> tu
         mutations: Receives the records.
         shard: The shard.
         recorded: Base offsets of the segments that are recorded in the store.
-
-    Returns:
-        Base offsets of the segments that are recorded now.
     """
     safe = safe_offset(shard)
     mutations.put(Family.SEGMENTS, _SHARD.pack(shard.shard_id), _head_value(shard, safe))
-    present = []
+    known = set(recorded)
+    present: list[int] = []
+    final: list[LogSegment | ParquetSegment] = []
     for segment in _published_file_segments(shard):
         present.append(segment.base_offset)
-        value = _log_value(segment, shard.published_lsn) if isinstance(segment, LogSegment) else _parquet_value(segment)
-        mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
+        is_final = _is_final(segment, shard.published_lsn)
+        if not (is_final and segment.is_recorded and segment.base_offset in known):
+            value = _value(segment, shard.published_lsn)
+            mutations.put(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, segment.base_offset), value)
+            if is_final:
+                final.append(segment)
         if isinstance(segment, LogSegment) and segment.flushed < shard.visible_end(segment):
             # Later segments are recovered from the journal, which continues in this one.
             break
-    for base_offset in set(recorded).difference(present):
+    for base_offset in known.difference(present):
         mutations.delete(Family.SEGMENTS, _SEGMENT.pack(shard.shard_id, base_offset))
-    return tuple(present)
+    return Saved(tuple(present), final)
+
+
+def _is_final(segment: LogSegment | ParquetSegment, published_lsn: int) -> bool:
+    """Whether the record of a segment will not change any more."""
+    return isinstance(segment, ParquetSegment) or (
+        segment.closed and segment.flushed == segment.end and segment.last_lsn <= published_lsn
+    )
+
+
+def _value(segment: LogSegment | ParquetSegment, published_lsn: int) -> bytes:
+    return _log_value(segment, published_lsn) if isinstance(segment, LogSegment) else _parquet_value(segment)
 
 
 def _head_value(shard: Shard, safe: int) -> bytes:
@@ -214,6 +250,7 @@ def load(
             sealed = _parquet_segment(shard, base_offset, value, sealed_root)
             _check_offsets(where, base_offset, sealed.next_offset)
             _check_place(where, sealed)
+            sealed.is_recorded = True
             shard.segments.append(sealed)
             continue
         _, closed, entries, created, end, following, newest_append, last_lsn, newest = _SEGMENT_VALUE.unpack(value)
@@ -228,7 +265,7 @@ def load(
             newest_us=newest,
             entries=entries,
         )
-        segment.closed = bool(closed)
+        segment.closed = segment.is_recorded = bool(closed)
         shard.segments.append(segment)
     # Only the newest segment can be open; an older one that a crash left open is followed by another.
     for older in shard.segments[:-1]:

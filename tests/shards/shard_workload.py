@@ -222,9 +222,10 @@ class ShardWorkload:
             mutations, self.shard, safe_offset(self.shard), lambda producer_id: producer_id in self.used
         ):
             pass
-        present = set(save(mutations, self.shard, recorded=tuple(self.recorded)))
+        saved = save(mutations, self.shard, recorded=tuple(self.recorded))
         self.store.write(mutations)
-        return present
+        saved.note_written()
+        return set(saved.base_offsets)
 
     def load(self) -> Shard:
         old = self.shard

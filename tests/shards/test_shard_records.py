@@ -13,7 +13,7 @@ from shards.model import SegmentKind
 from shards.seams.store import Family, Mutations
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
-from shards.views.shard_records import held_ranges, newest_lsn, outlines, safe_offset
+from shards.views.shard_records import held_ranges, newest_lsn, outlines, safe_offset, save
 from tests.shards.shard_workload import ShardWorkload, Step, conversion_steps
 
 SHARD_KEY = (7).to_bytes(8, "big")
@@ -66,6 +66,29 @@ def test_a_log_record_becomes_a_parquet_record_of_the_same_key() -> None:
     assert safe_offset(workload.shard) == loaded.next_offset == 14
     stored = dict(workload.store.scan(Family.SEGMENTS, SHARD_KEY))
     assert [value[0] for value in stored.values()] == [1, 2, 1]
+
+
+@settings(deadline=None)
+@given(st.lists(conversion_steps, max_size=4))
+def test_what_is_left_alone_is_as_it_would_be_written(wanted: list[list[Step]]) -> None:
+    workload = ShardWorkload()
+    for steps in wanted:
+        workload.run(steps)
+        workload.recorded = workload.save()
+        everything = Mutations()
+        save(everything, workload.shard, recorded=())
+        stored = dict(workload.store.scan(Family.SEGMENTS, SHARD_KEY))
+        assert stored == {key: value for family, key, value in everything if family is Family.SEGMENTS}
+
+
+def test_closed_segments_are_written_once() -> None:
+    workload = ShardWorkload()
+    workload.run([Step("append", 6), Step("roll", 0), Step("append", 6), Step("roll", 0), Step("append", 6)])
+    workload.run([Step("convert", 0), Step("restart", 0), Step("append", 6), Step("flush", 0)])
+    mutations = Mutations()
+    save(mutations, workload.shard, recorded=tuple(workload.recorded))
+    open_one = workload.shard.segments[-1].base_offset.to_bytes(8, "big")
+    assert [key for _, key, _ in mutations] == [SHARD_KEY, SHARD_KEY + open_one]
 
 
 def test_the_journal_is_needed_only_for_records_behind_the_sealed_segments() -> None:

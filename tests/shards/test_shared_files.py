@@ -53,11 +53,28 @@ def shard_with(shard_id: int, parts: list[tuple[int, FileKey]]) -> Shard:
     return shard
 
 
+def change(shard: Shard, parts: list[tuple[int, FileKey]]) -> None:
+    """Give a shard these parts; those at its beginning that are the same stay as they are."""
+    new = shard_with(shard.shard_id, parts)
+    same = 0
+    for before, after in zip(shard.segments, new.segments, strict=False):
+        assert isinstance(before, ParquetSegment)
+        assert isinstance(after, ParquetSegment)
+        if (before.next_offset, before.place) != (after.next_offset, after.place):
+            break
+        same += 1
+    shard.segments[same:] = new.segments[same:]
+    shard.next_offset = new.next_offset
+    shard.publish(shard.published_now())
+
+
 def write(store: MemoryStore, files: SharedFiles, shard: Shard, recorded: dict[int, tuple[int, ...]]) -> None:
     mutations = Mutations()
-    recorded[shard.shard_id] = save(mutations, shard, recorded=recorded.get(shard.shard_id, ()))
+    saved = save(mutations, shard, recorded=recorded.get(shard.shard_id, ()))
     files.refer(mutations, changed_references(store, mutations))
     store.write(mutations)
+    saved.note_written()
+    recorded[shard.shard_id] = saved.base_offsets
 
 
 @given(
@@ -75,14 +92,37 @@ def test_references_are_those_of_the_recorded_segments(states: list[tuple[int, l
     store.write(mutations)
     recorded: dict[int, tuple[int, ...]] = {}
     latest: dict[int, list[tuple[int, FileKey]]] = {}
+    shards: dict[int, Shard] = {}
     for shard_id, parts in states:
         latest[shard_id] = parts
-        write(store, files, shard_with(shard_id, parts), recorded)
+        shard = shards.setdefault(shard_id, shard_with(shard_id, []))
+        change(shard, parts)
+        write(store, files, shard, recorded)
     expected = {key: sum(count for parts in latest.values() for count, place in parts if place == key) for key in FILES}
     for known in (files, SharedFiles(store)):
         assert {each.key: each.live_records for each in known} == expected
         assert {each.key: each.live_bytes for each in known} == {key: 10 * count for key, count in expected.items()}
         assert {each.key for each in known.removable(5)} == {key for key, count in expected.items() if not count}
+
+
+def test_only_the_head_of_a_shard_with_hundreds_of_parts_is_written_again() -> None:
+    store = MemoryStore()
+    files = SharedFiles(store)
+    recorded: dict[int, tuple[int, ...]] = {}
+    shard = shard_with(1, [(3, FILES[0])] * 500)
+    write(store, files, shard, recorded)
+    mutations = Mutations()
+    assert save(mutations, shard, recorded=recorded[1]).base_offsets == recorded[1]
+    assert [len(key) for _, key, _ in mutations] == [8]
+    # The same after a start, and with one more part.
+    loaded = Shard(1, "shard-1", ShardConfig(), 1)
+    assert load(store, loaded, lambda *_: "", ChunkPool(0), sealed_root="/sealed") == recorded[1]
+    loaded.segments.append(part(1, 1500, 3, FILES[1]))
+    loaded.next_offset = 1503
+    loaded.publish(loaded.published_now())
+    mutations = Mutations()
+    save(mutations, loaded, recorded=recorded[1])
+    assert [key[8:] for _, key, _ in mutations] == [b"", (1500).to_bytes(8, "big")]
 
 
 def test_the_segments_are_loaded_as_they_were_saved() -> None:

@@ -37,17 +37,17 @@ class RecordSaver:
         Returns:
             Those of them with records that are not in files yet: they must be saved again.
         """
-        heads: list[tuple[Shard, int, Mutations, tuple[int, ...]]] = []
+        heads: list[tuple[Shard, int, Mutations, shard_records.Saved]] = []
         for shard in shards:
             if not shard.gone:
                 self._table.saved(shard)
                 head = Mutations()
-                present = shard_records.save(head, shard, recorded=self._table.recorded(shard.shard_id))
-                heads.append((shard, shard_records.safe_offset(shard), head, present))
+                saved = shard_records.save(head, shard, recorded=self._table.recorded(shard.shard_id))
+                heads.append((shard, shard_records.safe_offset(shard), head, saved))
         unsafe: list[Shard] = []
         mutations = Mutations()
         looked_at = 0
-        for shard, safe_offset, head, present in heads:
+        for shard, safe_offset, head, saved in heads:
             # Other tasks run in between: a shard that they change is saved in its former state, and saved again later.
             for _ in save_changed(mutations, shard, safe_offset, self._producer_use.may_return):
                 looked_at += 1
@@ -63,7 +63,8 @@ class RecordSaver:
                 # Written before the next pause, so the stored records are what they are compared with.
                 self._views.files.refer(mutations, shard_records.changed_references(self._views.store, head))
             mutations.update(head)
-            self._table.set_recorded(shard.shard_id, present)
+            self._table.set_recorded(shard.shard_id, saved.base_offsets)
+            saved.note_written()
             if safe_offset < shard.published_offset:
                 unsafe.append(shard)
         self._views.store.write(mutations)

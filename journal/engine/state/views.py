@@ -39,6 +39,7 @@ from shards.errors import CorruptionError
 from shards.idempotence.producer_state import ProducerState
 from shards.model import Mode, SegmentKind, ShardConfig
 from shards.seams.store import Mutations, OrderedStore
+from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
@@ -261,6 +262,8 @@ class Views:
         if newest is not None and newest.base_offset == decision.base_offset and to_file:
             # The views have the segment that this entry opened. A later entry, which is replayed too, may close it.
             newest.closed = newest.kind is not SegmentKind.LOG
+            if isinstance(newest, LogSegment):
+                newest.is_recorded = False
             shard.in_memory_mode = False
             return
         if decision.base_offset > shard.next_offset:
