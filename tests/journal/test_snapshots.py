@@ -21,6 +21,7 @@ from shards.errors import DiskFullError, OverloadedError, StorageFailedError
 from shards.model import Mode, ShardConfig
 from shards.seams.os_file_system import OsFileSystem
 from tests.journal.engines import append, config, values_of
+from tests.patience import PATIENCE_S
 from tests.server.serving import serving
 
 
@@ -100,10 +101,10 @@ async def test_an_empty_node_has_a_snapshot_too(tmp_path: Path) -> None:
 
 
 async def test_one_snapshot_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_PATIENCE_S", 0.05)
     async with open_engine(str(tmp_path / "data"), config()) as engine:
         async with engine.parts.snapshots.take():
-            with pytest.raises(OverloadedError, match="another backup"):
+            with monkeypatch.context() as patch, pytest.raises(OverloadedError, match="another backup"):
+                patch.setattr(snapshots, "_PATIENCE_S", 0.05)
                 async with engine.parts.snapshots.take():
                     raise AssertionError
         async with engine.parts.snapshots.take() as again:
@@ -122,7 +123,7 @@ async def test_who_comes_while_a_snapshot_is_let_go_of_gets_the_next(tmp_path: P
             nursery.start_soon(take)
             await trio.testing.wait_all_tasks_blocked()
             assert taken == []
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not taken:
                 await trio.lowlevel.checkpoint()
         assert taken != [first.path]
@@ -255,6 +256,6 @@ async def test_over_the_wire_it_is_held_as_long_as_the_connection(tmp_path: Path
                 with pytest.raises(OverloadedError):
                     await second.snapshot()
             assert (Path(reply.path) / "FORMAT").exists()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while Path(reply.path).parent.exists() and list(Path(reply.path).parent.iterdir()):
                 await trio.sleep(0.01)

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 from trio_websocket import ConnectionClosed, wrap_client_stream
 
 from journal.access import quotas
@@ -23,6 +24,7 @@ from journal.access.refused_acts import LINES_PER_PRINCIPAL
 from journal.access.tokens import TokenHash
 from journal.access.users import Cost, PasswordHash, Users, write_user
 from journal.client import open_client
+from journal.net.output import Output
 from journal.protocol import Op, decode_error, encode, frames, messages
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError, QuotaExceededError, RemoteProtocolError
 from journal.server import cursor_quotas, login, stored_quotas
@@ -104,12 +106,16 @@ async def test_who_came_in_unasked_leaves_when_credentials_are_asked_for(tmp_pat
         assert isinstance(await told_at_the_end(stranger), AuthenticationError)
 
 
-async def test_a_connection_ends_with_its_token(tmp_path: Path) -> None:
+async def test_a_connection_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     people = write_people(tmp_path)
-    tokens = Path(people["access__tokens_file"])
-    tokens.write_text(TokenHash.of("robot", TOKEN, float(int(time.time()) + 2)).format())
+    expires_at_s = float(int(time.time()) + 3600)
+    Path(people["access__tokens_file"]).write_text(TokenHash.of("robot", TOKEN, expires_at_s).format())
+    # The clock by which connections end stands still, so that the token lives for as long as the login takes.
+    now_s = [expires_at_s - 0.05]
+    monkeypatch.setattr(login, "time", SimpleNamespace(time=lambda: now_s[0]))
     async with serving(tmp_path, **people) as served, served.client(token=TOKEN) as robot:
         await robot.call(Op.PING)
+        now_s[0] = expires_at_s
         error = await told_at_the_end(robot)
         assert isinstance(error, AuthenticationError)
         assert "expired" in str(error)
@@ -547,14 +553,20 @@ async def test_a_client_that_is_gone_before_its_password_was_checked_takes_no_pl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, goes_on = trio.Event(), threading.Event()
-    really = Users.check
+    really, wait_drained = Users.check, Output.wait_drained
 
     def check(users: Users, name: str, password: bytes) -> bool:
         trio.from_thread.run_sync(begun.set)
         assert goes_on.wait(PATIENCE_S)
         return really(users, name, password)
 
+    async def drained_behind_the_check(output: Output) -> None:
+        # The connection must not have ended before the check has begun: it would not begin any more.
+        await begun.wait()
+        await wait_drained(output)
+
     monkeypatch.setattr(Users, "check", check)
+    monkeypatch.setattr(Output, "wait_drained", drained_behind_the_check)
     async with guarded(tmp_path, quotas=(QuotaTable(connections=1),)) as served:
         credentials = {"user": "anna", "password": PASSWORD}
         greeting = frames.build(
@@ -666,7 +678,8 @@ async def test_bytes_beyond_the_quota_are_refused_until_there_is_room_and_others
                     await trio.sleep(0.05)
 
 
-async def test_only_a_client_over_its_rate_waits(tmp_path: Path) -> None:
+async def test_only_a_client_over_its_rate_waits(tmp_path: Path, mock_clock: MockClock) -> None:
+    mock_clock.rate = 1.0
     quotas = (QuotaTable("anna", bytes_per_s=200_000), QuotaTable("bob", requests_per_s=1_000_000))
     async with (
         guarded(tmp_path, quotas=quotas) as served,
@@ -679,10 +692,11 @@ async def test_only_a_client_over_its_rate_waits(tmp_path: Path) -> None:
             await anna.append(handle, batch_of(b"x" * 100_000))
         # A burst of 200,000 is free; the last of the rest is paid for after its answer.
         assert trio.current_time() - started > 0.9
-        started = trio.current_time()
+        # No time passes for the other one, who would wait for ever.
+        mock_clock.rate = 0.0
         for _ in range(20):
             await bob.append(other, batch_of(b"x" * 100_000))
-        assert trio.current_time() - started < 0.9
+        mock_clock.rate = 1.0
         started = trio.current_time()
         for _ in range(3):
             await anna.fetch(handle, 0, max_bytes=100_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -93,7 +94,10 @@ async def test_without_an_answer_a_client_is_refused_or_left_to_the_next_method(
 
 async def test_an_answer_gives_roles_and_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "_LOOKED_AT_EVERY_S", 0.01)
-    answer = {"result": "allow", "roles": ["ops"], "expires": time.time() + 2}
+    expires_at_s = time.time() + 3600
+    now_s = [expires_at_s - 1]
+    monkeypatch.setattr(login, "time", SimpleNamespace(time=lambda: now_s[0]))
+    answer = {"result": "allow", "roles": ["ops"], "expires": expires_at_s}
     async with service(json.dumps(answer).encode()) as hook:
         of_role = {"access__rules": (*settings(tmp_path, hook)["access__rules"], OF_ROLE), "access__roles": (OPS,)}
         async with (
@@ -101,6 +105,7 @@ async def test_an_answer_gives_roles_and_an_end(tmp_path: Path, monkeypatch: pyt
             served.client(user="anna", password="x") as anna,
         ):
             await anna.open("ops/x")
+            now_s[0] = expires_at_s
             with trio.fail_after(PATIENCE_S):
                 last = (await anna.receive_until_closed())[-1]
             assert isinstance(decode_error(last.status, last.body), AuthenticationError)

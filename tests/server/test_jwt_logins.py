@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -89,7 +90,7 @@ async def test_roles_and_rules_of_a_token_hold_after_those_of_the_settings(tmp_p
 
 REFUSED = {
     "expired": ({"expires_in_s": -100}, "it has expired"),
-    "not yet": ({"nbf": int(time.time()) + 100_000}, "it is not valid yet"),
+    "not yet": ({"nbf": 4_000_000_000}, "it is not valid yet"),
     "audience": ({"aud": "else"}, "it is for another audience"),
     "key": ({"key_id": "x"}, "its key (kid) 'x' is not known"),
     "signature": ({"number": 1}, "its signature is wrong"),
@@ -128,11 +129,15 @@ async def test_a_refused_token_is_in_the_log_and_the_audit_log_and_its_client_he
 
 async def test_a_connection_ends_when_its_token_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "_LOOKED_AT_EVERY_S", 0.01)
+    expires_at_s = int(time.time()) + 3600
+    now_s = [expires_at_s - 1]
+    monkeypatch.setattr(login, "time", SimpleNamespace(time=lambda: now_s[0]))
     async with (
         serving(tmp_path, **settings(tmp_path, leeway_s=0)) as served,
-        served.client(token=token(expires_in_s=2)) as anna,
-        served.client(token=token()) as bob,
+        served.client(token=token(exp=expires_at_s)) as anna,
+        served.client(token=token(expires_in_s=7200)) as bob,
     ):
+        now_s[0] = expires_at_s
         with trio.fail_after(PATIENCE_S):
             last = (await anna.receive_until_closed())[-1]
         error = decode_error(last.status, last.body)

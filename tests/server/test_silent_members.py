@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from journal.client import SessionTimes, open_client
 from journal.protocol import Op, decode_error, decode_reply, frames, messages
 from journal.server import connection as connections
 from shards.position import Start
-from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, serving
 
 SHARDS = 40
@@ -23,26 +23,27 @@ async def join(client: RawClient, **request: object) -> None:
     )
 
 
-async def until_all_came(client: RawClient, names: set[str]) -> None:
+async def until_all_came(client: RawClient, names: set[str], clock: MockClock) -> None:
     """Take and acknowledge pushes, and send PING as a client does, until something of all shards came."""
     seen: dict[int, str] = {}
     came: set[str] = set()
-    with trio.fail_after(PATIENCE_S):
-        while came != names:
-            with trio.move_on_after(0.05):
-                event = await client.receive(lambda frame: frame.op in (Op.PUSH, Op.SHARD_EVENT))
-                if event.op == Op.SHARD_EVENT:
-                    told: messages.ShardEvent = decode_reply(Op.SHARD_EVENT, event.body)
-                    seen[told.shard_ref] = told.name
-                else:
-                    push = frames.read_push(event.body)
-                    came.add(seen[push.shard_ref])
-                    await client.send(frames.build_acknowledge(1, push.shard_ref, push.first_offset, push.next_offset))
-            await client.call(Op.PING)
+    while came != names:
+        clock.jump(0.05)
+        await wait_all_tasks_blocked(0.005)
+        await client.call(Op.PING)
+        events, client.others = client.others, []
+        for event in events:
+            if event.op == Op.SHARD_EVENT:
+                told: messages.ShardEvent = decode_reply(Op.SHARD_EVENT, event.body)
+                seen[told.shard_ref] = told.name
+            else:
+                push = frames.read_push(event.body)
+                came.add(seen[push.shard_ref])
+                await client.send(frames.build_acknowledge(1, push.shard_ref, push.first_offset, push.next_offset))
 
 
 async def test_shards_of_a_member_that_was_stopped_go_to_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     """A member whose process was stopped (SIGSTOP) kept its part of a sticky group for as long as it lived.
 
@@ -61,7 +62,7 @@ async def test_shards_of_a_member_that_was_stopped_go_to_the_others(
         await join(lively, group="sticky/g")
         for handle in handles:
             await writer.append_values(handle, b"x")
-        await until_all_came(lively, names)
+        await until_all_came(lively, names, mock_clock)
         said = await stopped.receive_until_closed()
         assert "sent nothing for 0.6 s" in str(decode_error(said[-1].status, said[-1].body))
         assert served.server.statistics.connections_closed == {"silent": 1}
@@ -82,7 +83,7 @@ async def test_a_connection_without_members_may_be_silent(tmp_path: Path, monkey
 
 
 async def test_a_client_that_only_receives_shows_that_it_is_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     """A client sent PING only when it received nothing: one with much to work on would have counted as stopped."""
     monkeypatch.setattr(connections, "MEMBER_PATIENCE_S", 1.0)
@@ -95,5 +96,6 @@ async def test_a_client_that_only_receives_shows_that_it_is_alive(
             for _ in range(30):
                 # It comes all the time, and the reader is slow: nothing is taken, nothing acknowledged.
                 await writer.append_values(handle, b"x")
-                await trio.sleep(0.1)
+                mock_clock.jump(0.1)
+                await wait_all_tasks_blocked(0.005)
             assert not served.server.statistics.connections_closed

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from journal.protocol import Op, decode_error, frames
 from journal.protocol.frames import HEADER
@@ -38,14 +39,15 @@ async def test_a_frame_that_is_never_sent_to_its_end_ends_the_connection(
 
 
 async def test_many_frames_in_halves_may_take_as_long_as_they_like(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     monkeypatch.setattr(tcp, "_PATIENCE_S", 0.5)
     async with serving(tmp_path) as served, served.client() as client:
         for number in range(8):
             ping = frames.build(Op.PING, 100 + number)
             await client.send(ping[:5])
-            await trio.sleep(0.1)
+            await wait_all_tasks_blocked(0.005)
+            mock_clock.jump(0.4)
             await client.send(ping[5:])
             assert (await client.receive()).correlation == 100 + number
 

@@ -147,16 +147,15 @@ async def test_a_cancelled_write_ends_at_once_though_the_server_waits_and_leaves
 ) -> None:
     await gate(stage, AT_COPY)
     with trio.fail_after(PATIENCE_S):
-        async with open_sink(stage) as sink:
+        # What waited for the end of a call, or for its time limit, would not end in time.
+        async with open_sink(stage, timeout_s=3600) as sink:
             await ready(sink)
             with closed(stage):
                 with trio.CancelScope() as scope:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(sink.write, batch_of([row(0)]))
                         await wait_at_gate(stage)
-                        cancelled_at = trio.current_time()
                         scope.cancel()
-                assert trio.current_time() - cancelled_at < 1
                 with pytest.raises(SinkUnavailableError, match="call check first"):
                     await sink.write(batch_of([row(0)]))
                 assert await (await ready(sink)).position() is None

@@ -16,6 +16,7 @@ import trio
 
 from broker_adapter import StorageAdapter
 from broker_adapter.cache_queue import QueueLease, QueueSettings, look, names
+from broker_adapter.cache_queue.cli import view_reader
 from broker_adapter.cache_queue.cli.commands import COMMANDS
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER
 from broker_adapter.cache_queue.queue import change_queue
@@ -161,12 +162,12 @@ def test_list_shows_what_waits_and_that_no_process_drives_it(store: Store) -> No
     assert cells[-5:] == ["0/s", "0/s", "not", "driven", "none"]
 
 
-def test_list_shows_rates_and_state_as_the_driver_reports_them(store: Store) -> None:
+def test_list_shows_rates_and_state_as_the_driver_reports_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.do(three_waiting)
     store.do(held)
-    began_s = time.monotonic()
+    # Nothing has to be measured: a measurement would fail.
+    monkeypatch.setattr(view_reader, "MEASURED_S", -1.0)
     line = store.queue("list").out.splitlines()[-1]
-    assert time.monotonic() - began_s < 1, "nothing had to be measured"
     assert line.split()[-4:] == ["3.0/s", "5.0/s", "down", "broker-1"]
 
 
@@ -206,8 +207,10 @@ def test_list_as_json_has_everything(store: Store) -> None:
 
 def test_show_says_all_of_it(store: Store) -> None:
     store.do(three_waiting)
+    began_s = time.monotonic()
     store.do(lambda adapter: held(adapter, reason="http://sink refuses connections"))
     told = store.queue("show", NAME).out
+    passed_s = time.monotonic() - began_s
     for words in (
         "3 records",
         "3.0/s in, 5.0/s out",
@@ -222,13 +225,14 @@ def test_show_says_all_of_it(store: Store) -> None:
         "segment",
     ):
         assert words in told, words
-    assert re.search(r"next attempt .*, in (29|30)\.\ds", told)
+    (left_s,) = re.findall(r"next attempt .*, in (\d+\.\d)s", told)
+    assert 30 - passed_s - 0.1 <= float(left_s) <= 30
 
 
 def test_show_measures_when_no_driver_reports_the_rates(store: Store) -> None:
     store.do(three_waiting)
     told = store.queue("show", NAME).out
-    assert "(measured over 1s)" in told
+    assert re.search(r"\(measured over [1-9]\d*s\)", told)
     assert "never while no process drives it" in told
 
 

@@ -48,6 +48,6 @@ def test_names_that_begin_with_a_dollar_are_followed_by_themselves() -> None:
 
 def test_very_many_targets_take_no_time_to_speak_of() -> None:
     targets = [f"client/{number}/command" for number in range(20_000)] + [f"room/+/{number}" for number in range(5_000)]
-    start = time.perf_counter()
+    start = time.thread_time()
     assert covering(targets, 200) == ["client/#", "room/#"]
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
