@@ -53,7 +53,8 @@ class Moved:
 
     def replaced_by_a_copy(self) -> None:
         copy = self.path.with_name(f"{self.path.name}.copy")
-        subprocess.run(["cp", "-a", str(self.path), str(copy)], check=True)
+        # The server may remove or rename a file between its name and its copy: it lacks in the copy then.
+        subprocess.run(["cp", "-a", str(self.path), str(copy)], capture_output=True, check=False)
         self.path.rename(self.aside)
         copy.rename(self.path)
 
@@ -69,8 +70,13 @@ class Moved:
             subprocess.run(["umount", "-l", str(self.path)], check=True)
         if self.aside.exists():
             if self.path.exists():
-                shutil.rmtree(self.path)
-            self.aside.rename(self.path)
+                # In one step: the server may create files in it while one after the other is removed.
+                replacement = self.path.with_name(f"{self.path.name}.replacement")
+                self.path.rename(replacement)
+                self.aside.rename(self.path)
+                shutil.rmtree(replacement)
+            else:
+                self.aside.rename(self.path)
 
 
 MISHAPS: dict[str, tuple[Callable[[Moved], None], str]] = {

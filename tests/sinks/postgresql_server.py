@@ -109,8 +109,11 @@ class PostgresqlServer:
     def kill(self) -> None:
         """SIGKILL to the server and to all that it has started."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)  # it must start no more of them now
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        pid = self._process.pid
+        # It must start no more of them now. The signal does not stop it at once if it runs on another processor.
+        self._process.send_signal(signal.SIGSTOP)
+        _wait_for_state(pid, "TZ")
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         self._process.kill()
         self._process.wait()
         for child in map(int, children):
@@ -118,7 +121,8 @@ class PostgresqlServer:
                 os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-            _wait_gone(child)
+            # A child of a process that is gone is not ours to wait for.
+            _wait_for_state(child, "Z")
         self._process = None
 
     def stop(self) -> None:
@@ -162,12 +166,22 @@ def _account() -> pwd.struct_passwd:
     pytest.skip("PostgreSQL does not run as root, and this machine has neither a user postgres nor a user nobody")
 
 
-def _wait_gone(pid: int) -> None:
-    """A child of a process that is gone is not ours to wait for."""
+def _wait_for_state(pid: int, states: str) -> None:
+    """Wait until a process is in one of these states, or is gone."""
     give_up_at = time.monotonic() + PATIENCE_S
-    while Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-        assert time.monotonic() < give_up_at, f"process {pid} does not go"
+    while (state := _state_of(pid)) and state not in states:
+        assert time.monotonic() < give_up_at, f"process {pid} stays in state {state}, not in one of {states}"
         time.sleep(0.001)
+
+
+def _state_of(pid: int) -> str:
+    """The letter that the kernel shows for its state; empty if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        # It may go at any time, also between opening the file and reading it.
+        return ""
+    return stat.rpartition(")")[2].split()[0]
 
 
 @functools.cache

@@ -142,7 +142,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
     yield directory
-    subprocess.run(["umount", str(directory)], check=True)
+    subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 async def test_a_full_disk_is_an_outage_that_leaves_nothing_behind(small_disk: Path) -> None:
