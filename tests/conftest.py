@@ -89,6 +89,7 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         tiers.check_reasons(item)
+        tiers.check_bounds(item)
         if tiers.is_quick(config):
             tiers.try_few(item)
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests.tiers import QUICK, check_reasons, try_few
+from tests.tiers import FULL, QUICK, check_bounds, check_reasons, try_few
 
 
 def item(**attributes: Any) -> Any:
@@ -59,6 +59,40 @@ def test_fewer_than_few_stay_so() -> None:
     try_few(item(function=test, cls=None))
     tried: settings = test._hypothesis_internal_use_settings
     assert tried.max_examples == 3
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        settings(FULL, deadline=200),
+        settings(FULL, suppress_health_check=[HealthCheck.function_scoped_fixture]),
+    ],
+    ids=["deadline", "health check"],
+)
+def test_bounds_of_time_are_refused(mine: settings) -> None:
+    @mine
+    @given(st.integers())
+    def test(value: int) -> None:
+        pass
+
+    @settings(FULL, max_examples=3)
+    @given(st.integers())
+    def without_bounds(value: int) -> None:
+        pass
+
+    class Machine(RuleBasedStateMachine):
+        @rule()
+        def step(self) -> None:
+            pass
+
+    check_bounds(item(nodeid="x", function=without_bounds, cls=None))
+    case = Machine.TestCase
+    case.settings = settings(FULL, max_examples=3)
+    check_bounds(item(nodeid="x", function=case.runTest, cls=case))
+    case.settings = mine
+    for bounded in (item(nodeid="x", function=test, cls=None), item(nodeid="x", function=case.runTest, cls=case)):
+        with pytest.raises(pytest.UsageError, match="bounds of time"):
+            check_bounds(bounded)
 
 
 def test_what_is_slow_says_why() -> None:

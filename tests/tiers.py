@@ -35,6 +35,24 @@ def _few(mine: settings) -> settings:
     return settings(mine, max_examples=min(mine.max_examples, QUICK.max_examples))
 
 
+def check_bounds(item: pytest.Item) -> None:
+    """A test with settings of its own has no bounds of time either; its `suppress_health_check` replaces the profile's.
+
+    Raises:
+        pytest.UsageError: It has one.
+    """
+    mine = getattr(getattr(item, "function", None), OWN_SETTINGS, None)
+    if not isinstance(mine, settings):
+        mine = vars(machine).get("settings") if isinstance(machine := getattr(item, "cls", None), type) else None
+    if not isinstance(mine, settings):
+        return
+    if mine.deadline is not None or HealthCheck.too_slow not in mine.suppress_health_check:
+        raise pytest.UsageError(
+            f"{item.nodeid}: its settings have bounds of time, which measure the machine; add deadline=None and "
+            "HealthCheck.too_slow to suppress_health_check"
+        )
+
+
 def check_reasons(item: pytest.Item) -> None:
     """A test that is slow says why.
 

@@ -203,7 +203,9 @@ async def test_a_malformed_body_is_refused_and_the_connection_continues(tmp_path
         assert len((await commit(client, whole())).appended) == 2
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(edits=st.lists(st.tuples(st.integers(0, len(BODY) - 1), st.integers(0, 255)), min_size=1, max_size=8))
 def test_a_damaged_request_is_carried_out_whole_or_not_at_all(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, int]]

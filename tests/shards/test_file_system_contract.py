@@ -197,7 +197,9 @@ writes = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(steps=writes)
 def test_a_file_behaves_like_an_array_of_bytes(
     file_system: FileSystem, root: str, steps: list[tuple[object, object]]

@@ -167,7 +167,9 @@ def test_a_scan_in_steps_gives_what_a_scan_gives(store: OrderedStore) -> None:
         assert [item for item in steps if item] == list(store.scan(Family.STATE, prefix, start=start))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.lists(st.binary(max_size=3), max_size=40),
     st.lists(st.tuples(st.binary(max_size=2), st.integers(0, 1500), st.integers(0, 40))),
@@ -246,7 +248,9 @@ def test_what_was_flushed_is_there_after_reopening(open_store: OpenStore) -> Non
 short_keys = st.lists(st.sampled_from([0, 1, 0x61, 0xFE, 0xFF]), max_size=4).map(bytes)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(present=st.sets(short_keys), prefix=short_keys, start=st.none() | short_keys, reverse=st.booleans())
 def test_a_scan_equals_filtering_and_sorting(
     store: OrderedStore, present: set[bytes], prefix: bytes, start: bytes | None, reverse: bool
