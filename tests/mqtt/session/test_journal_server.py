@@ -179,12 +179,13 @@ async def test_nothing_is_lost_or_doubled_while_connections_break(tmp_path: Path
     chance = random.Random(7)
     clients = [f"c{number}" for number in range(6)]
     committed: dict[str, set[int]] = {client: set() for client in clients}
-    delayed = 0
+    delayed = commit_count = 0
     async with journal_cluster(tmp_path, "abc") as (brokers, all_of_them, links):
         await brokers.store.create_shard("in")
         working = True
 
         async def client(name: str, first: int) -> None:
+            nonlocal commit_count
             number = first
             while working:
                 broker = chance.choice(all_of_them)
@@ -199,6 +200,7 @@ async def test_nothing_is_lost_or_doubled_while_connections_break(tmp_path: Path
                         number += 1
                         await broker.sessions.commit(session, incoming(number), received={number: 0})
                         committed[name].add(number)
+                        commit_count += 1
                 except SessionTakenOverError:
                     continue
                 if chance.random() < 0.5:
@@ -224,6 +226,10 @@ async def test_nothing_is_lost_or_doubled_while_connections_break(tmp_path: Path
             nursery.start_soon(cut)
             nursery.start_soon(delay)
             await trio.sleep(4)
+            with trio.fail_after(PATIENCE_S):
+                # A busy machine gets less done in the same time.
+                while commit_count <= 200 or sum(link.cut_count for link in links) <= 10:
+                    await trio.sleep(0.05)
             working = False
         sessions: list[Session] = [(await all_of_them[0].open(name)).session for name in clients]
         for session in sessions:
@@ -231,8 +237,7 @@ async def test_nothing_is_lost_or_doubled_while_connections_break(tmp_path: Path
         values = [int(value) for value in await stored(brokers, "in")]
         assert len(values) == len(set(values)), "nothing twice"
         assert set(values) == set().union(*(set(session.inbound) for session in sessions))
-        assert len(values) > 200
-        assert sum(link.cut_count for link in links) > 10
+        assert len(values) >= commit_count
         with trio.fail_after(PATIENCE_S):
             while len(await stored(brokers, "late")) < delayed:
                 await trio.sleep(0.05)
