@@ -56,7 +56,7 @@ def test_a_token_of_each_algorithm_is_accepted_by_its_own_key_alone(algorithm: s
         ({"exp": None}, "it lacks the claim exp"),
         ({"exp": "soon"}, "it cannot be read"),
         ({"exp": "4000000000"}, "its exp is not a number"),
-        ({"nbf": int(time.time()) + 3600}, "it is not valid yet"),
+        ({"nbf": 4_000_000_000}, "it is not valid yet"),
         ({"aud": None}, "it lacks the claim aud"),
         ({"aud": "other"}, "it is for another audience"),
         ({"aud": ["other", "mqtt2"]}, "it is for another audience"),

@@ -12,6 +12,7 @@ from journal.server.console.pages import policy
 from shards.model import ShardConfig
 from tests.console.browser import Browser, Page
 from tests.console.places import url
+from tests.patience import PATIENCE_S
 from tests.server.people import PASSWORD, client_context, guarded, rule, write_server_certificate
 from tests.server.serving import serving
 
@@ -142,7 +143,7 @@ async def sign_in(page: Page, user: str, password: str) -> None:
 
 
 async def test_the_page_and_its_files_come_under_a_strict_policy(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, httpx.AsyncClient() as client:
+    async with serving(tmp_path) as served, httpx.AsyncClient(timeout=PATIENCE_S) as client:
         base = f"http://127.0.0.1:{served.ports['http']}"
         for path in ("/", "/console/main.js", "/console/console.css", "/console/icon.svg"):
             answer = await client.get(base + path)
@@ -189,7 +190,7 @@ async def test_under_tls_the_page_and_its_tail_are_encrypted(
         del tls["tls__client_ca_file"]
     async with guarded(tmp_path, ALL, **tls) as served:
         base = f"https://127.0.0.1:{served.ports['http']}"
-        async with httpx.AsyncClient(verify=client_context()) as client:
+        async with httpx.AsyncClient(verify=client_context(), timeout=PATIENCE_S) as client:
             allowed = (await client.get(base)).headers["content-security-policy"]
             assert f" wss://127.0.0.1:{served.ports['websocket']}; " in allowed
         page = await browser.page("about:blank#")

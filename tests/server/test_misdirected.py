@@ -119,13 +119,13 @@ async def test_a_client_without_tls_gets_the_error_in_a_frame(tmp_path: Path) ->
 
 @pytest.mark.parametrize("listener", ["tcp", "websocket", "http"])
 async def test_http_in_the_clear_is_answered_with_a_text(tmp_path: Path, listener: str) -> None:
-    async with server(tmp_path, encrypted=True) as served, httpx.AsyncClient() as client:
+    async with server(tmp_path, encrypted=True) as served, httpx.AsyncClient(timeout=PATIENCE_S) as client:
         with trio.fail_after(AT_ONCE_S):
             answer = await client.get(f"http://127.0.0.1:{served.ports[listener]}/livez")
         assert answer.status_code == 400
         assert "accepts only TLS" in answer.text
         with trio.fail_after(AT_ONCE_S):
-            async with httpx.AsyncClient(verify=client_context()) as right:
+            async with httpx.AsyncClient(verify=client_context(), timeout=PATIENCE_S) as right:
                 assert (await right.get(f"https://127.0.0.1:{served.ports['http']}/livez")).text == "ok\n"
 
 

@@ -18,6 +18,7 @@ from journal.protocol.errors import NotAuthorizedError
 from journal.server.security import read
 from journal.settings.access import AccessRuleTable
 from shards.errors import StorageError
+from tests.patience import PATIENCE_S
 from tests.server.admin.test_api import admin
 from tests.server.admin.test_strangers import basic
 from tests.server.people import PASSWORD, guarded, rule, write_people
@@ -220,7 +221,7 @@ async def test_a_member_whose_right_to_the_group_is_gone_is_disconnected(tmp_pat
     async with guarded(tmp_path, ADMINISTRATOR, reader) as served:
         await prepare(served)
         async with served.client(user="anna", password=PASSWORD) as anna:
-            await subscribe(shard="s", group="g")(Asking(anna, httpx.AsyncClient()))
+            await subscribe(shard="s", group="g")(Asking(anna, httpx.AsyncClient(timeout=PATIENCE_S)))
             without = rule("s", principal="anna", actions=("read", "subscribe"))
             served.server.take_over(read(small_config(**people, access__rules=(ADMINISTRATOR, without))))
             assert (await anna.receive_until_closed())[-1].status

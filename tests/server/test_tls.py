@@ -151,7 +151,7 @@ async def test_a_peer_that_never_ends_its_handshake_is_dropped(tmp_path: Path) -
 async def test_health_and_metrics_are_encrypted_too(tmp_path: Path) -> None:
     async with secure(tmp_path) as served:
         address = f"127.0.0.1:{served.ports['http']}/livez"
-        async with httpx.AsyncClient(verify=client_context()) as client:
+        async with httpx.AsyncClient(verify=client_context(), timeout=PATIENCE_S) as client:
             assert (await client.get(f"https://{address}")).text == "ok\n"
             assert (await client.get(f"http://{address}")).status_code == 400
 
@@ -218,7 +218,7 @@ async def serial_number(served: Served, listener: str) -> int:
 
 @pytest.mark.parametrize("listener", ["tcp", "websocket", "http"])
 async def test_a_new_certificate_counts_for_new_connections_and_open_ones_stay(tmp_path: Path, listener: str) -> None:
-    async with secure(tmp_path) as served, httpx.AsyncClient(verify=client_context()) as client:
+    async with secure(tmp_path) as served, httpx.AsyncClient(verify=client_context(), timeout=PATIENCE_S) as client:
         address = f"https://127.0.0.1:{served.ports['http']}/livez"
         assert (await client.get(address)).text == "ok\n"
         before = await serial_number(served, listener)

@@ -133,7 +133,8 @@ async def test_a_broker_that_waits_for_its_store_says_so_before_it_takes_clients
     answers: list[httpx.Response] = []
 
     async def look_then_start_the_server() -> None:
-        async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{http}") as client:
+        base = f"http://127.0.0.1:{http}"
+        async with httpx.AsyncClient(trust_env=False, base_url=base, timeout=PATIENCE_S) as client:
             with trio.fail_after(PATIENCE_S):
                 while not answers:
                     try:

@@ -106,7 +106,7 @@ def install_peers(
     text, lines = re.subn("^PATH=.*", "", (REPOSITORY / "scripts" / "install-peers").read_text(), flags=re.MULTILINE)
     assert lines == 1
     environment = {"PATH": str(programs), "JAVA_ARCHIVES": str(archives)}
-    done = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True, check=True, timeout=10)
+    done = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True, check=True)
     return done.stdout + done.stderr, calls.read_text().splitlines()
 
 

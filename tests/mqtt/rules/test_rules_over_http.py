@@ -82,7 +82,7 @@ async def asked(there: Site, name: str = "a", text: str = "") -> AsyncIterator[t
 
 async def identity_of(broker: BrokerProcess) -> Asker:
     port = broker.ports["http"]
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
         return Asker(port, (await client.get(f"http://127.0.0.1:{port}/api/v1/openapi.json")).json())
 
 

@@ -14,11 +14,13 @@ from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.cli.view import QueueView
 from broker_adapter.cache_queue.queue import change_queue, look
 from tests.cache_queue.queues import NAME, driven, filled, told, waiting
+from tests.patience import PATIENCE_S
 from tests.server.serving import Served, serving
 
 
 async def page(served: Served, **query: Any) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{served.ports['http']}/api/v1") as client:
+    base = f"http://127.0.0.1:{served.ports['http']}/api/v1"
+    async with httpx.AsyncClient(base_url=base, timeout=PATIENCE_S) as client:
         answer = await client.get("/queues", params=query)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
