@@ -6,6 +6,8 @@ The expected files are those that the views record, and those that the journal r
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from itertools import accumulate
 
 import attrs
 
@@ -13,6 +15,8 @@ from journal.check.journal_files import CheckedJournal
 from journal.check.report import Progress, Report, place_in
 from journal.check.views import CheckedViews
 from journal.engine.wal.entry_payloads import ConvertedFile
+from shards.errors import CorruptionError, FormatVersionError
+from shards.quantities import counted
 from shards.seams.file_system import FileSystem
 from shards.segments.segment_paths import day_of_date, shared_path
 
@@ -40,6 +44,27 @@ class _Expected:
     parts: list[_Part] = attrs.Factory(list)
 
 
+@attrs.define
+class _Rows:
+    """A row group: its bytes in the file, and its rows."""
+
+    start: int
+    end: int
+    first_row: int
+    next_row: int
+
+
+def _parts_at(parts: list[_Part], groups: list[_Rows], position: int) -> list[_Part]:
+    """The segments with rows in the row group at a position."""
+    return [
+        part
+        for group in groups
+        if group.start <= position < group.end
+        for part in parts
+        if part.first_row < group.next_row and group.first_row < part.first_row + part.next_offset - part.base_offset
+    ]
+
+
 def is_date_directory(name: str) -> bool:
     """Whether a directory below ``sealed/`` has shared files, by its name."""
     try:
@@ -57,6 +82,7 @@ class SharedPass:
         views: The result of the check of the views.
         journal: The result of the check of the journal, whose decisions the views may not contain yet.
         placed: Places of files that were moved there shortly before the end, as their notes name them.
+        name_of: Returns the name of the shard with an id, empty if it is not known.
         report: Gets the findings.
         progress: Called with the bytes read so far.
     """
@@ -68,6 +94,7 @@ class SharedPass:
         views: CheckedViews,
         journal: CheckedJournal,
         placed: set[str],
+        name_of: Callable[[int], str],
         report: Report,
         progress: Progress | None,
     ) -> None:
@@ -75,6 +102,7 @@ class SharedPass:
         self._root = root
         self._journal = journal
         self._placed = placed
+        self._name_of = name_of
         self._report = report
         self._progress = progress
         self._expected: dict[str, _Expected] = {}
@@ -116,7 +144,12 @@ class SharedPass:
         if not self._files.exists(path):
             # It may be removed already when nothing in it is needed; its record goes afterwards.
             if parts:
-                report.damage(path, 0, f"the file is missing; {len(parts)} segments are recorded to be in it")
+                report.damage(
+                    path,
+                    0,
+                    f"the file is missing; {self._described(parts)} are recorded to be in it. Put it back, or restore "
+                    f"the newest backup",
+                )
             return
         report.counts.segments += len(parts)
         report.counts.sealed_segments += len(parts)
@@ -128,14 +161,38 @@ class SharedPass:
             return
         wanted = [PartOfFile(part.shard_id, part.base_offset, part.next_offset, part.first_row) for part in parts]
         problems = verify_shared(self._files, path, wanted, size_bytes=expected.size_bytes, digest=expected.digest)
+        groups = self._row_groups(path) if problems else None
         for problem in problems:
             position, told = place_in(path, problem)
-            report.damage(path, position, told)
+            concerned = parts if groups is None else _parts_at(parts, groups, position)
+            affected = f"; affected are {self._described(concerned)}" if concerned else ""
+            report.damage(path, position, f"{told}{affected}")
         if not problems:
             report.counts.records += sum(part.next_offset - part.base_offset for part in parts)
         report.counts.bytes_read += expected.size_bytes
         if self._progress is not None:
             self._progress(report.counts.bytes_read)
+
+    def _row_groups(self, path: str) -> list[_Rows] | None:
+        """Where which rows of a damaged file are; None if it cannot be told."""
+        from shards.parquet.shared_reading import SharedReader
+
+        try:
+            with SharedReader(self._files, path) as reader:
+                entries = reader.metadata.row_groups
+        except (CorruptionError, FormatVersionError):
+            return None
+        ends = list(accumulate(entry.row_count for entry in entries))
+        return [
+            _Rows(entry.start, entry.end, end - entry.row_count, end) for entry, end in zip(entries, ends, strict=True)
+        ]
+
+    def _described(self, parts: list[_Part]) -> str:
+        """The first of some segments, and how many others there are."""
+        first = min(parts, key=lambda part: part.first_row)
+        shard = repr(self._name_of(first.shard_id)) if self._name_of(first.shard_id) else str(first.shard_id)
+        others = f" and {counted(len(parts) - 1, 'other segment')}" if len(parts) > 1 else ""
+        return f"offsets {first.base_offset} to {first.next_offset - 1} of shard {shard}{others}"
 
     def check_directory(self, directory: str) -> None:
         """Find files without a record in a directory of one day."""

@@ -1,7 +1,7 @@
 """`journal dump`: the content of one file of a data directory. Reads the bytes directly, without a server.
 
-Log files are shown batch by batch, journal and index files entry by entry, Parquet segments by row groups. The layouts
-are in the format modules; none is defined here.
+Log files are shown batch by batch, journal and index files entry by entry; `journal.cli.parquet_dump` shows Parquet
+files. The layouts are in the format modules; none is defined here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-import attrs
 from cyclopts import Parameter
 
 from command_line.app import JsonOption
 from command_line.boundary import CommandError
 from command_line.output import write_json, write_lines, write_text
+from journal.cli.parquet_dump import Wanted, dump_parquet
 from shards.quantities import counted
 
 if TYPE_CHECKING:
@@ -29,17 +29,12 @@ _HEADER_BYTES = 4096
 """Enough for the header of every kind of file."""
 
 
-@attrs.frozen(slots=True)
-class _Wanted:
-    records: bool
-    as_json: bool
-
-
 def dump(
     file: str,
     /,
     *,
     records: Annotated[bool, Parameter(negative="")] = False,
+    shard: str = "",
     json: JsonOption = False,
 ) -> None:
     """Print the content of a log, index, journal or sealed Parquet file, an item a line, and check its checksums.
@@ -47,6 +42,7 @@ def dump(
     Args:
         file: The file.
         records: Print the records of each batch or row group as well, a JSON object a line.
+        shard: Print only the rows of this shard, of a shared Parquet file.
         json: Print JSON, an object a line.
     """
     if os.path.isdir(file):
@@ -59,15 +55,18 @@ def dump(
             raise CommandError(f"{file} is empty")
         # Not closed explicitly: a raised error still holds views of it, and the close would fail and hide that error.
         content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
-    _kind_of(file, bytes(content[:4]))(file, content, _Wanted(records, json))
+    show = _kind_of(file, bytes(content[:4]))
+    if shard and show is not dump_parquet:
+        raise CommandError(f"--shard is for Parquet files that several shards share, and {file} is none; leave it out")
+    show(file, content, Wanted(records, json, shard))
 
 
-def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], None]:
+def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, Wanted], None]:
     """The function that shows a file with this magic; an index file has no magic and is recognised by its name."""
     from journal.engine.wal.journal_file import MAGIC as JOURNAL_MAGIC
     from shards.segments.log_segment import MAGIC as LOG_MAGIC
 
-    kinds = {LOG_MAGIC: _dump_log, JOURNAL_MAGIC: _dump_journal, _PARQUET_MAGIC: _dump_sealed}
+    kinds = {LOG_MAGIC: _dump_log, JOURNAL_MAGIC: _dump_journal, _PARQUET_MAGIC: dump_parquet}
     if magic not in kinds and file.endswith(".index"):
         return _dump_index
     if magic not in kinds:
@@ -79,7 +78,7 @@ def _kind_of(file: str, magic: bytes) -> Callable[[str, memoryview, _Wanted], No
     return kinds[magic]
 
 
-def _dump_log(path: str, content: memoryview, wanted: _Wanted) -> None:
+def _dump_log(path: str, content: memoryview, wanted: Wanted) -> None:
     from shards.errors import BatchError, CorruptionError
     from shards.format.batch import verify
     from shards.segments.log_segment import LogHeader
@@ -100,7 +99,7 @@ def _dump_log(path: str, content: memoryview, wanted: _Wanted) -> None:
         position += batch.size_bytes
 
 
-def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
+def _dump_journal(path: str, content: memoryview, wanted: Wanted) -> None:
     from journal.engine.wal.entry import GROUP_HEADER_SIZE, BadEntryHeader, decode_entries, decode_group_header
     from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader
     from shards.errors import CorruptionError
@@ -125,48 +124,7 @@ def _dump_journal(path: str, content: memoryview, wanted: _Wanted) -> None:
         write_text(f"byte {position}: the written part of the file ends here")
 
 
-def _dump_sealed(path: str, content: memoryview, wanted: _Wanted) -> None:
-    from shards.extras import install_command
-    from shards.seams.os_file_system import OsFileSystem
-
-    try:
-        from shards.parquet.reading import SealedReader
-    except ImportError as error:
-        raise CommandError(
-            f"{path} is a Parquet file, and to read it {error.name} has to be installed: {install_command('parquet')}"
-        ) from error
-    from journal.cli.shown_records import json_lines
-    from shards.format.batch import read_records
-
-    with SealedReader(OsFileSystem(), path) as sealed:
-        metadata = sealed.metadata
-        if wanted.as_json:
-            write_json({"kind": "sealed", "size_bytes": len(content), "metadata": metadata})
-        else:
-            write_text(
-                f"sealed segment of shard {metadata.shard!r} (number {metadata.shard_id}), offsets "
-                f"{metadata.base_offset} to {metadata.next_offset - 1}, {metadata.value_bytes:,} bytes of values in "
-                f"{len(content):,} bytes"
-            )
-        for group, entry in zip(sealed.row_groups, metadata.row_groups, strict=True):
-            # Decoded even if the records are not shown: everything that is shown was checked.
-            batches = sealed.batches(group.index).data
-            if wanted.as_json:
-                write_json(
-                    {"row_group": group.index, "position": entry.start, "size_bytes": entry.end - entry.start}
-                    | attrs.asdict(group, filter=attrs.filters.exclude("index"))
-                )
-            else:
-                write_text(
-                    f"byte {entry.start}: row group {group.index}, offsets {group.first_offset} to "
-                    f"{group.next_offset - 1} ({counted(group.next_offset - group.first_offset, 'record')}), last lsn "
-                    f"{group.last_lsn}, {entry.end - entry.start} bytes, {group.value_bytes} of values"
-                )
-            if wanted.records:
-                write_lines(json_lines(metadata.shard, read_records(batches)))
-
-
-def _dump_index(path: str, content: memoryview, wanted: _Wanted) -> None:
+def _dump_index(path: str, content: memoryview, wanted: Wanted) -> None:
     from shards.errors import CorruptionError
     from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 
@@ -206,7 +164,7 @@ def _check_payload(path: str, entry: Entry) -> None:
         raise CorruptionError(path, entry.position + ENTRY_HEADER_SIZE, problem)
 
 
-def _print_entry(path: str, entry: Entry, wanted: _Wanted) -> None:
+def _print_entry(path: str, entry: Entry, wanted: Wanted) -> None:
     from journal.engine.wal.entry import Kind
 
     kind = Kind(entry.kind).name.lower() if entry.kind in set(Kind) else f"kind {entry.kind}"
@@ -237,7 +195,7 @@ def _decision_in(path: str, entry: Entry) -> Decision | None:
         raise CorruptionError(path, entry.position + ENTRY_HEADER_SIZE, problem) from error
 
 
-def _print_batch(position: int, batch: BatchHeader, wanted: _Wanted) -> None:
+def _print_batch(position: int, batch: BatchHeader, wanted: Wanted) -> None:
     fields = {
         "position": position,
         "base_offset": batch.base_offset,

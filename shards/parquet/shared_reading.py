@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import attrs
@@ -59,6 +59,33 @@ class PartGroup:
     next_offset: int
     last_lsn: int
     newest_us: int
+
+
+@attrs.frozen(slots=True)
+class RowsOfShard:
+    """Adjacent rows of a row group that are of one shard, with offsets without a gap.
+
+    Attributes:
+        shard: Its name.
+        shard_id: Its id.
+        first_row: First row, counted in the row group.
+        first_offset: Its offset.
+        next_offset: Offset after the last row.
+    """
+
+    shard: str
+    shard_id: int
+    first_row: int
+    first_offset: int
+    next_offset: int
+
+    def part(self, group_row: int) -> PartOfFile:
+        """The same rows as a part; the row group begins at this row of the file."""
+        return PartOfFile(self.shard_id, self.first_offset, self.next_offset, group_row + self.first_row)
+
+    def group(self, index: int) -> PartGroup:
+        """The same rows in their row group, of which the number is given; bounds are not known."""
+        return PartGroup(index, self.first_row, self.first_offset, self.next_offset, last_lsn=0, newest_us=0)
 
 
 class SharedReader(GroupReader[SharedMetadata]):
@@ -130,6 +157,22 @@ class SharedReader(GroupReader[SharedMetadata]):
         for index in range(len(self.metadata.row_groups)):
             found.update(np.unique(column_numbers(self.table(index, ["shard_id"]).column("shard_id"))).tolist())
         return sorted(found)
+
+    def rows_of_shards(self, index: int) -> list[RowsOfShard]:
+        """Return which rows of a row group are of which shard, in their order.
+
+        Raises:
+            CorruptionError: The row group is damaged.
+            OSError: It cannot be read.
+        """
+        rows = self.table(index, ["shard", "shard_id", "offset"])
+        ids, offsets = column_numbers(rows.column("shard_id")), column_numbers(rows.column("offset"))
+        begins = [0, *(np.flatnonzero((np.diff(ids) != 0) | (np.diff(offsets) != 1)) + 1).tolist()]
+        names = rows.column("shard")
+        return [
+            RowsOfShard(names[begin].as_py(), int(ids[begin]), begin, int(offsets[begin]), int(offsets[end - 1]) + 1)
+            for begin, end in pairwise([*begins, len(ids)])
+        ]
 
     def batches(self, part: PartOfFile, group: PartGroup, rows: pa.RecordBatch | None = None) -> EncodedGroup:
         """Return the rows of a part in a row group as the record batches that were appended.

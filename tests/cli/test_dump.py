@@ -10,11 +10,14 @@ import pytest
 from journal.cli.main import run
 from shards.format.batch import encode
 from shards.format.record import Record
+from shards.parquet.shared_file import write_shared_files
 from shards.seams.os_file_system import OsFileSystem
 from shards.segments.chunks import ChunkPool
+from shards.segments.conversion_plan import PartSource, SharedPlan
 from shards.segments.log_segment import LogHeader, LogSegment
 from tests.journal.sealed import convert_segment
 from tests.shards.batches import NOW_US, stamped
+from tests.shards.parquet.shared_files import Appended, Log
 
 
 def test_a_directory_is_answered_with_what_to_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,3 +93,74 @@ def test_a_damaged_sealed_segment_is_an_error_with_its_place(
     assert run(["dump", path]) == 1
     error = capsys.readouterr().err
     assert f"{path} at byte 4: row group 0 (offsets 10 to 14): checksum" in error
+
+
+def shared_file(directory: Path) -> str:
+    """A shared file with two shards, one of them in two of the three row groups."""
+    logs = [
+        Log("plant/a", 7, [Appended([Record(b"a%d" % number)]) for number in range(3)], base_offset=10),
+        Log("plant/b", 8, [Appended([Record(b"b" * 400, key=b"k"), Record(b"c")]), Appended([Record(b"d")])]),
+    ]
+    files = OsFileSystem()
+    directory.mkdir(exist_ok=True)
+    for log in logs:
+        header = LogHeader(log.shard_id, log.base_offset, log.first_us, log.name).encode()
+        (directory / f"{log.shard_id}.log").write_bytes(header + log.encode())
+    sources = tuple(
+        PartSource(
+            log_path=str(directory / f"{log.shard_id}.log"),
+            name=log.name,
+            shard_id=log.shard_id,
+            base_offset=log.base_offset,
+            next_offset=log.base_offset + sum(len(batch.records) for batch in log.batches),
+            start_position=len(LogHeader(log.shard_id, log.base_offset, log.first_us, log.name).encode()),
+            end_position=(directory / f"{log.shard_id}.log").stat().st_size,
+        )
+        for log in logs
+    )
+    (file,) = write_shared_files(files, SharedPlan(str(directory / "out"), 5, sources), row_group_bytes=400).files
+    return file.path
+
+
+def test_a_shared_file_shows_which_rows_are_of_which_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shared_file(tmp_path)
+    assert run(["dump", path]) == 0
+    head, group, a, second, b, third, rest = capsys.readouterr().out.splitlines()
+    assert head.startswith("shared file 0000000000000005 of 20")
+    assert ", 6 records, 408 bytes of values in " in head
+    assert group.startswith("byte 4: row group 0, rows 0 to 2, last lsn 11, ")
+    assert a == "  row 0: shard 'plant/a' (number 7), offsets 10 to 12 (3 records)"
+    assert b == "  row 3: shard 'plant/b' (number 8), offsets 0 to 1 (2 records)"
+    assert "row group 1, rows 3 to 4" in second
+    assert "row group 2, rows 5 to 5" in third
+    assert rest == "  row 5: shard 'plant/b' (number 8), offsets 2 to 2 (1 record)"
+
+
+def test_the_rows_of_one_shard_of_a_shared_file_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shared_file(tmp_path)
+    assert run(["dump", path, "--shard", "plant/b", "--records", "--json"]) == 0
+    head, group, rows, *records = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (head["kind"], head["metadata"]["record_count"], group["row_group"]) == ("shared", 6, 1)
+    assert rows == {"shard": "plant/b", "shard_id": 8, "row": 3, "first_offset": 0, "next_offset": 2}
+    assert [each["offset"] for each in records if "value" in each] == [0, 1, 2]
+    assert run(["dump", path, "--shard", "plant/c"]) == 1
+    assert "has no records of shard 'plant/c'" in capsys.readouterr().err
+
+
+def test_only_a_shared_file_has_rows_of_several_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sealed = sealed_file(tmp_path)
+    assert run(["dump", sealed, "--shard", "plant/line"]) == 0
+    capsys.readouterr()
+    assert run(["dump", sealed, "--shard", "other"]) == 1
+    assert "has records of shard 'plant/line' only" in capsys.readouterr().err
+    assert run(["dump", str(tmp_path / "0.log"), "--shard", "plant/line"]) == 1
+    assert "--shard is for Parquet files" in capsys.readouterr().err
+
+
+def test_a_damaged_shared_file_is_an_error_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shared_file(tmp_path)
+    content = bytearray(Path(path).read_bytes())
+    content[20] ^= 1
+    Path(path).write_bytes(content)
+    assert run(["dump", path]) == 1
+    assert f"{path} at byte 4: row group 0 (rows 0 to 3): checksum" in capsys.readouterr().err
