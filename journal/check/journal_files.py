@@ -111,9 +111,11 @@ class CheckedJournal:
 
     def converts(self, shard_id: int, base_offset: int) -> bool:
         """Whether the log file that begins there may be missing because a Parquet file has its records."""
-        return (shard_id, base_offset) in self.sealed or any(
-            first <= base_offset < end for first, end in self.gathered.get(shard_id, ())
-        )
+        return (shard_id, base_offset) in self.sealed or self.gathers(shard_id, base_offset)
+
+    def gathers(self, shard_id: int, base_offset: int) -> bool:
+        """Whether the Parquet file that begins there may be missing because a shared file has its records."""
+        return any(first <= base_offset < end for first, end in self.gathered.get(shard_id, ()))
 
     def note(self, shard_id: int, decision: Decision, lsn: int = 0) -> None:
         """Note the effect of a decision on the files of segments."""

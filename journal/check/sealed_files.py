@@ -63,7 +63,7 @@ class SealedPass:
                 self._segments[segment.path] = segment
         self._shard_ids = {segment.shard_id for segment in self._segments.values()}
         self._placed = self._read_places()
-        self._shared = SharedPass(files, self._root, views, journal, self._placed, report, progress)
+        self._shared = SharedPass(files, self._root, views, journal, self._placed, self._name_of, report, progress)
 
     def check(self) -> None:
         """Check everything."""
@@ -94,7 +94,10 @@ class SealedPass:
     def _check_file(self, segment: ParquetSegment) -> None:
         report, path = self._report, segment.path
         is_there = self._files.exists(path)
-        if not is_there and self._journal.drops(segment.shard_id, segment.next_offset):
+        if not is_there and (
+            self._journal.drops(segment.shard_id, segment.next_offset)
+            or self._journal.gathers(segment.shard_id, segment.base_offset)
+        ):
             return
         report.counts.segments += 1
         report.counts.sealed_segments += 1

@@ -53,7 +53,7 @@ from shards.segments.shard import Shard
 from shards.topics.publish_epochs import PublishEpochs
 from shards.views.inverted_index import Words, word_count, words_of
 from shards.views.producer_records import load_producers
-from shards.views.shard_records import closed_logs, logs
+from shards.views.shard_records import closed_logs, logs, own_files
 
 _OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
 """Decisions about a shard that change nothing in its saved record: the views have stored all of them already."""
@@ -228,7 +228,10 @@ class EngineParts:
             recorded=self._recorded_logs,
             flush=self.checkpointer.flush_soon,
             refuse=lambda: self.disk_space.full,
-            rewritable=lambda failed: due(self.views.files, self.checkpointer.checkpoint_lsn, failed),
+            rewritable=lambda failed: due(
+                self.views.files, self.checkpointer.checkpoint_lsn, failed, self.time.expiry_us()
+            ),
+            own_files=lambda: own_files(self._store),
         )
 
     def _recorded_logs(self) -> Generator[int | None, None, None]:

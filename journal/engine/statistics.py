@@ -7,8 +7,10 @@ from typing import Self
 import attrs
 import trio
 
+from journal.engine.parquet.scheduler import ConversionCounts
 from journal.engine.parts import EngineParts
 from journal.telemetry.histogram import Histogram
+from shards.views.shared_files import SharedTotals
 
 
 @attrs.frozen(slots=True)
@@ -35,6 +37,8 @@ class EngineStatistics:
         disk_full: Whether appends are refused for lack of disk.
         sealed_segments: Segments that were converted to Parquet.
         conversion_failure: Error of the last conversion, empty after a success.
+        conversions: How often segments were gathered and rewritten, and how often that or a conversion failed.
+        shared_files: Number and bytes of the shared files.
         clock_difference_s: How far the system's clock is ahead of the node's time, in seconds.
         append_time_ahead_s: How far the newest append time is ahead of the node's time, in seconds.
     """
@@ -58,6 +62,8 @@ class EngineStatistics:
     disk_full: bool
     sealed_segments: int
     conversion_failure: str
+    conversions: ConversionCounts
+    shared_files: SharedTotals
     clock_difference_s: float
     append_time_ahead_s: float
 
@@ -87,6 +93,8 @@ class EngineStatistics:
             disk_full=parts.disk_space.full is not None,
             sealed_segments=parts.conversion.sealed_segments,
             conversion_failure=parts.conversion.last_failure,
+            conversions=parts.conversion.counts,
+            shared_files=parts.views.files.totals(checkpointer.checkpoint_lsn),
             clock_difference_s=parts.time.difference_us / 1e6,
             append_time_ahead_s=parts.time.append_time_ahead_us / 1e6,
         )

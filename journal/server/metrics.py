@@ -137,6 +137,15 @@ class ServerCollector(Collector):
             "1 while the last conversion of a segment to Parquet has failed.",
             int(bool(engine.conversion_failure)),
         )
+        counts, shared = engine.conversions, engine.shared_files
+        yield Counter("journal_conversion_failures", "Attempts to write Parquet files that failed.", counts.failures)
+        yield Counter("journal_gatherings", "Times that segments were gathered into shared files.", counts.gatherings)
+        yield Counter("journal_rewritings", "Times that sealed segments were written again.", counts.rewritings)
+        yield Gauge("journal_shared_files", "Parquet files with segments of several shards.", shared.count)
+        yield _by_label(
+            Gauge("journal_shared_file_bytes", "Their bytes: of records that are kept, or not.", labels=["state"]),
+            {"live": shared.live_bytes, "dead": shared.dead_bytes},
+        )
 
     def _login_methods(self) -> Iterator[Metric]:
         counts, keys = self._logins.counts, self._logins.jwt
@@ -221,7 +230,7 @@ def _counted(inventory: Inventory | None, now_us: int) -> Iterator[Metric]:
     return iter((segments, segment_bytes, damaged, cursors, lag, most, depth, age, counted, took))
 
 
-def _by_label(family: Counter, values: Mapping[str, int]) -> Metric:
+def _by_label(family: Counter | Gauge, values: Mapping[str, int]) -> Metric:
     for label, value in sorted(values.items()):
         family.add_metric([label], value)
     return family

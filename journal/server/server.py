@@ -127,6 +127,9 @@ class Server:
             "disk_full": engine.disk_full,
             "sealed_segments": engine.sealed_segments,
             "conversion_failure": engine.conversion_failure,
+            "shared_files": engine.shared_files.count,
+            "shared_live_bytes": engine.shared_files.live_bytes,
+            "shared_dead_bytes": engine.shared_files.dead_bytes,
             "failure": str(self.engine.failure or ""),
         }
 

@@ -384,6 +384,23 @@ def logs(store: OrderedStore) -> Generator[int | None, None, None]:
         yield outline[0] if outline is not None and outline[1] is SegmentKind.LOG else None
 
 
+def own_files(store: OrderedStore) -> Generator[tuple[int, int] | None, None, None]:
+    """Scan all records; yields a shard's id and the newest append time of its first segment in a file of its own.
+
+    In between None, so that the caller can pause.
+    """
+    last = -1
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        if item is not None and len(item[0]) == _SEGMENT.size and len(item[1]) == _PARQUET_VALUE.size:
+            key, value = item
+            shard_id = _SEGMENT.unpack(key)[0]
+            if value[0] == _PARQUET_VERSION and shard_id != last:
+                last = shard_id
+                yield shard_id, _PARQUET_VALUE.unpack(value)[4]
+                continue
+        yield None
+
+
 def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
     """Scan all records; yields (shard id, kind, closed, end position) for each segment, None for a pause.
 

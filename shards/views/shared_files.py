@@ -18,8 +18,9 @@ from shards.seams.store import Family, Mutations, OrderedStore
 from shards.segments.segment_paths import LAST_DAY, shared_path
 
 _KEY = struct.Struct(">IQ")
-# version, 7 zero bytes; bytes, records, lsn of the entry, records and bytes that are referred to, SHA-256 of the file
-_VALUE = struct.Struct("<B7xQQQQQ32s")
+# version, 7 zero bytes; bytes, records, lsn of the entry, records and bytes that are referred to, since when fewer
+# records are referred to than there are; SHA-256 of the file
+_VALUE = struct.Struct("<B7xQQQQQQ32s")
 _VERSION = 1
 
 FileKey: TypeAlias = tuple[int, int]
@@ -39,6 +40,7 @@ class SharedFileRecord:
         live_records: Number of records that recorded segments have in it.
         live_bytes: Their share of the file's bytes.
         digest: SHA-256 of the whole file.
+        dead_since_us: When a checkpoint first found that records in it are not referred to; 0 if all of them are.
     """
 
     day: int
@@ -49,6 +51,7 @@ class SharedFileRecord:
     live_records: int
     live_bytes: int
     digest: bytes
+    dead_since_us: int = 0
 
     @property
     def key(self) -> FileKey:
@@ -57,6 +60,21 @@ class SharedFileRecord:
     def path(self, sealed_root: str) -> str:
         """Its place below the directory of all Parquet segments."""
         return shared_path(sealed_root, self.day, self.file_id)
+
+
+@attrs.frozen(slots=True)
+class SharedTotals:
+    """All shared files together.
+
+    Attributes:
+        count: Their number.
+        live_bytes: Bytes of records that segments refer to.
+        dead_bytes: Bytes of the others.
+    """
+
+    count: int
+    live_bytes: int
+    dead_bytes: int
 
 
 class SharedFiles:
@@ -102,6 +120,25 @@ class SharedFiles:
                 live_records, live_bytes = found.live_records + records, found.live_bytes + size_bytes
                 self._put(mutations, attrs.evolve(found, live_records=live_records, live_bytes=live_bytes))
 
+    def note_dead(self, mutations: Mutations, checkpoint_lsn: int, now_us: int) -> None:
+        """Record since when files have records to which nothing refers, as of a checkpoint that contains their entries.
+
+        Such a record is never referred to again.
+        """
+        for each in list(self._records.values()):
+            has_dead = each.lsn <= checkpoint_lsn and 0 < each.live_records < each.record_count
+            if has_dead and not each.dead_since_us:
+                self._put(mutations, attrs.evolve(each, dead_since_us=now_us))
+
+    def totals(self, checkpoint_lsn: int) -> SharedTotals:
+        """Add up all files; one of which the references may not be recorded yet counts as live."""
+        size_bytes = dead_bytes = 0
+        for each in self._records.values():
+            size_bytes += each.size_bytes
+            if each.lsn <= checkpoint_lsn and each.record_count:
+                dead_bytes += each.size_bytes * (each.record_count - each.live_records) // each.record_count
+        return SharedTotals(len(self._records), size_bytes - dead_bytes, dead_bytes)
+
     def removable(self, checkpoint_lsn: int) -> list[SharedFileRecord]:
         """Files to which nothing refers, as of a checkpoint that contains their entries."""
         return [each for each in self._records.values() if not each.live_records and each.lsn <= checkpoint_lsn]
@@ -115,6 +152,7 @@ class SharedFiles:
             record.lsn,
             record.live_records,
             record.live_bytes,
+            record.dead_since_us,
             record.digest,
         )
         mutations.put(Family.FILES, _KEY.pack(*record.key), value)
@@ -138,7 +176,7 @@ def load_files(store: OrderedStore) -> Iterator[SharedFileRecord]:
                 f"key and value have {len(key)} and {len(value)} bytes, expected {_KEY.size} and {_VALUE.size}",
             )
         day, file_id = _KEY.unpack(key)
-        _, size_bytes, record_count, lsn, live_records, live_bytes, digest = _VALUE.unpack(value)
+        _, size_bytes, record_count, lsn, live_records, live_bytes, dead_since_us, digest = _VALUE.unpack(value)
         if day > LAST_DAY or live_records > record_count:
             raise CorruptionError(
                 where,
@@ -146,4 +184,6 @@ def load_files(store: OrderedStore) -> Iterator[SharedFileRecord]:
                 f"day {day} and {live_records} live records of {record_count}; expected a day up to {LAST_DAY}, and at "
                 f"most all records",
             )
-        yield SharedFileRecord(day, file_id, size_bytes, record_count, lsn, live_records, live_bytes, digest)
+        yield SharedFileRecord(
+            day, file_id, size_bytes, record_count, lsn, live_records, live_bytes, digest, dead_since_us
+        )

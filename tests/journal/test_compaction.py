@@ -7,15 +7,19 @@ import random
 import shutil
 from pathlib import Path
 
+import attrs
 import pytest
+import trio
 
 from journal.check import check_directory
 from journal.compaction import compact
 from journal.engine import open_engine
+from journal.settings.server import ConversionConfig
 from shards.errors import CorruptionError, DataDirectoryError
-from shards.model import ShardConfig
+from shards.model import SegmentKind, ShardConfig
 from shards.seams.os_file_system import OsFileSystem
-from tests.journal.engines import append, config, values_of
+from tests.journal.engines import append, config, stop_without_checkpoint, values_of
+from tests.patience import PATIENCE_S
 
 DELETED_BYTES = 150_000
 
@@ -83,6 +87,38 @@ async def test_what_no_record_knows_goes_and_the_rest_stays_as_it_is(data: Path)
     async with open_engine(str(data), config()) as engine:
         assert await values_of(engine, "plant") == [b"sealed" * 1000, b"in the log" * 1000]
         assert (await engine.scan_state(b"", None, 10))[0] == []
+
+
+async def test_shared_files_stay_while_something_in_them_is_kept(tmp_path: Path) -> None:
+    """A deleted shard leaves dead rows, and a file of which nothing is kept goes; so does one that no record knows."""
+    data = tmp_path / "data"
+    gathering = attrs.evolve(config(), conversion=ConversionConfig(max_age_s=0, gather_after_s=1))
+    async with open_engine(str(data), gathering) as engine:
+        for names in (("a", "b"), ("c",)):
+            for name in names:
+                await engine.create_shard(name, ShardConfig())
+                await append(engine, name, name.encode())
+                await engine.roll(name)
+            with trio.fail_after(PATIENCE_S):
+                while not all(
+                    engine.parts.table.by_name(name).segments[0].kind is SegmentKind.PARQUET for name in names
+                ):
+                    await trio.sleep(0.02)
+        await engine.checkpoint()
+    kept, gone = sorted(data.glob("sealed/date=*/*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    stranger = kept.with_name("00000000000000fe.parquet")
+    shutil.copy(kept, stranger)
+    async with open_engine(str(data), config()) as engine:
+        await engine.delete_shard("b")
+        await engine.delete_shard("c")
+        stop_without_checkpoint(engine)
+    assert gone.exists()
+    assert (await compact(str(data), config())).removed_files == 2
+    assert list(data.glob("sealed/date=*/*.parquet")) == [kept]
+    report = check_directory(str(data))
+    assert (report.damages, report.notes) == ([], [])
+    async with open_engine(str(data), config()) as engine:
+        assert await values_of(engine, "a") == [b"a"]
 
 
 async def test_a_second_time_there_is_nothing_to_gain(data: Path) -> None:

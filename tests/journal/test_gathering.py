@@ -13,8 +13,9 @@ import trio
 from journal.check import check_directory
 from journal.engine import Engine, Environment, open_engine
 from journal.engine.directory.data_directory import segment_directories
-from journal.engine.parquet.rewriting import MERGED_AT_ONCE
-from journal.settings.server import ConversionConfig
+from journal.engine.parquet.rewriting import LONGEST_DEAD_S, MERGED_AT_ONCE
+from journal.engine.segments.checkpointer import SHARED_DROPS_WAIT_S
+from journal.settings.server import ConversionConfig, ServerConfig
 from shards.errors import ConversionFailedError
 from shards.format.batch import encode, iterate
 from shards.format.record import Record
@@ -77,11 +78,14 @@ class Converter:
 
 @asynccontextmanager
 async def opened(
-    files: SimulatedFileSystem, converter: Converter | None = None, clock: ManualClock | None = None
+    files: SimulatedFileSystem,
+    converter: Converter | None = None,
+    clock: ManualClock | None = None,
+    config: ServerConfig = GATHERING,
 ) -> AsyncIterator[Engine]:
     async with open_engine(
         DATA,
-        GATHERING,
+        config,
         Environment(
             files=files,
             clock=clock or ManualClock(),
@@ -177,15 +181,16 @@ async def test_they_wait_for_each_other(autojump_clock: object) -> None:
         assert [source.name for source in plan.sources] == sorted(NAMES)
 
 
-async def test_a_segment_that_is_large_enough_gets_a_file_of_its_own(autojump_clock: object) -> None:
+async def test_a_segment_that_is_large_enough_does_not_wait_for_others(autojump_clock: object) -> None:
     files = SimulatedFileSystem()
-    async with opened(files) as engine:
+    converter = Converter(files)
+    async with opened(files, converter) as engine:
         await fill(engine, *NAMES)
         await append(engine, NAMES[0], b"x" * 4000)
         await gathered(engine, NAMES[1], NAMES[2])
         await roll(engine, NAMES[0])
-        await until(lambda: bool(sealed(engine, NAMES[0])))
-        assert sealed(engine, NAMES[0])[0].place is None
+        await until(lambda: is_gathered(engine, NAMES[0]))
+        assert [source.name for source in converter.plans[-1].sources] == [NAMES[0]]
 
 
 async def test_quiet_shards_roll_by_age_and_are_gathered(autojump_clock: object) -> None:
@@ -295,6 +300,70 @@ async def test_a_file_that_is_mostly_dead_is_rewritten(autojump_clock: object) -
         (record,) = engine.parts.views.files
         assert record.live_records == record.record_count == 8
     assert damages(files) == []
+
+
+async def test_few_dead_records_of_a_quiet_node_go_after_an_hour(autojump_clock: object) -> None:
+    """Nothing but time makes the checkpoint that finds them, and has them looked at again."""
+    files, clock = SimulatedFileSystem(), ManualClock()
+    async with opened(files, clock=clock) as engine:
+        before = await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        await engine.parts.checkpointer.checkpoint()
+        (old,) = shared_files(files)
+        await engine.parts.commands.trim(NAMES[0], 8)
+        await trio.sleep(SHARED_DROPS_WAIT_S + 2)
+        assert [each.dead_since_us > 0 for each in engine.parts.views.files] == [True]
+        clock.advance(seconds=LONGEST_DEAD_S - 1)
+        await trio.sleep(700)
+        assert shared_files(files) == [old]
+        clock.advance(seconds=2)
+        await trio.sleep(301)
+        await until(lambda: sealed(engine, NAMES[2])[0].path != old)
+        assert {name: await values_of(engine, name) for name in NAMES[1:]} == {name: before[name] for name in NAMES[1:]}
+        await check_files(engine, files, DATA)
+        (record,) = engine.parts.views.files
+        assert record.live_records == record.record_count == 16
+    assert damages(files) == []
+
+
+async def test_segments_with_files_of_their_own_go_into_shared_files(autojump_clock: object) -> None:
+    """A store of before moves by itself, a day at a time, the oldest first, when nothing else is to do."""
+    files, clock = SimulatedFileSystem(), ManualClock()
+    async with opened(files, clock=clock, config=CONFIG) as engine:
+        for _ in range(2):
+            before = await fill(engine, *NAMES)
+            for name in NAMES:
+                await engine.convert(name)
+            clock.advance(seconds=DAY_S)
+        await engine.trim(NAMES[1], 3)
+        assert shared_files(files) == []
+    converter = Converter(files)
+    async with opened(files, converter, clock) as engine:
+        await until(lambda: all(each.place is not None for name in NAMES for each in sealed(engine, name)))
+        assert [{source.base_offset for source in plan.sources} for plan in converter.plans] == [{0}, {8}]
+        assert {name: await values_of(engine, name) for name in (NAMES[0], NAMES[2])} == {
+            name: before[name] for name in (NAMES[0], NAMES[2])
+        }
+        assert await values_of(engine, NAMES[1]) == before[NAMES[1]][3:]
+        await check_files(engine, files, DATA)
+        assert not any("shard=" in directory for directory in segment_directories(files, DATA))
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_survived)
+    assert damages(files) == []
+
+
+async def test_a_damaged_file_of_one_segment_stays_and_the_others_are_gathered(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files, config=CONFIG) as engine:
+        before = await fill(engine, *NAMES)
+        for name in NAMES:
+            await engine.convert(name)
+        damaged = sealed(engine, NAMES[1])[0].path
+    files.open(damaged).pwritev([b"damage"], 40)
+    async with opened(files) as engine:
+        await until(lambda: is_gathered(engine, NAMES[0], NAMES[2]))
+        assert sealed(engine, NAMES[1])[0].path == damaged
+        assert await values_of(engine, NAMES[2]) == before[NAMES[2]]
 
 
 async def test_a_file_that_cannot_be_rewritten_is_tried_again_later(autojump_clock: object) -> None:
@@ -411,7 +480,8 @@ async def test_a_damaged_file_stops_no_reader_of_other_files(autojump_clock: obj
         (path,) = shared_files(files)
     files.open(path).pwritev([b"damage"], 40)
     found = damages(files)
-    assert any(re.search(r"row group 0 \(rows 0 to \d+\): checksum", each) for each in found), found
+    told = r"row group 0 \(rows 0 to \d+\): checksum .*; affected are offsets 0 to 7 of shard 'plant/a' and 1 other "
+    assert any(re.search(told, each) for each in found), found
     async with opened(files) as engine:
         with pytest.raises(Exception, match=r"row group 0 .*of shard 'plant/a' cannot be read"):
             await values_of(engine, NAMES[0])
@@ -427,5 +497,7 @@ async def test_the_check_finds_missing_files_wrong_counts_and_strangers(autojump
     stranger = f"{path.rpartition('/')[0]}/{7:016x}.parquet"
     files.rename(path, stranger)
     missing, unknown = damages(files)
-    assert "the file is missing; 3 segments are recorded to be in it" in missing
+    assert (
+        "the file is missing; offsets 0 to 7 of shard 'plant/a' and 2 other segments are recorded to be in" in missing
+    )
     assert "no record refers to this file and the server does not read it" in unknown

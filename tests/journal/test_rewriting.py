@@ -6,11 +6,12 @@ import attrs
 import pytest
 
 from journal.engine.parquet.gatherer import joined
-from journal.engine.parquet.rewriting import LARGEST_MERGED_BYTES, MERGED_AT_ONCE, due
+from journal.engine.parquet.rewriting import LARGEST_MERGED_BYTES, LONGEST_DEAD_S, MERGED_AT_ONCE, due
 from journal.engine.wal.entry_payloads import ConvertedPart
 from shards.views.shared_files import SharedFileRecord
 
 MIB = 1 << 20
+NOW_US = 1_700_000_000_000_000
 
 
 def record(file_id: int, size_bytes: int = 1000, **changes: int) -> SharedFileRecord:
@@ -19,14 +20,20 @@ def record(file_id: int, size_bytes: int = 1000, **changes: int) -> SharedFileRe
 
 
 def chosen(records: list[SharedFileRecord], lsn: int = 1000) -> list[int]:
-    return [each.file_id for each in due(records, lsn, set())]
+    return [each.file_id for each in due(records, lsn, set(), NOW_US)]
 
 
 def test_a_file_of_which_less_than_half_is_alive_is_rewritten_alone() -> None:
     files = [record(1, live_records=50), record(2, live_records=49), record(3, live_records=1)]
     assert chosen(files) == [2]
     assert chosen(files[:1]) == []
-    assert due(files, 1000, {(19_675, 2)}) == files[2:]
+    assert due(files, 1000, {(19_675, 2)}, NOW_US) == files[2:]
+
+
+def test_a_file_is_rewritten_when_it_has_had_few_dead_records_for_an_hour() -> None:
+    hour_us = LONGEST_DEAD_S * 1_000_000
+    assert chosen([record(1, live_records=99, dead_since_us=NOW_US - hour_us + 1)]) == []
+    assert chosen([record(1), record(2, live_records=99, dead_since_us=NOW_US - hour_us)]) == [2]
 
 
 def test_a_file_without_references_is_removed_and_not_rewritten() -> None:
@@ -61,7 +68,7 @@ def test_a_record_is_rewritten_about_once_for_each_factor_of_eight(count: int) -
     for _ in range(count):
         number += 1
         files.append(record(number, 2 * MIB))
-        while merged := due(files, number, set()):
+        while merged := due(files, number, set(), NOW_US):
             number += 1
             size = sum(each.live_bytes for each in merged)
             written += size

@@ -68,6 +68,20 @@ def change(shard: Shard, parts: list[tuple[int, FileKey]]) -> None:
     shard.publish(shard.published_now())
 
 
+def test_it_is_recorded_since_when_a_file_has_dead_records() -> None:
+    store = MemoryStore()
+    files = SharedFiles(store)
+    mutations = Mutations()
+    for key, live in zip(FILES, (1000, 999, 0), strict=True):
+        files.fold_put(mutations, attrs.evolve(record_of(key), live_records=live))
+    files.note_dead(mutations, 4, 70)
+    assert not any(each.dead_since_us for each in files), "their references may not be recorded yet"
+    files.note_dead(mutations, 5, 80)
+    files.note_dead(mutations, 6, 90)
+    store.write(mutations)
+    assert [each.dead_since_us for each in SharedFiles(store)] == [0, 80, 0]
+
+
 def write(store: MemoryStore, files: SharedFiles, shard: Shard, recorded: dict[int, tuple[int, ...]]) -> None:
     mutations = Mutations()
     saved = save(mutations, shard, recorded=recorded.get(shard.shard_id, ()))

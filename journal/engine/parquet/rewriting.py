@@ -1,6 +1,7 @@
-"""The decision which shared files are rewritten: those that are mostly dead, and small ones of the same day together.
+"""The decision which shared files are rewritten: those with dead records, and small ones of the same day together.
 
-Pure. A record that lives long is rewritten once for each tier of sizes, about three times.
+Dead records are those of trimmed and deleted shards: the server does not return them, but other programs that read the
+files find them. Pure. A record that lives long is rewritten once for each tier of sizes, about three times.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ MERGED_AT_ONCE = 8
 """Files of one day and a similar size are merged when there are so many."""
 LARGEST_MERGED_BYTES = 256 << 20
 """Files that are larger together are not merged."""
+LONGEST_DEAD_S = 3600
+"""A file is rewritten when it has had dead records for so long, however few."""
 _SMALLEST_TIER_BYTES = 1 << 20
 
 
 def due(
-    records: Iterable[SharedFileRecord], checkpoint_lsn: int, failed: frozenset[FileKey] | set[FileKey]
+    records: Iterable[SharedFileRecord],
+    checkpoint_lsn: int,
+    failed: frozenset[FileKey] | set[FileKey],
+    now_us: int,
 ) -> list[SharedFileRecord]:
     """Return the files to rewrite next, together; none if there is nothing to do.
 
@@ -25,12 +31,13 @@ def due(
         records: All shared files.
         checkpoint_lsn: What refers to files with later entries is not recorded yet: they wait.
         failed: Files that could not be read; they stay as they are.
+        now_us: The time in microseconds since 1970.
     """
     tiers: dict[tuple[int, int], list[SharedFileRecord]] = {}
     for record in sorted(records, key=lambda each: each.lsn):
         if record.lsn > checkpoint_lsn or record.key in failed or not record.live_records:
             continue
-        if record.live_records * 2 < record.record_count:
+        if record.live_records * 2 < record.record_count or _is_dead_for_long(record, now_us):
             return [record]
         tiers.setdefault((record.day, _tier(record.live_bytes)), []).append(record)
     for same in tiers.values():
@@ -41,6 +48,10 @@ def due(
         if len(chosen) >= MERGED_AT_ONCE:
             return chosen
     return []
+
+
+def _is_dead_for_long(record: SharedFileRecord, now_us: int) -> bool:
+    return record.dead_since_us > 0 and now_us - record.dead_since_us >= LONGEST_DEAD_S * 1_000_000
 
 
 def _tier(size_bytes: int) -> int:

@@ -18,6 +18,7 @@ import trio
 
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.gatherer import MOST_BYTES, MOST_PARTS, Chosen, Gatherer, in_order, is_wanted
+from journal.engine.parquet.own_files import OwnFiles
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
@@ -39,6 +40,8 @@ EARLY_SHARDS = MOST_PARTS
 """When so many shards wait, their segments are gathered before the time."""
 _FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
 _IDLE_S = 30.0
+_LOOKED_AGAIN_S = 300.0
+"""Shared files become due for rewriting by time alone, and are looked at so often."""
 
 
 @attrs.define(eq=False)
@@ -60,6 +63,21 @@ class _FailedConversion:
     corruption: CorruptionError | None = None
 
 
+@attrs.define
+class ConversionCounts:
+    """What was done since the start.
+
+    Attributes:
+        gatherings: Times that closed segments were gathered into shared files.
+        rewritings: Times that sealed segments were written into other shared files.
+        failures: Attempts of any kind that failed.
+    """
+
+    gatherings: int = 0
+    rewritings: int = 0
+    failures: int = 0
+
+
 class ParquetScheduler:
     """Converts the segments of one engine; one task runs it.
 
@@ -73,9 +91,11 @@ class ParquetScheduler:
         flush: Has the tail of a shard written to its log file soon.
         refuse: Returns why no file may be written now; None if it may.
         rewritable: Returns the shared files that are to be rewritten together, except some that could not be.
+        own_files: Scans the views for segments in files of their own, see `OwnFiles`.
 
     Attributes:
         sealed_segments: Segments converted since the start.
+        counts: Of what was done.
         last_failure: The error of the last attempt, empty after a success.
     """
 
@@ -91,6 +111,7 @@ class ParquetScheduler:
         flush: Callable[[Shard], None],
         refuse: Callable[[], StorageError | None],
         rewritable: Callable[[set[FileKey]], list[SharedFileRecord]],
+        own_files: Callable[[], Generator[tuple[int, int] | None, None, None]],
     ) -> None:
         self._config = config
         self._converter = converter
@@ -103,6 +124,7 @@ class ParquetScheduler:
         self._rewritable = rewritable
         # Shared files that could not be rewritten, and when they are tried again.
         self._not_rewritable: dict[FileKey, float] = {}
+        self._own_files = OwnFiles(table, own_files, lambda shard, segment: self._corruption(shard, segment) is None)
         self._shards: dict[int, Shard] = {}
         # Shards with closed segments that are small, and when the first of them began to wait.
         self._waiting: dict[int, Shard] = {}
@@ -114,6 +136,7 @@ class ParquetScheduler:
         self._stopped: StorageError | None = None
         self._wake = trio.Event()
         self.sealed_segments = 0
+        self.counts = ConversionCounts()
         self.last_failure = ""
 
     @property
@@ -207,15 +230,23 @@ class ParquetScheduler:
         """Convert segments that are due until cancelled."""
         if self._converter is None:
             return
+        gatherer = Gatherer(self._converter, self._files, self._table, self._commands)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._look_at_recorded)
                 while True:
                     self._wake = trio.Event()
                     if (found := self._next()) is not None:
-                        await self._convert(self._converter, *found)
-                    elif chosen := self._next_gathering() or await self._next_rewriting(self._converter):
-                        await self._gather(Gatherer(self._converter, self._files, self._table, self._commands), chosen)
+                        if self._config.gather_after_s:
+                            await self._gather(gatherer, [found])
+                        else:
+                            await self._convert(self._converter, *found)
+                    elif (
+                        chosen := self._next_gathering()
+                        or await self._next_rewriting(self._converter)
+                        or self._next_of_own_files()
+                    ):
+                        await self._gather(gatherer, chosen)
                     else:
                         await self._rest()
         finally:
@@ -231,11 +262,14 @@ class ParquetScheduler:
                     self.look_at(shard)
                 if step.is_over:
                     await step.rest()
+        if self._config.gather_after_s:
+            await self._own_files.find_recorded()
+            self.wake()
 
     async def _rest(self) -> None:
         """Wait for something to do: a change, or the end of a pause after a failure."""
         assert self._converter is not None  # only then is there a task
-        with trio.move_on_at(self._pause_ends()):
+        with trio.move_on_at(min(self._pause_ends(), trio.current_time() + _LOOKED_AGAIN_S)):
             with trio.move_on_after(_IDLE_S):
                 await self._wake.wait()
                 return
@@ -243,7 +277,7 @@ class ParquetScheduler:
             await self._wake.wait()
 
     def _pause_ends(self) -> float:
-        if not (self._shards or self._waiting) or self._stopped is not None:
+        if not (self._shards or self._waiting or self._own_files) or self._stopped is not None:
             return float("inf")
         if self._refuse() is not None:
             # There is no event for free disk space.
@@ -366,7 +400,13 @@ class ParquetScheduler:
             return []
         return []
 
-    def _corruption(self, shard: Shard, segment: LogSegment) -> CorruptionError | None:
+    def _next_of_own_files(self) -> list[Chosen]:
+        """Segments in files of their own that are to be in shared files, in the order of a plan."""
+        if self._stopped or self._refuse() or trio.current_time() < self._not_before:
+            return []
+        return in_order(self._own_files.choose())
+
+    def _corruption(self, shard: Shard, segment: LogSegment | ParquetSegment) -> CorruptionError | None:
         failed = self._failures.get((shard.shard_id, segment.base_offset))
         return failed.corruption if failed is not None else None
 
@@ -404,14 +444,21 @@ class ParquetScheduler:
             written = await gatherer.write(chosen, file_id, prefix)
             with trio.CancelScope(shield=True):
                 self.sealed_segments += await gatherer.put_in_place(chosen, file_id, prefix, written)
+                if isinstance(chosen[0][1], ParquetSegment):
+                    self.counts.rewritings += 1
+                else:
+                    self.counts.gatherings += 1
                 await self._discard(lambda: self._files.discard_shared(prefix))
 
         await self._attempt(chosen, gather, lambda: self._files.discard_shared(prefix))
         for shard, segment in chosen:
             # What failed waits again.
             self._look_at_small(shard)
-            if isinstance(segment, ParquetSegment) and segment.place is not None and is_wanted(shard, segment):
-                self._let_rest({(segment.place.day, segment.place.file_id)})
+            if isinstance(segment, ParquetSegment) and is_wanted(shard, segment):
+                if segment.place is None:
+                    self._own_files.add(shard)
+                else:
+                    self._let_rest({(segment.place.day, segment.place.file_id)})
 
     async def _attempt(
         self, chosen: list[Chosen], work: Callable[[], Awaitable[None]], discard: Callable[[], Awaitable[None]]
@@ -485,11 +532,13 @@ class ParquetScheduler:
             _log.warning("%s stays until the next start: %s", error.filename, error)
 
     def _note_corruption(self, shard: Shard, segment: Segment, error: CorruptionError) -> None:
+        self.counts.failures += 1
         self._failures[shard.shard_id, segment.base_offset] = _FailedConversion(corruption=error)
         self._tell(shard, segment, error)
 
     def _note_failure(self, shard: Shard, segment: Segment, error: Exception) -> None:
         now = trio.current_time()
+        self.counts.failures += 1
         failed = self._failures.setdefault((shard.shard_id, segment.base_offset), _FailedConversion())
         failed.not_before = now + _FAILED.delay_s(failed.attempts)
         failed.attempts += 1
@@ -500,13 +549,14 @@ class ParquetScheduler:
     def _tell(self, shard: Shard, segment: Segment, error: StorageError) -> None:
         text = f"shard {shard.name!r}, offsets {segment.base_offset} to {segment.next_offset}: {error}"
         self.last_failure = text
-        _log.error("a segment stays a log file: %s", text)
+        _log.error("a segment stays %s: %s", "a log file" if isinstance(segment, LogSegment) else "in its file", text)
         for request in self._requests:
             if request.shard is shard and segment.next_offset <= request.up_to:
                 _grant(request, error)
 
     def _stop(self, error: StorageError) -> None:
         self._stopped = error
+        self.counts.failures += 1
         self.last_failure = str(error)
         _log.error("conversion stops: %s", error)
 

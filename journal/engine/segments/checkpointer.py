@@ -38,12 +38,15 @@ from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
 from shards.errors import DiskFullError, StorageFailedError, afresh
 from shards.seams.store import Mutations
 from shards.segments.log_segment import LogSegment
+from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
 
 _log = logging.getLogger("journal.maintenance")
 
 _SAVED_AT_ONCE = 500
+SHARED_DROPS_WAIT_S = 600.0
+"""A checkpoint is made at the latest so long after the last one when segments in shared files were dropped since."""
 
 
 class _Asked:
@@ -138,6 +141,7 @@ class Checkpointer:
             is_waiting=lambda shard: shard.shard_id in self.dirty or shard.shard_id in self._to_flush,
         )
         self._to_flush: dict[int, Shard] = {}
+        self._shared_drops = 0
         self._asked: list[_Asked] = []
         self._has_ended = False
         self.dirty: dict[int, Shard] = {}
@@ -192,7 +196,10 @@ class Checkpointer:
         return self._table.tail_pool.held_bytes > self._large_tails_at
 
     def _checkpoint_due(self) -> bool:
-        return self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes
+        if self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes:
+            return True
+        # Only a checkpoint tells which shared files have dead records; a quiet node would wait for it for days.
+        return self._shared_drops > 0 and trio.current_time() - self.checkpointed_at >= SHARED_DROPS_WAIT_S
 
     def _may_free_journal(self) -> bool:
         """Whether the journal has no space for its next file, and a checkpoint would free one."""
@@ -397,6 +404,7 @@ class Checkpointer:
         """Make all views durable without the journal, and recycle the journal files that are not needed any more."""
         lsn = self._committer.journal_lsn
         began = trio.current_time()
+        shared_drops = self._shared_drops
         if not (await self.flush() and await self._settle_files()):
             return
         await self._flusher.sync()
@@ -420,6 +428,7 @@ class Checkpointer:
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
         self.checkpoint_lsn = lsn
+        self._shared_drops -= shared_drops
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s.observe(self.checkpointed_at - began)
         await self._remove_shared_files()
@@ -430,9 +439,14 @@ class Checkpointer:
     async def _remove_shared_files(self) -> None:
         """Remove the shared files to which nothing refers any more, as of the last checkpoint.
 
-        Their records go afterwards. A crash in between leaves records, and the next checkpoint removes the files again.
+        Files with dead records are noted. The records of removed files go afterwards. A crash in between leaves them,
+        and the next checkpoint removes the files again.
         """
         files = self._views.files
+        mutations = Mutations()
+        files.note_dead(mutations, self.checkpoint_lsn, self._time.expiry_us())
+        if len(mutations):
+            self._views.store.write(mutations)
         if not (removable := files.removable(self.checkpoint_lsn)):
             return
         try:
@@ -489,6 +503,7 @@ class Checkpointer:
         for segment in segments:
             if self._segment_files.drop(segment) and isinstance(segment, LogSegment):
                 self._flusher.forget(segment)
+            self._shared_drops += isinstance(segment, ParquetSegment) and segment.place is not None
             segment.chunks.release()
         if segments:
             self._wake.set()

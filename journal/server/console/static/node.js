@@ -11,7 +11,7 @@ const CONNECTIONS = 100;
 const INTERVAL_MS = 2000;
 const GROUPS = {
   Traffic: ["Appends", "Appended", "Fetched", "Connections", "Subscriptions"],
-  Storage: ["Shards", "Sealed segments", "Checkpoints", "Commit groups", "Committed lsn"],
+  Storage: ["Shards", "Sealed segments", "Shared files", "Checkpoints", "Commit groups", "Committed lsn"],
   "Memory and disk": ["Journal in use", "Unflushed tails", "Memory segments", "Most resident memory", "Up for"],
 };
 
@@ -73,6 +73,7 @@ function show(numbers, found, rates) {
   numbers.set("Commit groups", count(found.commit_groups));
   numbers.set("Checkpoints", count(found.checkpoints));
   numbers.set("Sealed segments", count(found.sealed_segments));
+  numbers.set("Shared files", `${count(found.shared_files)} (${bytes(found.shared_live_bytes)}, dead ${bytes(found.shared_dead_bytes)})`);
   numbers.set("Journal in use", bytes(found.journal_used_bytes));
   numbers.set("Unflushed tails", bytes(found.tail_bytes));
   numbers.set("Memory segments", bytes(found.memory_bytes));
