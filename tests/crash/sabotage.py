@@ -16,6 +16,7 @@ import attrs
 import pytest
 
 from journal.engine import startup
+from journal.engine.parquet.gatherer import Gatherer
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.flusher import Flusher
 from journal.engine.segments.lifecycle import SegmentFiles
@@ -25,6 +26,7 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.wal.entry_payloads import (
     CursorCommitted,
+    FilesConverted,
     ProducerUsed,
     ShardDeleted,
     StateDeleted,
@@ -37,6 +39,9 @@ from journal.engine.wal.recovery import Expected, Verdict
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
 from shards.idempotence.resends import Answer
+from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.shard import Shard
+from shards.views.shared_files import SharedFiles
 from tests.crash.fates import (
     ANY,
     DIRECTORIES,
@@ -67,19 +72,21 @@ class Sabotage:
         name: What it does.
         apply: Puts it in force.
         aim: Makes a life in which it matters; any life if it is None.
+        gathering: It matters where closed segments are gathered into shared files.
     """
 
     name: str
     apply: Callable[[Patch], None]
     aim: Aim | None = None
+    gathering: bool = False
 
 
 SABOTAGES: list[Sabotage] = []
 
 
-def _sabotage(name: str, aim: Aim | None = None) -> Callable[[Apply], Apply]:
+def _sabotage(name: str, aim: Aim | None = None, *, gathering: bool = False) -> Callable[[Apply], Apply]:
     def note(apply: Apply) -> Apply:
-        SABOTAGES.append(Sabotage(name, apply, aim))
+        SABOTAGES.append(Sabotage(name, apply, aim, gathering))
         return apply
 
     return note
@@ -113,12 +120,12 @@ def find(sabotage: Sabotage, seeds: Sequence[int]) -> SequenceFailedError | None
         fates = fates_against(sabotage, seed)
         try:
             with in_force(sabotage):
-                run_fates(fates, seed)
+                run_fates(fates, seed, gathering=sabotage.gathering)
         except SequenceFailedError as caught:
             if _is_misfit(caught.__cause__):
                 raise SabotageMisfitError(f"an engine that {sabotage.name} does not run: {caught}") from caught
             try:
-                run_fates(fates, seed)
+                run_fates(fates, seed, gathering=sabotage.gathering)
             except SequenceFailedError:
                 # It says nothing about the sabotage.
                 continue
@@ -478,6 +485,101 @@ def _(patch: Patch) -> None:
 
     original = SegmentFiles._settle
     patch.setattr(SegmentFiles, "_settle", settle)
+
+
+# Shared files
+
+
+@_sabotage("decides about shared files before their directories are synced", gathering=True)
+def _(patch: Patch) -> None:
+    _without_syncs(patch, SegmentFiles, "_place_shared", "^sync directory")
+
+
+@_sabotage("places shared files without a note", gathering=True)
+def _(patch: Patch) -> None:
+    def place(original: Callable[..., None], self: SegmentFiles, prefix: str, moves: Any) -> None:
+        original(self, prefix, moves)
+        self._files.remove(f"{prefix}.place")
+
+    _around(patch, SegmentFiles, "_place_shared", place)
+
+
+@_sabotage("takes every shared file that a note names for one that is not valid", gathering=True)
+def _(patch: Patch) -> None:
+    def clean_up(original: Callable[..., None], self: SegmentFiles, is_recorded: Any, is_shared: Any) -> None:
+        original(self, is_recorded, lambda path: False)
+
+    _around(patch, SegmentFiles, "clean_up", clean_up)
+
+
+@_sabotage("removes shared files to which references are not recorded yet", gathering=True)
+def _(patch: Patch) -> None:
+    patch.setattr(
+        SharedFiles, "removable", lambda self, checkpoint_lsn: [each for each in self if not each.live_records]
+    )
+
+
+@_sabotage("removes a replaced shared file before the checkpoint", gathering=True)
+def _(patch: Patch) -> None:
+    async def change(original: Callable[..., Any], self: Checkpointer) -> bool:
+        saved: bool = await original(self)
+        before = self.checkpoint_lsn
+        gone = [file.path(self._table.sealed_root) for file in self._views.files.removable(before)]
+        await self._segment_files.remove_shared(gone)
+        return saved
+
+    _around(patch, Checkpointer, "_save_records", change)
+
+
+@_sabotage("forgets which shared files are not needed any more", gathering=True)
+def _(patch: Patch) -> None:
+    patch.setattr(SharedFiles, "removable", lambda self, checkpoint_lsn: [])
+
+
+@_sabotage("does not count less when a shard is trimmed or deleted", gathering=True)
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., None], self: SharedFiles, mutations: Any, references: Any) -> None:
+        original(self, mutations, {key: (max(0, records), max(0, size)) for key, (records, size) in references.items()})
+
+    _around(patch, SharedFiles, "refer", change)
+
+
+@_sabotage("counts references again when a record of a segment is saved again", gathering=True)
+def _(patch: Patch) -> None:
+    from shards.views import shard_records
+
+    def changed(store: Any, mutations: Any) -> dict[Any, tuple[int, int]]:
+        found: dict[Any, tuple[int, int]] = {}
+        for _, key, value in mutations:
+            if value is not None and (refers := shard_records.reference(key, value)) is not None:
+                records, size = found.get(refers[0], (0, 0))
+                found[refers[0]] = records + refers[1], size + refers[2]
+        return found
+
+    patch.setattr(shard_records, "changed_references", changed)
+
+
+@_sabotage("uses the id of a shared file again", gathering=True)
+def _(patch: Patch) -> None:
+    patch.setattr(Gatherer, "new_file", lambda self: (7, self._files.new_prefix(7)))
+
+
+@_sabotage("forgets in replay which segments are in shared files", gathering=True)
+def _(patch: Patch) -> None:
+    _drop_in_replay(patch, FilesConverted)
+
+
+@_sabotage("puts parts one row too far into a shared file", gathering=True)
+def _(patch: Patch) -> None:
+    def put(original: Callable[..., Any], self: Shard, parts: list[ParquetSegment]) -> Any:
+        return original(self, [attrs.evolve(part, place=_one_row_further(part)) for part in parts])
+
+    _around(patch, Shard, "put_parts", put)
+
+
+def _one_row_further(part: ParquetSegment) -> Any:
+    assert part.place is not None
+    return attrs.evolve(part.place, first_row=part.place.first_row + 1)
 
 
 @_sabotage("leaves the last group out of a backup", _restored)

@@ -44,7 +44,7 @@ from tests.crash.ledger import BrokenPromiseError, require
 from tests.crash.segment_files import check_files, refers_to
 from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more, look_at_all
 from tests.crash.simulated_workload import check
-from tests.crash.simulation import DATA, deterministic, open_simulated_store, run
+from tests.crash.simulation import DATA, GATHERING, TINY, deterministic, open_simulated_store, run
 from tests.simulation.disk import Disk
 from tests.simulation.file_system import (
     CrashNow,
@@ -73,17 +73,21 @@ class SequenceFailedError(AssertionError):
         fates: All that happened.
         at: Number of the fate, from 1, in which it was found.
         short_steps: Whether long work of the engine was done in short steps.
+        gathering: Whether closed segments were gathered into shared files.
     """
 
-    def __init__(self, seed: int, fates: Sequence[Fate], at: int, problem: BaseException, *, short_steps: bool) -> None:
+    def __init__(
+        self, seed: int, fates: Sequence[Fate], at: int, problem: BaseException, *, short_steps: bool, gathering: bool
+    ) -> None:
         told = "\n".join(f"  {'>' if number == at else ' '} {fate}" for number, fate in enumerate(fates, 1))
         problems = "; ".join(f"{type(error).__name__}: {error}" for error in leaves(problem))
-        with_steps = ", short steps" if short_steps else ""
-        super().__init__(f"seed {seed}{with_steps}: {problems}\n{told}\n")
+        how = (", short steps" if short_steps else "") + (", gathering" if gathering else "")
+        super().__init__(f"seed {seed}{how}: {problems}\n{told}\n")
         self.seed = seed
         self.fates = list(fates)
         self.at = at
         self.short_steps = short_steps
+        self.gathering = gathering
 
 
 def leaves(error: BaseException) -> list[BaseException]:
@@ -101,6 +105,7 @@ class SequenceReport:
         seed: Its seed.
         fates: All that happened.
         short_steps: Whether long work of the engine was done in short steps.
+        gathering: Whether closed segments were gathered into shared files.
         lives: Runs of the engine, those that were refused included.
         operations: File system operations of all of them.
         appends: Appends that the clients asked for.
@@ -110,6 +115,7 @@ class SequenceReport:
     seed: int
     fates: list[Fate]
     short_steps: bool = False
+    gathering: bool = False
     lives: int = 0
     operations: int = 0
     appends: int = 0
@@ -123,17 +129,19 @@ class Machine:
         seed: Of the clients' choices and of the scheduler.
         steps: How much each client does in a life.
         short_steps: Long work of the engine lets others run after a few items each time.
+        gathering: Closed segments are gathered into shared files.
     """
 
-    def __init__(self, seed: int, steps: int = STEPS, *, short_steps: bool = False) -> None:
+    def __init__(self, seed: int, steps: int = STEPS, *, short_steps: bool = False, gathering: bool = False) -> None:
         self.seed = seed * 1000
         self.steps = steps
         self.short_steps = short_steps
+        self.config = GATHERING if gathering else TINY
         self.ledger = SequenceLedger()
         self.clock = ManualClock()
         self.files = SimulatedFileSystem(disk=Disk(1 << 30, has_lasting_paths=True))
         self._moved: Vanished | None = None
-        self.report = SequenceReport(seed, [], short_steps)
+        self.report = SequenceReport(seed, [], short_steps, gathering)
 
     def live(self, life: Life) -> None:
         """Start the engine, check, work, and end as the life says."""
@@ -214,7 +222,15 @@ class Machine:
         self.seed += 1
         self.report.lives += 1
         try:
-            return run(self.files, body, seed=self.seed, clock=self.clock, data=data, short_steps=self.short_steps)
+            return run(
+                self.files,
+                body,
+                seed=self.seed,
+                clock=self.clock,
+                config=self.config,
+                data=data,
+                short_steps=self.short_steps,
+            )
         finally:
             self.report.operations += len(self.files.operations)
 
@@ -340,7 +356,9 @@ class Machine:
         self.report.appends = self.ledger.number
 
 
-def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS, short_steps: bool = False) -> SequenceReport:
+def run_fates(
+    fates: Sequence[Fate], seed: int, *, steps: int = STEPS, short_steps: bool = False, gathering: bool = False
+) -> SequenceReport:
     """Run a list of fates, then lose the power once more and look.
 
     Args:
@@ -348,11 +366,12 @@ def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS, short_ste
         seed: Of everything else.
         steps: How much each client does in a life.
         short_steps: Long work of the engine lets others run after a few items each time.
+        gathering: Closed segments are gathered into shared files.
 
     Raises:
         SequenceFailedError: A promise was broken.
     """
-    machine = Machine(seed, steps, short_steps=short_steps)
+    machine = Machine(seed, steps, short_steps=short_steps, gathering=gathering)
     everything = [*fates, PowerLoss(zlib.crc32(b"%d" % seed) % 3), Life(end="close")]
     machine.report.fates = everything
     steps_done = 0
@@ -363,7 +382,9 @@ def run_fates(fates: Sequence[Fate], seed: int, *, steps: int = STEPS, short_ste
         steps_done += 1
         machine.look()
     except (Exception, BaseExceptionGroup) as problem:
-        raise SequenceFailedError(seed, everything, steps_done, problem, short_steps=short_steps) from problem
+        raise SequenceFailedError(
+            seed, everything, steps_done, problem, short_steps=short_steps, gathering=gathering
+        ) from problem
     return machine.report
 
 
@@ -386,7 +407,12 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
 
 
 def run_sequence(
-    seed: int, *, steps: int = STEPS, clocks: bool = True, short_steps: bool | None = None
+    seed: int,
+    *,
+    steps: int = STEPS,
+    clocks: bool = True,
+    short_steps: bool | None = None,
+    gathering: bool | None = None,
 ) -> SequenceReport:
     """Generate the sequence of failures of this seed and run it: `make torture` calls this with one seed after another.
 
@@ -398,6 +424,7 @@ def run_sequence(
         steps: How much each client does in a life.
         clocks: Clocks jump, too.
         short_steps: Long work of the engine lets others run after a few items each time; the seed decides if None.
+        gathering: Closed segments are gathered into shared files; the seed decides if None.
 
     Raises:
         SequenceFailedError: A promise was broken. Its text has the seed and the list of fates.
@@ -408,4 +435,6 @@ def run_sequence(
     fates = with_moves(random.Random(f"{seed}/moves"), fates)
     if short_steps is None:
         short_steps = bool(zlib.crc32(b"steps of %d" % seed) & 1)
-    return run_fates(fates, seed, steps=steps, short_steps=short_steps)
+    if gathering is None:
+        gathering = bool(zlib.crc32(b"gathering of %d" % seed) & 1)
+    return run_fates(fates, seed, steps=steps, short_steps=short_steps, gathering=gathering)

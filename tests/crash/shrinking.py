@@ -1,7 +1,8 @@
 """Makes a failing sequence shorter: fates, faults and details are left out while it goes on failing in the same way.
 
 Run it to look at a seed: ``python -m tests.crash.shrinking SEED``, with ``--short-steps`` if the failure names them and
-``--no-short-steps`` if it does not; without either the seed decides, as in `make torture`.
+``--no-short-steps`` if it does not, and ``--gathering`` or ``--no-gathering`` likewise; without them the seed decides,
+as in `make torture`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def shrink(failed: SequenceFailedError) -> SequenceFailedError:
 
 def _failure_of(fates: list[Fate], like: SequenceFailedError) -> SequenceFailedError | None:
     try:
-        run_fates(fates, like.seed, short_steps=like.short_steps)
+        run_fates(fates, like.seed, short_steps=like.short_steps, gathering=like.gathering)
     except SequenceFailedError as failed:
         return failed
     return None
@@ -87,10 +88,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action=argparse.BooleanOptionalAction,
         help="do long work of the engine in short steps; the seed decides if not given",
     )
+    parser.add_argument(
+        "--gathering",
+        action=argparse.BooleanOptionalAction,
+        help="gather closed segments into shared files; the seed decides if not given",
+    )
     given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     try:
-        print(run_sequence(given.seed, clocks=not given.no_clocks, short_steps=given.short_steps))
+        print(
+            run_sequence(
+                given.seed,
+                clocks=not given.no_clocks,
+                short_steps=given.short_steps,
+                gathering=given.gathering,
+            )
+        )
     except SequenceFailedError as failed:
         print(shrink(failed))
         return 1

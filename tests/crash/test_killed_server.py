@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.killed_server import KilledServer
+from journal.check import check_directory
+from tests.crash.killed_server import CONFIGURATION, GATHERING, KilledServer
 from tests.patience import PATIENCE_S
 
 ROUNDS = 3
@@ -56,17 +57,19 @@ def check(address: str, log: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def kill_in_rounds(directory: Path, seed: int, rounds: int) -> None:
+def kill_in_rounds(directory: Path, seed: int, rounds: int, configuration: str = CONFIGURATION) -> None:
     """Let the workload write; kill and start again in each round; then check, stop the server properly, check again."""
     rng = random.Random(seed)
     log = directory / "acknowledged.log"
-    server = KilledServer(directory)
+    server = KilledServer(directory, configuration=configuration)
+    # Nothing is gathered in the first second after a start.
+    shortest_s, longest_s = (0.2, 0.8) if configuration == CONFIGURATION else (0.5, 3)
     server.start()
     try:
         with workload(server.address, log, seed):
             for _ in range(rounds):
                 # The moment of the kill is the point of the test, so there is no condition to wait for.
-                time.sleep(rng.uniform(0.2, 0.8))
+                time.sleep(rng.uniform(shortest_s, longest_s))
                 server.end(signal.SIGKILL)
                 server.start()
         # What a kill has lost stays lost: one look at the end sees it all.
@@ -75,6 +78,7 @@ def kill_in_rounds(directory: Path, seed: int, rounds: int) -> None:
         server.start()
         check(server.address, log)
         assert server.end(signal.SIGTERM) == 0
+        assert not check_directory(str(server.data)).damages
     finally:
         server.end(signal.SIGKILL)
 
@@ -85,9 +89,18 @@ def test_nothing_durable_is_lost_when_the_server_is_killed(tmp_path: Path) -> No
     kill_in_rounds(tmp_path, seed=1, rounds=ROUNDS)
 
 
+@pytest.mark.slow("kills servers")
+def test_nothing_durable_is_lost_when_a_server_is_killed_that_gathers_segments(tmp_path: Path) -> None:
+    kill_in_rounds(tmp_path, seed=2, rounds=ROUNDS, configuration=GATHERING)
+    assert list(tmp_path.glob("data/sealed/date=*/*.parquet"))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(0)
-def test_nothing_durable_is_lost_in_many_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("configuration", [CONFIGURATION, GATHERING], ids=["own-files", "shared-files"])
+def test_nothing_durable_is_lost_in_many_rounds(
+    configuration: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """CRASH_KILLS sets the number of runs of ten rounds (10)."""
     runs = int(os.environ.get("CRASH_KILLS", "10"))
     for run in range(runs):
@@ -95,4 +108,4 @@ def test_nothing_durable_is_lost_in_many_rounds(tmp_path: Path, capsys: pytest.C
             print(f"\rkilled servers: run {run + 1} of {runs}  ", end="", flush=True)
         directory = tmp_path / str(run)
         directory.mkdir()
-        kill_in_rounds(directory, seed=100 + run, rounds=10)
+        kill_in_rounds(directory, seed=100 + run, rounds=10, configuration=configuration)

@@ -1,8 +1,8 @@
 """Every promise is kept in every order of failures: generated sequences, and enumerated ones over a short workload.
 
 A failing test prints the seed and the list of fates; ``python -m tests.crash.shrinking SEED`` makes it shorter (with
-``--short-steps`` if the failure names them). `make crash` runs more seeds (SEQUENCE_SEEDS, 2,000) and all triples of
-the enumerated fates.
+``--short-steps`` and ``--gathering`` if the failure names them). `make crash` runs more seeds (SEQUENCE_SEEDS, 2,000)
+and all triples of the enumerated fates.
 """
 
 from __future__ import annotations
@@ -85,39 +85,58 @@ def test_what_was_acknowledged_survives_a_sequence_of_failures(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_a_sequence_that_found_a_defect_passes(seed: int) -> None:
-    run_sequence(seed, short_steps=False)
+    run_sequence(seed, short_steps=False, gathering=False)
 
 
 @pytest.mark.slow("sequences of crashes")
 @pytest.mark.parametrize("seed", FOUND_IN_SHORT_STEPS)
 def test_a_sequence_that_found_a_defect_in_short_steps_passes(seed: int) -> None:
-    run_sequence(seed, short_steps=True)
+    run_sequence(seed, short_steps=True, gathering=False)
 
 
-@pytest.mark.parametrize(("option", "expected"), [("--short-steps", "True"), ("--no-short-steps", "False")])
-def test_a_seed_can_be_looked_at_with_the_steps_that_a_test_chose_for_it(
+@pytest.mark.slow("sequences of crashes")
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_is_gathered_survives_a_sequence_of_failures(seed: int) -> None:
+    run_sequence(seed, gathering=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--short-steps", "short_steps=True"),
+        ("--no-short-steps", "short_steps=False"),
+        ("--gathering", "gathering=True"),
+        ("--no-gathering", "gathering=False"),
+    ],
+)
+def test_a_seed_can_be_looked_at_with_the_options_that_a_test_chose_for_it(
     option: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shrinking.main(["3", option]) == 0
-    assert f"short_steps={expected}" in capsys.readouterr().out
+    assert expected in capsys.readouterr().out
 
 
 def enumerated(length: int) -> list[tuple[str, ...]]:
     return list(itertools.product(ENUMERATED, repeat=length))
 
 
-def run_enumerated(names: tuple[str, ...], seed: int) -> None:
+def run_enumerated(names: tuple[str, ...], seed: int, *, gathering: bool = False) -> None:
     # Something must be there before the first of them, and something must be asked for after each.
     listed: list[Fate] = [Life(end="close")]
     for name in names:
         fate = ENUMERATED[name]
         listed += [fate] if isinstance(fate, Life) else [fate, Life((Stop(fates.ANY, 120),))]
-    run_fates(listed, seed, steps=3)
+    run_fates(listed, seed, steps=3, gathering=gathering)
 
 
 @pytest.mark.parametrize("names", random.Random(1).sample(enumerated(2), 8), ids="-then-".join)
 def test_two_fates_after_one_another(names: tuple[str, ...]) -> None:
     run_enumerated(names, seed=1)
+
+
+@pytest.mark.parametrize("names", random.Random(2).sample(enumerated(2), 4), ids="-then-".join)
+def test_two_fates_after_one_another_while_segments_are_gathered(names: tuple[str, ...]) -> None:
+    run_enumerated(names, seed=1, gathering=True)
 
 
 @pytest.mark.slow("sequences of crashes")
@@ -162,7 +181,7 @@ sequences = st.lists(
 
 
 def check_any_sequence(listed: list[Fate], seed: int) -> None:
-    run_fates(listed, seed, steps=4)
+    run_fates(listed, seed, steps=4, gathering=bool(seed % 2))
 
 
 @pytest.mark.slow("sequences of crashes")
@@ -192,25 +211,28 @@ def test_hypothesis_finds_no_sequence_in_many(capsys: pytest.CaptureFixture[str]
 @pytest.mark.long
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("length", [2, 3])
-def test_every_order_of_fates(length: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("gathering", [False, True], ids=["own-files", "shared-files"])
+def test_every_order_of_fates(length: int, gathering: bool, capsys: pytest.CaptureFixture[str]) -> None:
     orders = enumerated(length)
     for number, names in enumerate(orders, 1):
         with capsys.disabled():
             print(f"\rorder {number} of {len(orders)} of {length} fates  ", end="", flush=True)
-        run_enumerated(names, seed=number)
+        run_enumerated(names, seed=number, gathering=gathering)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("end", ["kill", "power"])
+@pytest.mark.parametrize("gathering", [False, True], ids=["own-files", "shared-files"])
 def test_the_process_ends_at_every_operation_and_then_the_power_goes(
-    end: fates.End, capsys: pytest.CaptureFixture[str]
+    end: fates.End, gathering: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for operation in range(1, 450):
         with capsys.disabled():
             print(f"\r{end} at operation {operation}  ", end="", flush=True)
         life = Life((Stop(fates.ANY, operation),), end=end, kind=operation % 9)
-        run_fates([life, Life((Stop(fates.ANY, 1 + operation * 37 % 300),)), PowerLoss(), Life()], seed=operation % 7)
+        listed: list[Fate] = [life, Life((Stop(fates.ANY, 1 + operation * 37 % 300),)), PowerLoss(), Life()]
+        run_fates(listed, seed=operation % 7, gathering=gathering)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,17 @@ import random
 
 import pytest
 
+from journal.check import check_directory
 from journal.engine import Engine
+from journal.engine.directory.data_directory import is_complete
 from journal.settings.server import ServerConfig
 from shards.seams.clock import ManualClock
-from tests.crash.ledger import Ledger
+from tests.crash.ledger import Ledger, require
 from tests.crash.segment_files import check_files
 from tests.crash.simulated_workload import Workload, check
 from tests.crash.simulation import DATA, GATHERING, TINY, run
 from tests.simulation.file_system import Choose, SimulatedFileSystem, everything_lost, everything_survived
+from tests.simulation.store import SimulatedStore
 
 STEPS = 12
 
@@ -50,8 +53,11 @@ class Life:
         return ended
 
     def crash(self, choose: Choose) -> None:
-        """Lose the power now."""
-        self.files = self.files.crash(choose)
+        """Lose the power now; what is left is no damage, whenever that was."""
+        files = self.files = self.files.crash(choose)
+        if files.exists(f"{DATA}/FORMAT") and is_complete(files, DATA):
+            report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
+            require(not report.damages, "the offline check finds damage", report.damages)
 
 
 def choices(kind: int) -> Choose:
@@ -129,14 +135,16 @@ def test_nothing_is_acknowledged_after_a_failed_call_and_nothing_acknowledged_is
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
-def test_every_operation_of_many_lives(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("config", [TINY, GATHERING], ids=["own-files", "shared-files"])
+def test_every_operation_of_many_lives(config: ServerConfig, capsys: pytest.CaptureFixture[str]) -> None:
     """Every operation, more seeds, more ways to tear. CRASH_SEEDS sets how many seeds (20)."""
     seeds = int(os.environ.get("CRASH_SEEDS", "20"))
     for seed in range(100, 100 + seeds):
-        count = operations(seed)
+        count = operations(seed, config)
         with capsys.disabled():
             print(f"\rseed {seed} of 100 to {99 + seeds}: {count} operations  ", end="", flush=True)
         for operation in range(1, count + 1):
-            crash_twice(seed, operation, 1 + operation * 37 % count, (seed + operation) % 12)
+            crash_twice(seed, operation, 1 + operation * 37 % count, (seed + operation) % 12, config)
             for number in (errno.EIO, errno.ENOSPC):
-                fail_then_crash(seed, operation, number, reached_disk=operation % 2 == 0, kind=operation % 5)
+                kind = operation % 5
+                fail_then_crash(seed, operation, number, reached_disk=operation % 2 == 0, kind=kind, config=config)

@@ -29,6 +29,7 @@ from tests.torture.broker_phases import brokers, frozen_brokers, lost_answers, m
 from tests.torture.export_phase import exports
 from tests.torture.fault_phases import failing_starts, faults
 from tests.torture.full_disk import full_disk
+from tests.torture.gathering_phase import gathering
 from tests.torture.process_phases import clock, kills, pauses
 from tests.torture.queue_steps import queue_steps
 from tests.torture.rounds import Result
@@ -42,6 +43,7 @@ PHASES: dict[str, Phase] = {
     "kills": kills,
     "faults": faults,
     "failing-starts": failing_starts,
+    "gathering": gathering,
     "full-disk": full_disk,
     "pauses": pauses,
     "clock": clock,

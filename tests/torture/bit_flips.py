@@ -28,12 +28,14 @@ import trio
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.backup import Source, back_up, restore
 from journal.check import check_directory
-from journal.engine import open_engine
+from journal.engine import Engine, open_engine
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import KIB, MIB
 from shards.errors import StorageError
 from shards.format.record import Gap
+from shards.model import SegmentKind
 from shards.seams.os_file_system import OsFileSystem
+from shards.segments.segment import Segment
 from tests.patience import PATIENCE_S
 from tests.torture import values
 from tests.torture.rounds import Result
@@ -46,14 +48,15 @@ CONFIG: Final = ServerConfig(
         disk_reserve_bytes=0,
         flush_interval_ms=20,
     ),
-    conversion=ConversionConfig(min_bytes=64 * KIB),
+    conversion=ConversionConfig(min_bytes=64 * KIB, gather_after_s=1),
 )
 
 KINDS: Final = {
     "journal file": "journal/journal-*",
     "log segment": "log/*/*.log",
     "log index": "log/*/*.index",
-    "Parquet segment": "sealed/*/*.parquet",
+    "Parquet segment": "sealed/shard=*/*.parquet",
+    "shared file": "sealed/date=*/*.parquet",
     "RocksDB table": "state/*.sst",
     "RocksDB manifest": "state/MANIFEST-*",
     "RocksDB current": "state/CURRENT",
@@ -65,16 +68,20 @@ KINDS: Final = {
 }
 """Files by what they are called in the report, and where they are."""
 
+SHARDS: Final = 5
+GATHERED: Final = ("flip/3", "flip/4")
+"""Shards of which the records are in a shared file, but for the newest."""
+
 Truth = dict[str, Any]
 
 
 async def fill(adapter: EmbeddedAdapter, seed: int) -> None:
     """Write what the flips are tried on: shards that are in logs and in Parquet files, cursors and state."""
     rng = random.Random(seed)
-    for number in range(3):
+    for number in range(SHARDS):
         shard = f"flip/{number}"
         await adapter.create_shard(shard)
-        for batch in range(120):
+        for batch in range(10 if shard in GATHERED else 120):
             names = [f"{number}/{batch}/{place}" for place in range(rng.randrange(1, 20))]
             await adapter.append(shard, [values.encode(name) for name in names])
         if number == 0:
@@ -82,14 +89,28 @@ async def fill(adapter: EmbeddedAdapter, seed: int) -> None:
             await adapter.append(shard, [values.encode("0/after/0")])
     for number in range(200):
         await adapter.put_state(f"key/{number}".encode(), values.encode(f"state {number}"))
-        await adapter.commit_cursor(f"flip/{number % 3}", f"cursor-{number % 7}", number % 50)
+        await adapter.commit_cursor(f"flip/{number % SHARDS}", f"cursor-{number % 7}", number % 50)
+
+
+async def gather(engine: Engine) -> None:
+    """Have small segments of some shards gathered into a shared file."""
+    for shard in GATHERED:
+        await engine.roll(shard)
+    with trio.fail_after(PATIENCE_S):
+        while any(segment.kind is not SegmentKind.PARQUET for shard in GATHERED for segment in closed(engine, shard)):
+            await trio.sleep(0.02)
+
+
+def closed(engine: Engine, shard: str) -> list[Segment]:
+    """The closed segments of a shard."""
+    return [segment for segment in engine.parts.table.by_name(shard).segments if segment.closed]
 
 
 async def contents(adapter: EmbeddedAdapter) -> tuple[Truth, list[str]]:
     """Everything that can be read, and the names of the errors that came in place of the rest."""
     found: Truth = {}
     errors: list[str] = []
-    for number in range(3):
+    for number in range(SHARDS):
         shard = f"flip/{number}"
         try:
             await _records(adapter, shard, found)
@@ -141,6 +162,9 @@ async def make_templates(directory: Path, seed: int) -> list[Template]:
     data, killed, stopped, backup = (directory / name for name in ("data", "killed", "stopped", "backup"))
     async with open_engine(str(data), CONFIG) as engine, EmbeddedAdapter(engine) as adapter:
         await fill(adapter, seed)
+        await gather(engine)
+        for shard in GATHERED:
+            await adapter.append(shard, [values.encode(f"{shard.rpartition('/')[2]}/after/0")])
         await engine.parts.checkpointer.checkpoint()
         await adapter.append("flip/1", [values.encode("1/behind the checkpoint/0")])
         await adapter.append("flip/2", [values.encode("2/behind the checkpoint/0")])

@@ -13,9 +13,9 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.crash.killed_server import KilledServer
 from tests.patience import PATIENCE_S
 from tests.torture.rounds import Result, Round
 
@@ -56,7 +56,7 @@ def faults(directory: Path, rng: random.Random, seconds: float) -> Result:
     """Let system calls of the running server fail, then kill it or let it go on, and start it again."""
     if reason := missing_strace(directory):
         return Result(skipped=reason)
-    one = Round(directory, KilledServer(directory), rng)
+    one = Round.begin(directory, rng)
     with one.working():
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
@@ -70,8 +70,19 @@ def faults(directory: Path, rng: random.Random, seconds: float) -> Result:
     return one.result
 
 
-def inject(one: Round, calls: str, how: str, *, passes: bool) -> None:
-    """Let one call fail, or every one for a moment."""
+def inject(
+    one: Round, calls: str, how: str, *, passes: bool, pid: int | None = None, paths: Sequence[str] = ()
+) -> None:
+    """Let one call fail, or every one for a moment.
+
+    Args:
+        one: The round.
+        calls: System calls, as strace has them.
+        how: How they fail.
+        passes: The server must not notice.
+        pid: The process; the server unless given.
+        paths: Only calls on these paths.
+    """
     rng = one.rng
     one.may_end = True
     output = one.directory / "strace.txt"
@@ -79,7 +90,10 @@ def inject(one: Round, calls: str, how: str, *, passes: bool) -> None:
     logged = one.server.log.stat().st_size
     when = rng.choice((f"when={rng.randrange(1, 6)}", f"when={rng.randrange(1, 4)}+"))
     began_ns = time.monotonic_ns()
-    arguments = ["-f", "-qq", "-o", str(output), "-p", str(one.server.pid), "-e", f"trace={calls}"]
+    traced = str(one.server.pid if pid is None else pid)
+    arguments = ["-f", "-qq", "-o", str(output), "-p", traced, "-e", f"trace={calls}"]
+    for path in paths:
+        arguments += ["-P", path]
     with subprocess.Popen(
         ["strace", *arguments, "-e", f"inject={calls}:{how}:{when}"], stderr=subprocess.DEVNULL
     ) as strace:
@@ -155,7 +169,7 @@ def failing_starts(directory: Path, rng: random.Random, seconds: float) -> Resul
     """System calls fail while the server starts; it says so and ends, and the next start finds everything."""
     if reason := missing_strace(directory):
         return Result(skipped=reason)
-    one = Round(directory, KilledServer(directory), rng)
+    one = Round.begin(directory, rng)
     with one.working():
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:

@@ -7,13 +7,12 @@ import signal
 import time
 from pathlib import Path
 
-from tests.crash.killed_server import KilledServer
 from tests.torture.rounds import Result, Round
 
 
 def kills(directory: Path, rng: random.Random, seconds: float) -> Result:
     """SIGKILL, now and then SIGTERM, and clients that are killed and replaced."""
-    one = Round(directory, KilledServer(directory), rng)
+    one = Round.begin(directory, rng)
     with one.working():
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
@@ -32,7 +31,7 @@ def kills(directory: Path, rng: random.Random, seconds: float) -> Result:
 
 def pauses(directory: Path, rng: random.Random, seconds: float) -> Result:
     """SIGSTOP for up to some seconds, then SIGCONT, or SIGKILL while it is stopped."""
-    one = Round(directory, KilledServer(directory), rng)
+    one = Round.begin(directory, rng)
     with one.working():
         ends_at = time.monotonic() + seconds
         while time.monotonic() < ends_at:
@@ -55,7 +54,7 @@ def clock(directory: Path, rng: random.Random, seconds: float) -> Result:
     if not libraries:
         return Result(skipped="libfaketime is not installed (make peers)")
     told = directory / "clock"
-    one = Round(directory, KilledServer(directory), rng)
+    one = Round.begin(directory, rng)
     one.environment = {
         "LD_PRELOAD": str(libraries[0]),
         "FAKETIME_TIMESTAMP_FILE": str(told),

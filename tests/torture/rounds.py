@@ -19,7 +19,7 @@ import trio
 
 from journal.check import check_directory
 from shards.errors import StorageError
-from tests.crash.killed_server import KilledServer
+from tests.crash.killed_server import CONFIGURATION, GATHERING, KilledServer
 from tests.patience import PATIENCE_S
 from tests.torture.checker import check
 from tests.torture.final_read import read_all
@@ -69,6 +69,11 @@ class Round:
         self._workers: list[subprocess.Popen[str]] = []
         self._file: TextIO | None = None
         self._recorder: Recorder | None = None
+
+    @classmethod
+    def begin(cls, directory: Path, rng: random.Random) -> Round:
+        """A round with a server that gathers closed segments into shared files, or does not."""
+        return cls(directory, KilledServer(directory, configuration=rng.choice((CONFIGURATION, GATHERING))), rng)
 
     def start_server(self, prefix: Sequence[str] = ()) -> None:
         """Start it, and know that it has started."""
@@ -180,6 +185,7 @@ class Round:
         report = check_directory(str(self.server.data))
         self.result.broken += [f"journal check: {damage}" for damage in report.damages[:5]]
         self.result.counts["checks"] += 1
+        self.result.counts["shared files"] += len(list(self.server.data.glob("sealed/date=*/*.parquet")))
 
     def check_log(self) -> None:
         """No fault may end in an error that the server did not expect."""

@@ -1,0 +1,152 @@
+"""The power goes in every step by which closed segments come into shared files, and by which these go again.
+
+Each step is met and counted: a life without a crash tells which operations of the file system lie in it, and for each
+of them a life of the same seed loses the power there.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pytest
+
+from journal.engine.parquet.gatherer import Gatherer
+from journal.engine.segments.checkpointer import Checkpointer
+from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.write.commands import Commands
+from tests.crash.simulation import GATHERING
+from tests.crash.test_simulated_crashes import Life, choices
+
+STEPS: dict[str, tuple[type, str]] = {
+    "the files are written": (Gatherer, "write"),
+    "they get a note and their places": (SegmentFiles, "place_shared"),
+    "the entry is committed": (Commands, "record_files_converted"),
+    "the note is removed": (SegmentFiles, "discard_shared"),
+    "logs are removed": (Checkpointer, "remove_files"),
+    "records are saved": (Checkpointer, "_save_records"),
+    "replaced files and their records are removed": (Checkpointer, "_remove_shared_files"),
+}
+WITHDRAWN = "files that could not be placed are withdrawn"
+
+
+@attrs.define
+class Watch:
+    """Which operations of a life lie in which step.
+
+    Attributes:
+        life: The life.
+        within: Numbers of the operations by the step.
+    """
+
+    life: Life
+    within: dict[str, list[int]] = attrs.Factory(dict)
+
+    def note(self, step: str, before: int) -> None:
+        """Note the operations since an earlier count, the one that was cut off by a crash included."""
+        self.within.setdefault(step, []).extend(range(before + 1, len(self.life.files.operations) + 1))
+
+
+@contextmanager
+def watching(life: Life) -> Iterator[Watch]:
+    """Note the operations of each step for the length of the block."""
+    watch = Watch(life)
+    with pytest.MonkeyPatch.context() as patch:
+        for step, (owner, method) in {**STEPS, WITHDRAWN: (SegmentFiles, "withdraw_shared")}.items():
+            patch.setattr(owner, method, _noting(watch, step, getattr(owner, method)))
+        yield watch
+
+
+def _noting(watch: Watch, step: str, original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def noting(self: object, *arguments: Any, **keywords: Any) -> Any:
+        before = len(watch.life.files.operations)
+        try:
+            return await original(self, *arguments, **keywords)
+        finally:
+            watch.note(step, before)
+
+    return noting
+
+
+def operations_of(seed: int) -> dict[str, list[int]]:
+    """Operations of each step in an undisturbed life."""
+    with watching(Life(seed, GATHERING)) as watch:
+        assert watch.life.start() is None
+    return watch.within
+
+
+def crash_in(seed: int, step: str, operation: int, kind: int) -> bool:
+    """Lose the power at an operation, look, and lose it again; tell whether the first time met the step."""
+    with watching(Life(seed, GATHERING)) as watch:
+        life = watch.life
+        life.files.crash_at(operation)
+        life.start()
+        assert life.files.crashed
+        met = operation in watch.within.get(step, ())
+        life.crash(choices(kind))
+        assert life.start(steps=4) is None
+    life.crash(choices(kind + 1))
+    assert life.start(steps=4) is None
+    assert life.start(steps=0) is None
+    return met
+
+
+def fail_then_crash_in_withdrawal(seed: int, operation: int, number: int, kind: int) -> int:
+    """Let the placing of files fail, and lose the power in the withdrawal; returns how many crashes were in it."""
+    with watching(Life(seed, GATHERING)) as watch:
+        watch.life.files.fail_at(operation, number)
+        watch.life.start()
+        withdrawing = watch.within.get(WITHDRAWN, [])
+    for at in withdrawing:
+        life = Life(seed, GATHERING)
+        life.files.fail_at(operation, number)
+        life.files.crash_at(at)
+        life.start()
+        life.crash(choices(kind))
+        assert life.start(steps=4) is None
+        assert life.start(steps=0) is None
+    return len(withdrawing)
+
+
+def some(numbers: list[int], count: int) -> list[int]:
+    """So many of the numbers, the first and the last among them."""
+    return sorted({numbers[at * (len(numbers) - 1) // max(1, count - 1)] for at in range(count)})
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_power_goes_in_a_step_of_gathering(step: str) -> None:
+    within = operations_of(21)[step]
+    assert all(crash_in(21, step, operation, kind) for kind, operation in enumerate(some(within, 2)))
+
+
+@pytest.mark.slow("an engine after each place of a crash")
+@pytest.mark.parametrize("step", STEPS)
+def test_the_power_goes_at_more_operations_of_a_step_of_gathering(step: str) -> None:
+    within = operations_of(22)[step]
+    assert all(crash_in(22, step, operation, operation % 5) for operation in some(within, 5))
+
+
+@pytest.mark.slow("an engine after each place of a crash")
+def test_the_power_goes_while_files_are_withdrawn_that_could_not_be_placed() -> None:
+    placing = operations_of(21)["they get a note and their places"]
+    assert sum(fail_then_crash_in_withdrawal(21, operation, errno.ENOSPC, 0) for operation in some(placing, 3)) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_the_power_goes_at_every_operation_of_every_step_of_gathering(capsys: pytest.CaptureFixture[str]) -> None:
+    met: Counter[str] = Counter()
+    for seed in range(200, 206):
+        for step, within in operations_of(seed).items():
+            for operation in within:
+                met[step] += crash_in(seed, step, operation, (seed + operation) % 12)
+                if step == "they get a note and their places":
+                    met[WITHDRAWN] += fail_then_crash_in_withdrawal(seed, operation, errno.ENOSPC, operation % 4)
+        with capsys.disabled():
+            print(f"\rseed {seed}: " + ", ".join(f"{count} while {step}" for step, count in met.items()), flush=True)
+    assert set(met) >= {*STEPS, WITHDRAWN}
+    assert min(met.values()) > 0
