@@ -549,7 +549,10 @@ class ParquetScheduler:
     def _tell(self, shard: Shard, segment: Segment, error: StorageError) -> None:
         text = f"shard {shard.name!r}, offsets {segment.base_offset} to {segment.next_offset}: {error}"
         self.last_failure = text
-        _log.error("a segment stays %s: %s", "a log file" if isinstance(segment, LogSegment) else "in its file", text)
+        if isinstance(segment, LogSegment):
+            _log.error("a segment stays a log file: %s", text)
+        else:
+            _log.error("a segment stays in its file: %s", text)
         for request in self._requests:
             if request.shard is shard and segment.next_offset <= request.up_to:
                 _grant(request, error)
