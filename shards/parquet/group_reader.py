@@ -60,6 +60,10 @@ class GroupReader(Generic[M]):
         """Close the file; closing again does nothing."""
         self._file.close()
 
+    def modified_ns(self) -> int:
+        """When the file was written, by the file system's clock, in nanoseconds since 1970."""
+        return self._file.modified_ns()
+
     def table(self, index: int, columns: Sequence[str] | None = None, *, check_pages: bool = False) -> pa.RecordBatch:
         """Return the rows of a row group, with all columns or those named, in the order of the schema.
 

@@ -5,6 +5,7 @@ It needs only a file system and a plan, and no shard, so it can run in a separat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 
 import attrs
@@ -16,7 +17,7 @@ from shards.parquet.schema import SHARED_FORMAT_VERSION
 from shards.parquet.shared_rows import Run, SharedRows, shared_row_groups
 from shards.parquet.shared_schema import SHARED_WRITER_OPTIONS, WRITTEN_SCHEMA, SharedGroupEntry, SharedMetadata
 from shards.seams.file_system import File, FileSystem
-from shards.segments.conversion_plan import GatheredFiles, SharedFile, SharedPart, SharedPlan
+from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedFile, SharedPart, SharedPlan, SourceKind
 from shards.segments.segment_paths import date_of_day
 
 
@@ -49,7 +50,7 @@ def write_shared_files(
                     output = outputs[group.day] = _DayFile(files, path, group.day, opened)
                 output.add(group)
             days = sorted(outputs)
-            written = tuple(outputs[day].finish(plan.file_id) for day in days)
+            written = tuple(outputs[day].finish(plan) for day in days)
         undo.pop_all()
     parts = [attrs.evolve(part, file=number) for number, day in enumerate(days) for part in outputs[day].parts()]
     return GatheredFiles(written, tuple(sorted(parts, key=lambda part: (part.source, part.file))))
@@ -58,6 +59,13 @@ def write_shared_files(
 def _remove(files: FileSystem, path: str) -> None:
     with suppress(FileNotFoundError):
         files.remove(path)
+
+
+def _rewritten_from(sources: Sequence[PartSource]) -> tuple[str, ...]:
+    """Paths of the shared files of the sources, relative to their root; none if a source is of another kind."""
+    if not all(source.kind is SourceKind.SHARED for source in sources):
+        return ()
+    return tuple(sorted({"/".join(source.log_path.rsplit("/", 2)[-2:]) for source in sources}))
 
 
 class _DayFile:
@@ -121,17 +129,18 @@ class _DayFile:
         """The parts in this file; their attribute `file` is not set yet."""
         return list(self._parts.values())
 
-    def finish(self, file_id: int) -> SharedFile:
+    def finish(self, plan: SharedPlan) -> SharedFile:
         output = self._output
         metadata = SharedMetadata(
             format=SHARED_FORMAT_VERSION,
-            file_id=file_id,
+            file_id=plan.file_id,
             day=self._day,
             record_count=self._record_count,
             value_bytes=self._value_bytes,
             data_bytes=output.position,
             data_sha256=output.digest.hex(),
             row_groups=tuple(self._entries),
+            rewritten_from=_rewritten_from([plan.sources[source] for source in self._parts]),
         )
         output.finish(metadata.encode())
         self._file.fsync()

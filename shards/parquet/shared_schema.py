@@ -77,6 +77,8 @@ class SharedMetadata:
         data_bytes: Size of the part of the file up to the end of the last page.
         data_sha256: Digest of that part, in hexadecimal digits.
         row_groups: JSON: for each row group a list of the fields of `SharedGroupEntry`, in order.
+        rewritten_from: JSON: paths, relative to the directory of all Parquet segments, of the shared files in which all
+            rows were before. The key is missing if any row was in none.
     """
 
     format: int
@@ -87,6 +89,7 @@ class SharedMetadata:
     data_bytes: int
     data_sha256: str
     row_groups: tuple[SharedGroupEntry, ...]
+    rewritten_from: tuple[str, ...] = ()
 
     def row_count_of(self, index: int) -> int:
         """Number of rows of a row group."""
@@ -113,6 +116,8 @@ class SharedMetadata:
             "data_sha256": self.data_sha256,
             "row_groups": msgspec.json.encode([attrs.astuple(group) for group in self.row_groups]).decode(),
         }
+        if self.rewritten_from:
+            texts["rewritten_from"] = msgspec.json.encode(self.rewritten_from).decode()
         return {f"{METADATA_PREFIX}{name}": text for name, text in texts.items()}
 
     @classmethod
@@ -133,6 +138,7 @@ class SharedMetadata:
         if version != SHARED_FORMAT_VERSION:
             raise ValueError(f"the file has sealed format {version}, a shared file has {SHARED_FORMAT_VERSION}")
         groups = msgspec.json.decode(text("row_groups"), type=list[tuple[int, int, int, int, int, int, int]])
+        sources = stored.get(f"{METADATA_PREFIX}rewritten_from".encode(), b"[]")
         metadata = cls(
             format=version,
             file_id=int(text("file_id"), 16),
@@ -142,6 +148,7 @@ class SharedMetadata:
             data_bytes=int(text("data_bytes")),
             data_sha256=text("data_sha256"),
             row_groups=tuple(SharedGroupEntry(*group) for group in groups),
+            rewritten_from=msgspec.json.decode(sources, type=tuple[str, ...]),
         )
         rows = sum(entry.row_count for entry in metadata.row_groups)
         if rows != metadata.record_count:

@@ -1,0 +1,62 @@
+"""The log of the Delta table as the library `deltalake` reads it; the only module that imports the library.
+
+Commits are written by `shards.delta.log_files`, durably, which the library does not do.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import msgspec
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from shards.delta.actions import APPLICATION, PresentFile
+from shards.delta.table import TableState, UnreadableTableError
+
+_PLAIN: Final = (1, 2)
+
+
+class DeltaLibrary:
+    """A `LogLibrary` over the files of the operating system."""
+
+    def read(self, root: str) -> TableState:
+        try:
+            table = _open(root)
+            protocol = table.protocol()
+            lsn = table.transaction_version(APPLICATION)
+            actions = table.get_add_actions()
+            paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+            files = {path: PresentFile(path, size) for path, size in zip(paths, sizes, strict=True)}
+            return TableState(
+                version=table.version(),
+                schema=msgspec.json.decode(table.schema().to_json()),
+                is_plain=(protocol.min_reader_version, protocol.min_writer_version) == _PLAIN,
+                partitions=tuple(table.metadata().partition_columns),
+                lsn=lsn if lsn is not None else -1,
+                files=files,
+            )
+        except (DeltaError, ValueError) as error:
+            raise UnreadableTableError(_first_line(error)) from error
+
+    def make_checkpoint(self, root: str) -> None:
+        try:
+            _open(root).create_checkpoint()
+        except DeltaError as error:
+            raise OSError(_first_line(error)) from error
+
+    def remove_old_versions(self, root: str) -> None:
+        try:
+            _open(root).cleanup_metadata()
+        except DeltaError as error:
+            raise OSError(_first_line(error)) from error
+
+
+def _open(root: str) -> DeltaTable:
+    return DeltaTable(os.path.abspath(root))
+
+
+def _first_line(error: Exception) -> str:
+    """The library adds a trace of its own calls."""
+    return str(error).partition("\n")[0]

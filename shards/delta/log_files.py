@@ -1,0 +1,146 @@
+"""The files of a Delta log: putting a commit there durably, once, and setting aside a log that cannot be used."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from shards.seams.file_system import FileSystem
+
+LOG: Final = "_delta_log"
+"""The directory of the log, in that of the table."""
+ASIDE: Final = "_delta_log.unreadable"
+"""Where a log is moved that cannot be used."""
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\..+)?\.parquet")
+_UNFINISHED = re.compile(r"_commit_.*\.tmp")
+
+
+class CommitConflictError(Exception):
+    """Another process has made this version of the table."""
+
+
+def put_commit(files: FileSystem, root: str, version: int, content: bytes) -> None:
+    """Put a commit into the log, whole and durably; afterwards every reader sees it.
+
+    A crash leaves the commit or nothing, and perhaps an unfinished file, which `remove_unfinished` removes.
+
+    Raises:
+        CommitConflictError: There is a commit of this version already.
+        OSError: The disk refused. Whether the commit is there has to be looked up.
+    """
+    directory = f"{root}/{LOG}"
+    aside = f"{directory}/_commit_{version:020}_{secrets.token_hex(4)}.tmp"
+    file = files.open(aside, create=True)
+    try:
+        file.pwritev([content], 0)
+        file.fsync()
+    finally:
+        file.close()
+    try:
+        # A link, unlike a rename, replaces nothing.
+        files.link(aside, f"{directory}/{version:020}.json")
+    except FileExistsError as error:
+        raise CommitConflictError(f"{directory} has version {version} already") from error
+    finally:
+        files.remove(aside)
+    files.sync_directory(directory)
+
+
+def remove_unfinished(files: FileSystem, root: str) -> None:
+    """Remove what commits left that a crash interrupted, of this program and of the library."""
+    directory = f"{root}/{LOG}"
+    for name in _names(files, directory):
+        if _UNFINISHED.fullmatch(name):
+            with suppress(FileNotFoundError):
+                files.remove(f"{directory}/{name}")
+
+
+def exists(files: FileSystem, root: str) -> bool:
+    """Whether there is a log with a commit or a checkpoint."""
+    return any(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in _names(files, f"{root}/{LOG}"))
+
+
+def make_directory(files: FileSystem, root: str) -> None:
+    """Make the directory of the log, durably."""
+    files.mkdir(f"{root}/{LOG}")
+    files.sync_directory(root)
+
+
+def read_all(files: FileSystem, root: str) -> None:
+    """Read every file of the log.
+
+    Raises:
+        OSError: One cannot be read.
+    """
+    directory = f"{root}/{LOG}"
+    for name in files.listdir(directory):
+        if _COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name):
+            file = files.open(f"{directory}/{name}", write=False)
+            try:
+                file.pread(file.size(), 0)
+            finally:
+                file.close()
+
+
+def sync_newest(files: FileSystem, root: str, version: int) -> None:
+    """Make the newest commit durable: the process that put it there may have ended before its sync."""
+    directory = f"{root}/{LOG}"
+    path = f"{directory}/{version:020}.json"
+    if files.exists(path):
+        _sync(files, path)
+    files.sync_directory(directory)
+
+
+def sync_checkpoints(files: FileSystem, root: str) -> None:
+    """Make the newest checkpoint durable, which the library writes without syncing it."""
+    directory = f"{root}/{LOG}"
+    newest = newest_checkpoint(files, root)
+    for name in files.listdir(directory):
+        match = _CHECKPOINT.fullmatch(name)
+        if name == "_last_checkpoint" or (match is not None and int(match[1]) == newest):
+            _sync(files, f"{directory}/{name}")
+    files.sync_directory(directory)
+
+
+def newest_checkpoint(files: FileSystem, root: str) -> int:
+    """Version of the newest checkpoint; -1 if there is none."""
+    found = [_CHECKPOINT.fullmatch(name) for name in _names(files, f"{root}/{LOG}")]
+    return max((int(match[1]) for match in found if match is not None), default=-1)
+
+
+def move_aside(files: FileSystem, root: str) -> str:
+    """Move a log aside that cannot be used, and return where it is now. One that was moved there before is removed."""
+    target = f"{root}/{ASIDE}"
+    _remove_tree(files, target)
+    files.rename(f"{root}/{LOG}", target)
+    files.sync_directory(root)
+    return target
+
+
+def _sync(files: FileSystem, path: str) -> None:
+    file = files.open(path)
+    try:
+        file.fsync()
+    finally:
+        file.close()
+
+
+def _names(files: FileSystem, directory: str) -> Iterator[str]:
+    yield from files.listdir(directory) if files.exists(directory) else ()
+
+
+def _remove_tree(files: FileSystem, path: str) -> None:
+    """Remove a directory and the files in it; the library makes directories in it for versions it compacts."""
+    if not files.exists(path):
+        return
+    for name in files.listdir(path):
+        try:
+            files.remove(f"{path}/{name}")
+        except (IsADirectoryError, PermissionError):
+            _remove_tree(files, f"{path}/{name}")
+    files.remove_directory(path)

@@ -1,0 +1,194 @@
+"""Bringing the Delta table to a wanted state: its own log says what it has, and one commit makes up the difference.
+
+So a commit that a crash prevented is made by the next call, and none is made twice. What reads the log is given by the
+caller: `shards.delta.library` is the library that programs use, simulations have a simple one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import attrs
+import msgspec
+
+from shards.delta.actions import (
+    AddedFile,
+    PresentFile,
+    TableRequest,
+    TableVersion,
+    commit,
+    compare,
+    encode,
+    first_actions,
+    table_path,
+)
+from shards.delta.log_files import (
+    CommitConflictError,
+    exists,
+    make_directory,
+    move_aside,
+    newest_checkpoint,
+    put_commit,
+    read_all,
+    remove_unfinished,
+    sync_checkpoints,
+    sync_newest,
+)
+from shards.delta.schema import table_schema
+from shards.delta.statistics import describe
+from shards.errors import ConversionFailedError, CorruptionError
+from shards.seams.file_system import FileSystem
+
+CHECKPOINT_EVERY: Final = 50
+"""A checkpoint of the log is made after so many commits."""
+_ATTEMPTS = 5
+
+
+class UnreadableTableError(Exception):
+    """The log of the table is damaged, or of a kind that this program does not write."""
+
+
+@attrs.frozen
+class TableState:
+    """What the log of the table says.
+
+    Attributes:
+        version: Its version.
+        schema: Its schema, as decoded JSON.
+        is_plain: Whether every reader and writer knows its version of the protocol.
+        partitions: Its partition columns.
+        lsn: The lsn of its newest commit; -1 if it is the table of another program.
+        files: Its files by path.
+    """
+
+    version: int
+    schema: object
+    is_plain: bool
+    partitions: tuple[str, ...]
+    lsn: int
+    files: Mapping[str, PresentFile]
+
+
+class LogLibrary(Protocol):
+    """Reads the log of a table, and makes checkpoints of it."""
+
+    def read(self, root: str) -> TableState:
+        """Read the newest version.
+
+        Raises:
+            UnreadableTableError: The log cannot be read.
+            OSError: The disk refused.
+        """
+        ...
+
+    def make_checkpoint(self, root: str) -> None:
+        """Write a checkpoint of the newest version, which need not be durable.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        ...
+
+    def remove_old_versions(self, root: str) -> None:
+        """Remove parts of the log that are older than the table keeps them, and before a checkpoint.
+
+        Raises:
+            OSError: They could not be removed.
+        """
+        ...
+
+
+def update_table(files: FileSystem, request: TableRequest, library: LogLibrary, now_ms: int) -> TableVersion:
+    """Bring the table to the wanted state, durably. A table that cannot be used is moved aside and made anew.
+
+    Args:
+        files: The file system.
+        request: The wanted state.
+        library: Reads the log.
+        now_ms: The time, since 1970.
+
+    Raises:
+        ConversionFailedError: Another process writes to the table again and again.
+        OSError: The disk refused. Another call finds out what was done.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            return _Update(files, request, library, now_ms).run()
+        except CommitConflictError as error:
+            conflict = error
+    raise ConversionFailedError(f"{conflict}; only the server may write to this table")
+
+
+class _Update:
+    """One attempt."""
+
+    def __init__(self, files: FileSystem, request: TableRequest, library: LogLibrary, now_ms: int) -> None:
+        self._files = files
+        self._request = request
+        self._root = request.root
+        self._library = library
+        self._now_ms = now_ms
+        self._warnings: list[str] = []
+
+    def run(self) -> TableVersion:
+        remove_unfinished(self._files, self._root)
+        state = self._usable_state() if exists(self._files, self._root) else None
+        differences = compare(self._request.files, state.files if state is not None else {})
+        added = self._described(set(differences.missing))
+        removed = differences.unwanted
+        if state is not None and not added and not removed:
+            sync_newest(self._files, self._root, state.version)
+            return TableVersion(state.version, warnings=tuple(self._warnings))
+        version = state.version + 1 if state is not None else 0
+        actions = commit(added, removed, lsn=self._request.lsn, now_ms=self._now_ms)
+        if state is None:
+            make_directory(self._files, self._root)
+            actions[1:1] = first_actions(table_schema(), str(uuid.uuid4()), self._now_ms)
+        put_commit(self._files, self._root, version, encode(actions))
+        self._tidy(version)
+        return TableVersion(version, len(added), len(removed), tuple(self._warnings))
+
+    def _usable_state(self) -> TableState | None:
+        try:
+            state = self._library.read(self._root)
+        except UnreadableTableError as error:
+            # A disk that refuses to be read raises its own error here, and the table stays where it is.
+            read_all(self._files, self._root)
+            problem = str(error)
+        else:
+            problem = self._problem_of(state)
+            if not problem:
+                return state
+        moved = move_aside(self._files, self._root)
+        self._warnings.append(f"the Delta table is made anew, its log is now in {moved}: {problem}")
+        return None
+
+    def _problem_of(self, state: TableState) -> str:
+        if not state.is_plain or state.partitions != ("date",) or state.schema != msgspec.json.decode(table_schema()):
+            return "another program made it, or changed its schema or its protocol"
+        if state.lsn > self._request.lsn:
+            return f"its newest commit is of lsn {state.lsn}, the journal ends with {self._request.lsn}"
+        return ""
+
+    def _described(self, missing: set[str]) -> list[AddedFile]:
+        found = []
+        for day, file_id in sorted(self._request.files):
+            if table_path(day, file_id) in missing:
+                try:
+                    found.append(describe(self._files, self._root, day, file_id))
+                except (CorruptionError, FileNotFoundError) as error:
+                    self._warnings.append(f"a damaged file is left out of the Delta table: {error}")
+        return found
+
+    def _tidy(self, version: int) -> None:
+        """Make a checkpoint when it is time. A failure changes nothing for readers, and the next commit tries again."""
+        if version - max(newest_checkpoint(self._files, self._root), 0) < CHECKPOINT_EVERY:
+            return
+        try:
+            self._library.make_checkpoint(self._root)
+            sync_checkpoints(self._files, self._root)
+            self._library.remove_old_versions(self._root)
+        except OSError as error:
+            self._warnings.append(f"no checkpoint of the Delta table: {error}")
