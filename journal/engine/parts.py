@@ -32,8 +32,9 @@ from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.views import ViewChanges
 from journal.engine.subscribe.subscriptions import Subscriptions
+from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import Disk, LimitedOffLoop
-from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted, FilesConverted
+from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
 from journal.engine.wal.group_commit import MOST_WORDS, Committer, Group
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
@@ -41,7 +42,14 @@ from journal.engine.write.producer_expiry import ProducerExpiry
 from journal.engine.write.transactions import Transactions
 from journal.protocol.errors import QuotaExceededError
 from journal.settings.server import ServerConfig
-from shards.errors import DiskFullError, LimitExceededError, OverloadedError, StorageError, StorageFailedError
+from shards.errors import (
+    DiskFullError,
+    LimitExceededError,
+    OverloadedError,
+    StorageError,
+    StorageFailedError,
+    afresh,
+)
 from shards.format.batch_header import BatchHeader
 from shards.model import Mode, ShardConfig
 from shards.quantities import format_size
@@ -216,6 +224,7 @@ class EngineParts:
             checkpoint_lsn=checkpoint_lsn,
             closing=self.discovery.closing,
             flushed=self._flushed,
+            put_parts=self._put_parts,
         )
 
     def _make_scheduler(self, converter: ParquetConverter | None) -> ParquetScheduler:
@@ -227,9 +236,11 @@ class EngineParts:
             commands=self.commands,
             recorded=self._recorded_logs,
             flush=self.checkpointer.flush_soon,
+            flush_all=self.checkpointer.flush_all,
+            put_parts=self._put_parts,
             refuse=lambda: self.disk_space.full,
-            rewritable=lambda failed: due(
-                self.views.files, self.checkpointer.checkpoint_lsn, failed, self.time.expiry_us()
+            rewritable=lambda failed, unmerged: due(
+                self.views.files, self.checkpointer.checkpoint_lsn, failed, self.time.expiry_us(), unmerged
             ),
             own_files=lambda: own_files(self._store),
         )
@@ -275,6 +286,31 @@ class EngineParts:
             self.subscriptions.shard_deleted(shard)
         for shard in changes.created:
             self.subscriptions.shard_created(shard)
+        for shard in changes.converted:
+            self.checkpointer.dirty[shard.shard_id] = shard
+
+    async def _put_parts(self) -> None:
+        """Put the parts of shared files that decisions name into their shards, in short steps.
+
+        Raises:
+            StorageFailedError: The views cannot be read.
+        """
+        step = TimeSlice()
+        try:
+            while self.views.put_next_parts():
+                if step.is_over:
+                    self._apply_changes()
+                    await step.rest()
+            self._apply_changes()
+        except Exception as error:
+            self._fail(error)
+            assert self.committer.failure is not None
+            raise afresh(self.committer.failure) from error
+
+    def _apply_changes(self) -> None:
+        changes = self.views.take_changes()
+        if changes is not None:
+            self._apply(changes)
 
     def _committed(self) -> None:
         self.subscriptions.committed()
@@ -311,9 +347,7 @@ class EngineParts:
         if group.decisions or group.words:
             self.views.fold(group.decisions, group.words)
             self.appender.lsns_reserved = self.views.lsns_reserved
-            changes = self.views.take_changes()
-            if changes is not None:
-                self._apply(changes)
+            self._apply_changes()
         dirty = self.checkpointer.dirty
         discovery = self.discovery
         for shard, published in group.published:
@@ -326,10 +360,9 @@ class EngineParts:
         self.conversion.decided(group.decisions)
         for _, shard_id, decision in group.decisions:
             if type(decision) not in _OUTSIDE_SHARD_RECORDS:
-                for changed_id in decision.shard_ids if isinstance(decision, FilesConverted) else (shard_id,):
-                    shard_changed = self.table.by_id(changed_id) if changed_id else None
-                    if shard_changed is not None:
-                        dirty[changed_id] = shard_changed
+                shard_changed = self.table.by_id(shard_id) if shard_id else None
+                if shard_changed is not None:
+                    dirty[shard_id] = shard_changed
         for sink, acks in group.acks.items():
             sink.acknowledge(acks)
         for result, appended in group.results:

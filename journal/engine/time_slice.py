@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import trio
 
 _STEP_S: Final = 0.002
+_SORTED_AT_ONCE: Final = 1000
+
+Item = TypeVar("Item")
 
 
 class TimeSlice:
@@ -25,3 +30,30 @@ class TimeSlice:
         """Let other tasks run, and begin the next step."""
         await trio.lowlevel.checkpoint()
         self._ends_s = perf_counter() + _STEP_S
+
+
+async def collect(items: Iterable[Item]) -> list[Item]:
+    """Return the items as a list, with pauses."""
+    found = []
+    step = TimeSlice()
+    for item in items:
+        found.append(item)
+        if step.is_over:
+            await step.rest()
+    return found
+
+
+async def in_order_of(items: Sequence[Item], key: Callable[[Item], Any]) -> list[Item]:
+    """Sort items, with pauses.
+
+    Args:
+        items: Must not change in the meantime; neither may the keys.
+        key: As for `sorted`.
+    """
+    runs: list[list[Item]] = []
+    step = TimeSlice()
+    for start in range(0, len(items), _SORTED_AT_ONCE):
+        runs.append(sorted(items[start : start + _SORTED_AT_ONCE], key=key))
+        if step.is_over:
+            await step.rest()
+    return await collect(heapq.merge(*runs, key=key))

@@ -39,9 +39,10 @@ def write_shared_files(
         OSError: A file could not be read or written.
     """
     outputs: dict[int, _DayFile] = {}
+    sources = tuple(plan.sources)
     with ExitStack() as undo:
         with ExitStack() as opened:
-            groups = shared_row_groups(files, plan.sources, row_group_bytes, buffer_bytes)
+            groups = shared_row_groups(files, sources, row_group_bytes, buffer_bytes)
             for group in opened.enter_context(closing(groups)):
                 output = outputs.get(group.day)
                 if output is None:

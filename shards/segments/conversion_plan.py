@@ -7,6 +7,7 @@ process as JSON.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import attrs
 
@@ -104,7 +105,7 @@ class SharedPlan:
 
     out_prefix: str
     file_id: int
-    sources: tuple[PartSource, ...]
+    sources: Sequence[PartSource]
 
 
 @attrs.frozen(slots=True)
@@ -167,4 +168,4 @@ class GatheredFiles:
     """
 
     files: tuple[SharedFile, ...]
-    parts: tuple[SharedPart, ...]
+    parts: Sequence[SharedPart]

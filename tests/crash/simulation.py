@@ -156,7 +156,7 @@ def deterministic(seed: int, *, short_steps: bool = False) -> Iterator[random.Ra
         patch.setattr("journal.engine.segments.flusher.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
         patch.setattr("journal.engine.segments.checkpointer.LARGE_TAIL_BYTES", LARGE_TAIL_BYTES)
         # A workload takes less than the second that small segments wait at least.
-        patch.setattr("journal.engine.parquet.scheduler.EARLY_SHARDS", 1)
+        patch.setattr("journal.engine.parquet.gathering_queue.EARLY_SHARDS", 1)
         patch.setattr("journal.engine.parquet.rewriting.MERGED_AT_ONCE", 2)
         yield rng
 

@@ -48,7 +48,9 @@ class Life:
             self.clock.advance(seconds=1)
             await Workload(self.ledger, engine, random.Random(self.seed), self.clock, steps).run()
 
-        ended = run(self.files, body, seed=self.seed, clock=self.clock, config=self.config)
+        # Parts of shared files reach their shards in steps: others must come in between.
+        is_gathering = self.config is GATHERING
+        ended = run(self.files, body, seed=self.seed, clock=self.clock, config=self.config, short_steps=is_gathering)
         self.seed += 1
         return ended
 

@@ -20,14 +20,29 @@ import trio.testing
 
 from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
-from journal.engine.parquet.converter import Request, WorkerConverter
+from journal.engine.parquet.converter import (
+    Answer,
+    Request,
+    WorkerConverter,
+    joined_answer,
+    joined_request,
+    lines_of_answer,
+    lines_of_request,
+)
 from journal.engine.parquet.worker import answer
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import ConfigurationError
 from shards.errors import ConversionFailedError, CorruptionError
 from shards.model import SegmentKind, ShardConfig
 from shards.seams.os_file_system import OsFileSystem
-from shards.segments.conversion_plan import ConversionPlan, PartSource, SharedPlan
+from shards.segments.conversion_plan import (
+    ConversionPlan,
+    GatheredFiles,
+    PartSource,
+    SharedFile,
+    SharedPart,
+    SharedPlan,
+)
 from shards.segments.log_segment import LogSegment
 from tests.journal.engines import append, values_of
 from tests.patience import PATIENCE_S
@@ -94,6 +109,24 @@ async def test_the_worker_writes_shared_files_and_tells_which_shards_they_have(t
         with pytest.raises(ConversionFailedError, match="No such file"):
             await converter.shards_in(str(tmp_path / "missing"))
         await converter.rest()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5])
+def test_what_is_about_many_segments_is_said_in_several_lines(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("journal.engine.parquet.converter._ITEMS_IN_A_LINE", 2)
+    sources = [PartSource(f"/log/{number}", "a", 1, number, number + 1) for number in range(count)]
+    lines = list(lines_of_request(Request(gather=SharedPlan("/out", 7, sources))))
+    assert len(lines) == max(1, (count + 1) // 2)
+    request = joined_request([msgspec.json.decode(line, type=Request) for line in lines])
+    assert request.gather is not None
+    assert (request.gather.file_id, list(request.gather.sources), request.continues) == (7, sources, False)
+    files = (SharedFile(1, "/out-1", 100, b"digest", count, 10, 1),)
+    parts = [SharedPart(number, 0, number, number + 1, number, 10, 1, 2, 3) for number in range(count)]
+    lines = list(lines_of_answer(Answer(gathered=GatheredFiles(files, parts))))
+    assert len(lines) == max(1, (count + 1) // 2)
+    answer = joined_answer([msgspec.json.decode(line, type=Answer) for line in lines])
+    assert answer.gathered is not None
+    assert (answer.gathered.files, list(answer.gathered.parts), answer.continues) == (files, parts, False)
 
 
 async def test_the_worker_says_where_a_log_is_damaged_and_continues(tmp_path: Path) -> None:

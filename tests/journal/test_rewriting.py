@@ -80,12 +80,12 @@ def test_a_record_is_rewritten_about_once_for_each_factor_of_eight(count: int) -
 def test_adjacent_parts_of_one_shard_become_one() -> None:
     first = ConvertedPart(7, 0, 5, 0, 20, 100, 3, 30, 300, 9)
     second = ConvertedPart(7, 5, 8, 0, 25, 50, 4, 40, 400, 8)
-    assert joined([first, second]) == [ConvertedPart(7, 0, 8, 0, 20, 150, 3, 40, 400, 9)]
+    assert list(joined([first, second])) == [ConvertedPart(7, 0, 8, 0, 20, 150, 3, 40, 400, 9)]
     for apart in (
         second._replace(base_offset=6),
         second._replace(file=1),
         second._replace(first_row=26),
         second._replace(shard_id=8),
     ):
-        assert joined([first, apart]) == [first, apart]
-    assert joined([]) == []
+        assert list(joined([first, apart])) == [first, apart]
+    assert list(joined([])) == []

@@ -2,7 +2,8 @@
 
 Writing Parquet takes a processor core for seconds, so a separate process does it, at low priority: appends go first
 where cores are scarce. The process is started when there is a segment to convert, and ended when there was none for a
-while. Requests and answers are lines of JSON; `journal.engine.parquet.worker` is the other end.
+while. Requests and answers are lines of JSON, several for one with very many segments: no step of the event loop goes
+through all of them. `journal.engine.parquet.worker` is the other end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 import attrs
@@ -26,6 +29,7 @@ from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, Seale
 
 _LARGEST_LINE_BYTES = 16 << 20
 _GOODBYE_S = 5.0
+_ITEMS_IN_A_LINE = 1000
 # The worker runs the code of this installation, wherever it is.
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
 
@@ -73,11 +77,13 @@ class Request:
         convert: Write the file of a segment.
         gather: Write shared files.
         look_into: Path of a shared file: tell which shards have records in it.
+        continues: The next line has more sources of ``gather``.
     """
 
     convert: ConversionPlan | None = None
     gather: SharedPlan | None = None
     look_into: str = ""
+    continues: bool = False
 
     def __str__(self) -> str:
         if self.look_into:
@@ -98,6 +104,7 @@ class Answer:
         shard_ids: The shards in the shared file.
         corruption: Path, position and description of the damage.
         failure: Any other error.
+        continues: The next line has more parts of ``gathered``.
     """
 
     sealed: SealedFile | None = None
@@ -105,6 +112,48 @@ class Answer:
     shard_ids: list[int] | None = None
     corruption: tuple[str, int, str] | None = None
     failure: str = ""
+    continues: bool = False
+
+
+def lines_of_request(request: Request) -> Iterator[bytes]:
+    """Encode a request."""
+    plan = request.gather
+    for start, end, continues in _pieces(len(plan.sources) if plan is not None else 0):
+        piece = None if plan is None else attrs.evolve(plan, sources=tuple(plan.sources[start:end]))
+        yield msgspec.json.encode(attrs.evolve(request, gather=piece, continues=continues)) + b"\n"
+
+
+def lines_of_answer(answer: Answer) -> Iterator[bytes]:
+    """Encode an answer."""
+    gathered = answer.gathered
+    for start, end, continues in _pieces(len(gathered.parts) if gathered is not None else 0):
+        piece = None if gathered is None else attrs.evolve(gathered, parts=tuple(gathered.parts[start:end]))
+        yield msgspec.json.encode(attrs.evolve(answer, gathered=piece, continues=continues)) + b"\n"
+
+
+def joined_request(lines: Sequence[Request]) -> Request:
+    """Join what several lines had of one request."""
+    plans = [line.gather for line in lines if line.gather is not None]
+    if len(lines) == 1 or not plans:
+        return lines[-1]
+    sources = list(chain.from_iterable(plan.sources for plan in plans))
+    return attrs.evolve(lines[-1], gather=attrs.evolve(plans[-1], sources=sources))
+
+
+def joined_answer(lines: Sequence[Answer]) -> Answer:
+    """Join what several lines had of one answer."""
+    found = [line.gathered for line in lines if line.gathered is not None]
+    if len(lines) == 1 or not found:
+        return lines[-1]
+    parts = list(chain.from_iterable(each.parts for each in found))
+    return attrs.evolve(lines[-1], gathered=attrs.evolve(found[-1], parts=parts))
+
+
+def _pieces(count: int) -> Iterator[tuple[int, int, bool]]:
+    """Ranges of so many items, at least one, and whether another follows."""
+    for start in range(0, max(1, count), _ITEMS_IN_A_LINE):
+        end = start + _ITEMS_IN_A_LINE
+        yield start, end, end < count
 
 
 def open_worker_converter() -> ParquetConverter:
@@ -182,18 +231,30 @@ class WorkerConverter:
             self._process = await _start(self._command)
         process = self._process
         assert process.stdin is not None  # the process was started with pipes
+        before: list[Answer] = []
         try:
-            await process.stdin.send_all(msgspec.json.encode(request) + b"\n")
-            line = await self._receive_line(process)
+            for line in lines_of_request(request):
+                await process.stdin.send_all(line)
+            answer = await self._receive(process)
+            while answer is not None and answer.continues:
+                before.append(answer)
+                answer = await self._receive(process)
         except trio.BrokenResourceError:
-            line = b""
-        if not line:
+            answer = None
+        if answer is None:
             with trio.move_on_after(_GOODBYE_S):
                 await process.wait()
             raise ConversionFailedError(
                 f"the process that writes Parquet files (pid {process.pid}) ended while it wrote {request}: "
                 f"{_ending(process.returncode)}"
             )
+        return joined_answer([*before, answer])
+
+    async def _receive(self, process: trio.Process) -> Answer | None:
+        """The answer in the next line; None when the process has closed its output."""
+        line = await self._receive_line(process)
+        if not line:
+            return None
         try:
             return msgspec.json.decode(line, type=Answer)
         except msgspec.DecodeError as error:

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, overload
 
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.segments.lifecycle import SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
+from journal.engine.time_slice import TimeSlice, collect, in_order_of
 from journal.engine.wal.entry_payloads import ConvertedFile, ConvertedPart, FilesConverted
 from journal.engine.write.commands import Commands
 from shards.errors import StorageError
@@ -22,9 +23,13 @@ from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment_paths import shared_path
 from shards.segments.shard import Shard
 
-MOST_PARTS = 4096
-"""So many segments are gathered at once: their decision is applied in one step of the event loop."""
+MOST_PARTS = 1 << 17
+"""So many parts are in one decision at most."""
+MOST_SOURCES = 1 << 20
+"""So many segments are gathered at once at most: those of one shard become one part."""
 MOST_BYTES = 256 << 20
+# Of an encoded part: a tag, and ten numbers with a tag each.
+_PART_BYTES = 91
 
 Chosen: TypeAlias = tuple[Shard, LogSegment | ParquetSegment]
 
@@ -37,10 +42,22 @@ class Gatherer:
         files: Moves the files into place.
         table: The shards.
         commands: Records which segments are in which files.
+        put_parts: Puts the parts that decisions name into their shards.
+        most_parts: How many parts a decision may have.
     """
 
-    def __init__(self, converter: ParquetConverter, files: SegmentFiles, table: ShardTable, commands: Commands) -> None:
+    def __init__(
+        self,
+        converter: ParquetConverter,
+        files: SegmentFiles,
+        table: ShardTable,
+        commands: Commands,
+        put_parts: Callable[[], Awaitable[None]],
+        most_parts: int,
+    ) -> None:
         self._converter = converter
+        self._put_parts = put_parts
+        self._most_parts = most_parts
         self._files = files
         self._table = table
         self._commands = commands
@@ -57,7 +74,7 @@ class Gatherer:
             CorruptionError: A log segment is damaged; its path tells which.
             ConversionFailedError: The disk refused, or the worker process has ended.
         """
-        return await self._converter.gather(SharedPlan(prefix, file_id, tuple(_source(each) for _, each in chosen)))
+        return await self._converter.gather(SharedPlan(prefix, file_id, Sources(chosen)))
 
     async def put_in_place(self, chosen: Sequence[Chosen], file_id: int, prefix: str, written: GatheredFiles) -> int:
         """Move written files into place and decide that they are valid; must not be cancelled.
@@ -86,19 +103,28 @@ class Gatherer:
         except (StorageError, OSError):
             await self._files.withdraw_shared(places)
             raise
-        wanted = sum(is_wanted(*each) for each in chosen)
-        decision = self._decision(chosen, file_id, written)
+        decision, wanted = await self._decision(chosen, file_id, written)
         if not decision.parts:
             await self._files.withdraw_shared(places)
             return 0
         await self._commands.record_files_converted(decision)
+        # A later choice must not find the segments that were replaced.
+        await self._put_parts()
         return wanted
 
-    def _decision(self, chosen: Sequence[Chosen], file_id: int, written: GatheredFiles) -> FilesConverted:
-        parts = []
+    async def _decision(
+        self, chosen: Sequence[Chosen], file_id: int, written: GatheredFiles
+    ) -> tuple[FilesConverted, int]:
+        """The decision, and the number of segments that are in the files with it."""
+        parts: list[ConvertedPart] = []
+        wanted: set[int] = set()
+        step = TimeSlice()
         for part in written.parts:
+            if step.is_over:
+                await step.rest()
             shard, segment = chosen[part.source]
             if is_wanted(shard, segment):
+                wanted.add(part.source)
                 parts.append(
                     ConvertedPart(
                         shard_id=shard.shard_id,
@@ -116,34 +142,79 @@ class Gatherer:
         files = [
             ConvertedFile(file.day, file_id, file.size_bytes, file.record_count, file.digest) for file in written.files
         ]
-        return FilesConverted(tuple(files), tuple(joined(sorted(parts))))
+        found = await collect(joined(await in_order_of(parts, _shard_and_offset)))
+        if len(found) > self._most_parts:
+            # Records of many days, for which there is no room in the journal: the segments of these shards stay.
+            end = self._most_parts
+            while end and found[end - 1].shard_id == found[end].shard_id:
+                end -= 1
+            left_out = {part.shard_id for part in found[end:]}
+            del found[end:]
+            wanted = {source for source in wanted if chosen[source][0].shard_id not in left_out}
+        return FilesConverted(tuple(files), tuple(found)), len(wanted)
 
 
-def joined(parts: Sequence[ConvertedPart]) -> list[ConvertedPart]:
+def most_parts(decision_bytes: int) -> int:
+    """How many parts one decision may have, which has at most so many bytes with its files."""
+    return max(1, min(MOST_PARTS, decision_bytes // 2 // _PART_BYTES))
+
+
+def joined(parts: Iterable[ConvertedPart]) -> Iterator[ConvertedPart]:
     """Join parts of one shard that are adjacent in one file: the shard has one segment instead of several."""
-    found: list[ConvertedPart] = []
+    last: ConvertedPart | None = None
     for part in parts:
-        last = found[-1] if found else None
         if (
             last is not None
             and (part.shard_id, part.file, part.base_offset) == (last.shard_id, last.file, last.next_offset)
             and part.first_row == last.first_row + last.next_offset - last.base_offset
         ):
-            found[-1] = last._replace(
+            last = last._replace(
                 next_offset=part.next_offset,
                 size_bytes=last.size_bytes + part.size_bytes,
                 newest_append_us=part.newest_append_us,
                 last_lsn=part.last_lsn,
                 newest_us=max(last.newest_us, part.newest_us),
             )
-        else:
-            found.append(part)
-    return found
+            continue
+        if last is not None:
+            yield last
+        last = part
+    if last is not None:
+        yield last
 
 
-def in_order(chosen: Sequence[Chosen]) -> list[Chosen]:
+async def in_order(chosen: Sequence[Chosen]) -> list[Chosen]:
     """The segments in the order of a plan."""
-    return sorted(chosen, key=lambda each: (each[0].name.encode(), each[0].shard_id, each[1].base_offset))
+    return await in_order_of(chosen, _name_and_offset)
+
+
+def _name_and_offset(each: Chosen) -> tuple[bytes, int, int]:
+    return each[0].name.encode(), each[0].shard_id, each[1].base_offset
+
+
+def _shard_and_offset(part: ConvertedPart) -> tuple[int, int]:
+    return part.shard_id, part.base_offset
+
+
+class Sources(Sequence[PartSource]):
+    """The sources of a plan, each made when it is asked for: there may be a hundred thousand."""
+
+    def __init__(self, chosen: Sequence[Chosen]) -> None:
+        self._chosen = chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, at: int) -> PartSource: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[PartSource]: ...
+
+    def __getitem__(self, at: int | slice) -> PartSource | list[PartSource]:
+        if isinstance(at, slice):
+            return [_source(segment) for _, segment in self._chosen[at]]
+        return _source(self._chosen[at][1])
 
 
 def _source(segment: LogSegment | ParquetSegment) -> PartSource:

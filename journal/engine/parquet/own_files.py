@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
-from journal.engine.parquet.gatherer import MOST_BYTES, MOST_PARTS, Chosen
+from journal.engine.parquet.gatherer import MOST_BYTES, Chosen
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from shards.segments.parquet_segment import ParquetSegment
@@ -62,12 +62,15 @@ class OwnFiles:
             self._listed.add(shard_id)
             heapq.heappush(self._oldest, (newest_append_us, shard_id))
 
-    def choose(self) -> list[Chosen]:
-        """Segments of the oldest day; those that could not be gathered must be added again."""
+    async def choose(self, most: int) -> list[Chosen]:
+        """At most so many segments of the oldest day; those that could not be gathered must be added again."""
+        step = TimeSlice()
         chosen: list[Chosen] = []
         size_bytes = 0
         day = -1
         while self._oldest:
+            if step.is_over:
+                await step.rest()
             newest_append_us, shard_id = self._oldest[0]
             if chosen and newest_append_us // _DAY_US != day:
                 break
@@ -78,7 +81,7 @@ class OwnFiles:
                 assert shard is not None  # it has segments
                 day = segment.newest_append_us // _DAY_US if not chosen else day
                 size_bytes += segment.size_bytes
-                is_full = len(chosen) == MOST_PARTS or size_bytes > MOST_BYTES
+                is_full = len(chosen) == most or size_bytes > MOST_BYTES
                 if chosen and (is_full or segment.newest_append_us // _DAY_US != day):
                     self._list(shard_id, segment.newest_append_us)
                     if is_full:

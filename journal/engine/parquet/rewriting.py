@@ -24,6 +24,7 @@ def due(
     checkpoint_lsn: int,
     failed: frozenset[FileKey] | set[FileKey],
     now_us: int,
+    unmerged: frozenset[FileKey] | set[FileKey] = frozenset(),
 ) -> list[SharedFileRecord]:
     """Return the files to rewrite next, together; none if there is nothing to do.
 
@@ -32,6 +33,7 @@ def due(
         checkpoint_lsn: What refers to files with later entries is not recorded yet: they wait.
         failed: Files that could not be read; they stay as they are.
         now_us: The time in microseconds since 1970.
+        unmerged: Files that are not merged with others.
     """
     tiers: dict[tuple[int, int], list[SharedFileRecord]] = {}
     for record in sorted(records, key=lambda each: each.lsn):
@@ -39,7 +41,8 @@ def due(
             continue
         if record.live_records * 2 < record.record_count or _is_dead_for_long(record, now_us):
             return [record]
-        tiers.setdefault((record.day, _tier(record.live_bytes)), []).append(record)
+        if record.key not in unmerged:
+            tiers.setdefault((record.day, _tier(record.live_bytes)), []).append(record)
     for same in tiers.values():
         chosen: list[SharedFileRecord] = []
         for record in same:

@@ -9,7 +9,7 @@ No failure here stops the engine: a segment that cannot be converted stays a log
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
@@ -17,7 +17,8 @@ import attrs
 import trio
 
 from journal.engine.parquet.converter import ParquetConverter
-from journal.engine.parquet.gatherer import MOST_BYTES, MOST_PARTS, Chosen, Gatherer, in_order, is_wanted
+from journal.engine.parquet.gatherer import MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
+from journal.engine.parquet.gathering_queue import GatheringQueue
 from journal.engine.parquet.own_files import OwnFiles
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
@@ -36,8 +37,6 @@ from shards.views.shared_files import FileKey, SharedFileRecord
 
 _log = logging.getLogger("journal.conversion")
 
-EARLY_SHARDS = MOST_PARTS
-"""When so many shards wait, their segments are gathered before the time."""
 _FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
 _IDLE_S = 30.0
 _LOOKED_AGAIN_S = 300.0
@@ -89,8 +88,11 @@ class ParquetScheduler:
         commands: Records which segments are Parquet files.
         recorded: Ids of the shards, open or not, that have closed log segments according to the views.
         flush: Has the tail of a shard written to its log file soon.
+        flush_all: Writes the tails of shards to their log files, and returns when that was tried.
+        put_parts: Puts the parts that decisions name into their shards.
         refuse: Returns why no file may be written now; None if it may.
-        rewritable: Returns the shared files that are to be rewritten together, except some that could not be.
+        rewritable: Returns the shared files that are to be rewritten together; gets those that are left alone for now,
+            and those that have too many parts to be merged.
         own_files: Scans the views for segments in files of their own, see `OwnFiles`.
 
     Attributes:
@@ -109,8 +111,10 @@ class ParquetScheduler:
         commands: Commands,
         recorded: Callable[[], Generator[int | None, None, None]],
         flush: Callable[[Shard], None],
+        flush_all: Callable[[Iterable[Shard]], Awaitable[None]],
+        put_parts: Callable[[], Awaitable[None]],
         refuse: Callable[[], StorageError | None],
-        rewritable: Callable[[set[FileKey]], list[SharedFileRecord]],
+        rewritable: Callable[[set[FileKey], set[FileKey]], list[SharedFileRecord]],
         own_files: Callable[[], Generator[tuple[int, int] | None, None, None]],
     ) -> None:
         self._config = config
@@ -120,15 +124,17 @@ class ParquetScheduler:
         self._commands = commands
         self._recorded = recorded
         self._flush = flush
+        self._put_parts = put_parts
         self._refuse = refuse
         self._rewritable = rewritable
-        # Shared files that could not be rewritten, and when they are tried again.
+        # Shared files that were rewritten, or could not be, and when they are looked at again: until a checkpoint has
+        # removed a file, it seems to be as it was.
         self._not_rewritable: dict[FileKey, float] = {}
         self._own_files = OwnFiles(table, own_files, lambda shard, segment: self._corruption(shard, segment) is None)
+        self._not_mergeable: set[FileKey] = set()
         self._shards: dict[int, Shard] = {}
-        # Shards with closed segments that are small, and when the first of them began to wait.
-        self._waiting: dict[int, Shard] = {}
-        self._waiting_since = 0.0
+        self._gathering = GatheringQueue(config, self._small_logs, flush_all)
+        self._most_parts = most_parts(commands.largest_decision_bytes)
         self._requests: list[_ConversionRequest] = []
         self._failures: dict[tuple[int, int], _FailedConversion] = {}
         self._failures_in_a_row = 0
@@ -230,21 +236,23 @@ class ParquetScheduler:
         """Convert segments that are due until cancelled."""
         if self._converter is None:
             return
-        gatherer = Gatherer(self._converter, self._files, self._table, self._commands)
+        gatherer = Gatherer(
+            self._converter, self._files, self._table, self._commands, self._put_parts, self._most_parts
+        )
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._look_at_recorded)
                 while True:
                     self._wake = trio.Event()
-                    if (found := self._next()) is not None:
+                    if (found := await self._next()) is not None:
                         if self._config.gather_after_s:
                             await self._gather(gatherer, [found])
                         else:
                             await self._convert(self._converter, *found)
                     elif (
-                        chosen := self._next_gathering()
+                        chosen := await self._next_gathering()
                         or await self._next_rewriting(self._converter)
-                        or self._next_of_own_files()
+                        or await self._next_of_own_files()
                     ):
                         await self._gather(gatherer, chosen)
                     else:
@@ -277,7 +285,7 @@ class ParquetScheduler:
             await self._wake.wait()
 
     def _pause_ends(self) -> float:
-        if not (self._shards or self._waiting or self._own_files) or self._stopped is not None:
+        if not (self._shards or self._gathering or self._own_files) or self._stopped is not None:
             return float("inf")
         if self._refuse() is not None:
             # There is no event for free disk space.
@@ -287,13 +295,12 @@ class ParquetScheduler:
         ]
         # Other segments wait for the end of this pause too, even if the segment that failed has been dropped.
         ends.append(self._not_before)
-        if self._waiting:
-            ends.append(self._waiting_since + self._config.gather_after_s)
+        ends.append(self._gathering.due_at)
         return min((end for end in ends if end > trio.current_time()), default=float("inf"))
 
     # Choosing
 
-    def _next(self) -> tuple[Shard, LogSegment] | None:
+    async def _next(self) -> tuple[Shard, LogSegment] | None:
         """The segment to convert now: requested ones first, then those that are due. Answers completed requests."""
         refused = self._stopped or self._refuse()
         for request in self._requests:
@@ -317,21 +324,17 @@ class ParquetScheduler:
         now = trio.current_time()
         if refused is not None or now < self._not_before:
             return None
+        step = TimeSlice()
         for shard_id, shard in list(self._shards.items()):
+            if step.is_over:
+                await step.rest()
             due = [] if shard.damage else [each for each in _closed_logs(shard) if self._is_due(shard, each)]
             if not due:
                 del self._shards[shard_id]
-                self._look_at_small(shard)
+                self._gathering.look_at(shard)
             elif ready := self._ready(shard, due, now=now):
                 return shard, ready
         return None
-
-    def _look_at_small(self, shard: Shard) -> None:
-        """Let a shard wait if it has closed segments that are to be gathered with those of others."""
-        if self._config.gather_after_s and any(self._small_logs(shard)):
-            if not self._waiting:
-                self._waiting_since = trio.current_time()
-            self._waiting[shard.shard_id] = shard
 
     def _small_logs(self, shard: Shard) -> Iterator[LogSegment]:
         if not shard.damage:
@@ -339,32 +342,15 @@ class ParquetScheduler:
                 if segment.size_bytes < self._config.min_bytes and self._corruption(shard, segment) is None:
                     yield segment
 
-    def _next_gathering(self) -> list[Chosen]:
-        """The segments to gather now, in the order of a plan; flushes of others are under way on return."""
+    async def _next_gathering(self) -> list[Chosen]:
+        """The segments to gather now, in the order of a plan."""
         now = trio.current_time()
-        is_due = now >= self._waiting_since + self._config.gather_after_s or len(self._waiting) >= EARLY_SHARDS
-        if not self._waiting or not is_due or self._stopped or self._refuse() or now < self._not_before:
+        if self._stopped or self._refuse() or now < max(self._gathering.due_at, self._not_before):
             return []
-        chosen: list[Chosen] = []
-        size_bytes = 0
-        unflushed = False
-        for shard_id, shard in list(self._waiting.items()):
-            segments = list(self._small_logs(shard))
-            if any(segment.flushed < segment.end for segment in segments):
-                self._flush(shard)
-                unflushed = True
-                continue
-            size_bytes += sum(segment.size_bytes for segment in segments)
-            if chosen and (len(chosen) + len(segments) > MOST_PARTS or size_bytes > MOST_BYTES):
-                break
-            chosen += [(shard, segment) for segment in segments]
-            del self._waiting[shard_id]
-        if unflushed and not chosen:
-            return []
-        return in_order(chosen)
+        return await in_order(await self._gathering.take(self._most_parts))
 
     def _resting_files(self) -> set[FileKey]:
-        """Shared files that could not be rewritten a short time ago."""
+        """Shared files that are left alone for now."""
         now = trio.current_time()
         self._not_rewritable = {key: end for key, end in self._not_rewritable.items() if end > now}
         return set(self._not_rewritable)
@@ -377,34 +363,46 @@ class ParquetScheduler:
         """Segments in shared files that are to be rewritten, in the order of a plan."""
         if self._stopped or self._refuse() or trio.current_time() < self._not_before:
             return []
-        while records := self._rewritable(self._resting_files()):
+        while records := self._rewritable(self._resting_files(), self._not_mergeable):
             keys = {record.key for record in records}
-            chosen: list[Chosen] = []
             try:
-                shard_ids = {
-                    shard_id
-                    for record in records
-                    for shard_id in await converter.shards_in(record.path(self._table.sealed_root))
-                }
+                shard_ids: set[int] = set()
+                for record in records:
+                    shard_ids.update(await converter.shards_in(record.path(self._table.sealed_root)))
             except (StorageError, OSError) as error:
-                if keys == {record.key for record in self._rewritable(self._resting_files())}:
+                if keys == {record.key for record in self._rewritable(self._resting_files(), self._not_mergeable)}:
                     _log.warning("shared files are not rewritten for now: %s", error)
                     self._let_rest(keys)
                 # Otherwise a checkpoint has removed one in the meantime.
                 continue
-            for shard in filter(None, map(self._table.by_id, shard_ids)):
-                chosen += [(shard, each) for each in _segments_in(shard, keys)]
-            if chosen:
-                return in_order(chosen)[:MOST_PARTS]
-            # What refers to them was dropped since the last checkpoint.
-            return []
+            chosen = await self._segments_in(sorted(shard_ids), keys)
+            if len(records) > 1 and (len(shard_ids) > self._most_parts or len(chosen) >= MOST_SOURCES):
+                # A part of them would become another file of the same size, and be merged again and again.
+                self._not_mergeable |= keys
+                continue
+            # If there is nothing, what refers to them was dropped since the last checkpoint.
+            self._let_rest(keys)
+            return await in_order(chosen)
         return []
 
-    def _next_of_own_files(self) -> list[Chosen]:
+    async def _next_of_own_files(self) -> list[Chosen]:
         """Segments in files of their own that are to be in shared files, in the order of a plan."""
         if self._stopped or self._refuse() or trio.current_time() < self._not_before:
             return []
-        return in_order(self._own_files.choose())
+        return await in_order(await self._own_files.choose(self._most_parts))
+
+    async def _segments_in(self, shard_ids: Sequence[int], keys: set[FileKey]) -> list[Chosen]:
+        """Segments of some shards in some shared files, not more than are rewritten at once."""
+        chosen: list[Chosen] = []
+        step = TimeSlice()
+        for shard_id in shard_ids[: self._most_parts]:
+            if step.is_over:
+                await step.rest()
+            if len(chosen) >= MOST_SOURCES:
+                break
+            if (shard := self._table.by_id(shard_id)) is not None:
+                chosen += [(shard, each) for each in _segments_in(shard, keys)]
+        return chosen
 
     def _corruption(self, shard: Shard, segment: LogSegment | ParquetSegment) -> CorruptionError | None:
         failed = self._failures.get((shard.shard_id, segment.base_offset))
@@ -451,14 +449,14 @@ class ParquetScheduler:
                 await self._discard(lambda: self._files.discard_shared(prefix))
 
         await self._attempt(chosen, gather, lambda: self._files.discard_shared(prefix))
+        step = TimeSlice()
         for shard, segment in chosen:
+            if step.is_over:
+                await step.rest()
             # What failed waits again.
-            self._look_at_small(shard)
-            if isinstance(segment, ParquetSegment) and is_wanted(shard, segment):
-                if segment.place is None:
-                    self._own_files.add(shard)
-                else:
-                    self._let_rest({(segment.place.day, segment.place.file_id)})
+            self._gathering.look_at(shard)
+            if isinstance(segment, ParquetSegment) and segment.place is None and is_wanted(shard, segment):
+                self._own_files.add(shard)
 
     async def _attempt(
         self, chosen: list[Chosen], work: Callable[[], Awaitable[None]], discard: Callable[[], Awaitable[None]]

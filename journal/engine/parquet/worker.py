@@ -1,6 +1,6 @@
 """The process that writes Parquet files: ``python -m journal.engine.parquet.worker``, started by `converter`.
 
-It reads requests from standard input, a line of JSON each, and writes an answer for each to standard output. It ends
+It reads requests from standard input, in lines of JSON, and writes an answer for each to standard output. It ends
 when its input is closed, even while it writes a file: then its engine has ended, and the file would not be used.
 """
 
@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from journal.engine.parquet.converter import Answer, Request
+from journal.engine.parquet.converter import Answer, Request, joined_request, lines_of_answer
 from shards.errors import CorruptionError, StorageError
 from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
@@ -64,10 +64,13 @@ def main() -> None:
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
-        request = msgspec.json.decode(requests.get(), type=Request)
-        said = msgspec.json.encode(answer(files, request)) + b"\n"
+        lines = [msgspec.json.decode(requests.get(), type=Request)]
+        while lines[-1].continues:
+            lines.append(msgspec.json.decode(requests.get(), type=Request))
+        said = answer(files, joined_request(lines))
+        del lines
         try:
-            sys.stdout.buffer.write(said)
+            sys.stdout.buffer.writelines(lines_of_answer(said))
             sys.stdout.buffer.flush()
         except BrokenPipeError:
             # The engine was killed while the file was written. The thread that reads requests would block an orderly

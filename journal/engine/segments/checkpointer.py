@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import outcome
 import trio
@@ -70,6 +70,7 @@ class Checkpointer:
             reads them from files, and appends are not in the journal.
         closing: Called with a shard that is about to be closed, because nothing uses it.
         flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
+        put_parts: Returns when no parts of shared files are pending that decisions so far put into shards.
 
     Attributes:
         dirty: Shards that changed since their records were saved.
@@ -102,6 +103,7 @@ class Checkpointer:
         checkpoint_lsn: int,
         closing: Callable[[Shard], None],
         flushed: Callable[[], None],
+        put_parts: Callable[[], Awaitable[None]],
     ) -> None:
         self._directory = directory
         self._storage = storage = config.storage
@@ -128,6 +130,7 @@ class Checkpointer:
         self._tail_budget_bytes = storage.tail_budget_bytes if environment.lasts else sys.maxsize
         self._large_tails_at = self._tail_budget_bytes // 8
         self._flushed = flushed
+        self._put_parts = put_parts
         self._segment_files = segment_files
         self.retention = SegmentRetention(
             defaults=config.shards,
@@ -142,6 +145,7 @@ class Checkpointer:
         )
         self._to_flush: dict[int, Shard] = {}
         self._shared_drops = 0
+        self._flush_done = trio.Event()
         self._asked: list[_Asked] = []
         self._has_ended = False
         self.dirty: dict[int, Shard] = {}
@@ -257,6 +261,7 @@ class Checkpointer:
             self._fail(error)
         finally:
             self._has_ended = True
+            self._flush_done.set()
             asked, self._asked = self._asked, []
             failure = self._committer.failure or StorageFailedError("the server is stopping; nothing was done")
             for each in asked:
@@ -339,12 +344,28 @@ class Checkpointer:
         self._to_flush[shard.shard_id] = shard
         self.wake()
 
+    async def flush_all(self, shards: Iterable[Shard]) -> None:
+        """Write the committed batches of shards to their log files.
+
+        Returns when that is done, or when it cannot be: the disk is full, or the engine is stopping or has failed.
+        """
+        wanted = {shard.shard_id: shard for shard in shards}
+        if not wanted or self._has_ended:
+            await trio.lowlevel.checkpoint()
+            return
+        self._to_flush |= wanted
+        self.wake()
+        await self._flush_done.wait()
+
     async def _flush_soon(self) -> None:
         shards, self._to_flush = self._to_flush, {}
+        done, self._flush_done = self._flush_done, trio.Event()
         try:
             await self._flusher.flush(shards.values())
         except DiskFullError as error:
             self._disk_space.refuse_for(error)
+        finally:
+            done.set()
         self._flushed()
 
     async def after_checkpoint(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -402,6 +423,8 @@ class Checkpointer:
 
     async def checkpoint(self) -> None:
         """Make all views durable without the journal, and recycle the journal files that are not needed any more."""
+        # Decisions up to the lsn will not be replayed: their parts have to be in the records of shards.
+        await self._put_parts()
         lsn = self._committer.journal_lsn
         began = trio.current_time()
         shared_drops = self._shared_drops

@@ -144,6 +144,7 @@ class SegmentRetention:
                 ):
                     self._commands.roll_nowait(shard)
                 self.retain(shard)
+            self._committer.close_if_long()
             self._committer.kick()
             await trio.lowlevel.checkpoint()
         await self.close_idle()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from journal.engine.state.node_record import NodeKey, put_number, read_number
+from journal.engine.state.pending_parts import PendingParts, Run, runs_of
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.wal.entry import Entry, Kind
 from journal.engine.wal.entry_payloads import (
@@ -33,7 +34,6 @@ from journal.engine.wal.entry_payloads import (
     StatePut,
     Trimmed,
     decode_payload,
-    runs_of_parts,
 )
 from shards.errors import CorruptionError
 from shards.idempotence.producer_state import ProducerState
@@ -68,6 +68,7 @@ class ViewChanges:
         dropped: Segments that no shard refers to any more. Their memory and files are to be freed.
         trimmed: Indexed shards that begin at a later offset now. Index entries below it are to be removed.
         start_in_sealed: Shards that begin inside a Parquet file now, which is to be marked.
+        converted: Shards that have parts of shared files in place of other segments: their records are to be saved.
     """
 
     created: list[Shard] = attrs.field(factory=list)
@@ -76,6 +77,7 @@ class ViewChanges:
     dropped: list[Segment] = attrs.field(factory=list)
     trimmed: list[Shard] = attrs.field(factory=list)
     start_in_sealed: list[Shard] = attrs.field(factory=list)
+    converted: list[Shard] = attrs.field(factory=list)
 
 
 class Views:
@@ -97,6 +99,7 @@ class Views:
         self.table = table
         self._changes = ViewChanges()
         self._has_changes = False
+        self._pending_parts = PendingParts()
         self.cursors = Cursors(store)
         self.state = StateStore(store)
         self.producers = Producers(store)
@@ -125,6 +128,9 @@ class Views:
         mutations = Mutations()
         lsn = 0
         for lsn, shard_id, decision in decisions:
+            if self._pending_parts and isinstance(decision, _CHANGES_SEGMENTS):
+                for run in self._pending_parts.take_of(shard_id):
+                    self._put_parts(run)
             _FOLDS[type(decision)](self, mutations, lsn, shard_id, decision)
             if isinstance(decision, ShardCreated) and (shard := self.table.by_id(shard_id)) is not None:
                 self._note().created.append(shard)
@@ -323,12 +329,31 @@ class Views:
                 digest=file.digest,
             )
             self.files.fold_put(mutations, record)
-        for of_shard, parts in runs_of_parts(decision.parts):
-            shard = self.table.by_id(of_shard)
-            if shard is not None:
-                self._note().dropped += shard.put_parts(
-                    [self.table.shared_segment(shard, part, decision.files[part.file]) for part in parts]
-                )
+        if not self.table.recovering:
+            self._pending_parts.add(decision)
+            return
+        for run in runs_of(decision):
+            self._put_parts(run)
+
+    def put_next_parts(self) -> bool:
+        """Put parts that a decision names into the next shard; False if nothing is pending.
+
+        Parts are put into a shard before anything else that is decided about its segments is folded.
+        """
+        run = self._pending_parts.take_next()
+        if run is None:
+            return False
+        self._put_parts(run)
+        return True
+
+    def _put_parts(self, run: Run) -> None:
+        shard = self.table.by_id(run.shard_id)
+        if shard is None:
+            return
+        segments = [self.table.shared_segment(shard, part, run.files[part.file]) for part in run.parts]
+        if replaced := shard.put_parts(segments):
+            self._note().dropped += replaced
+            self._note().converted.append(shard)
 
     def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
         shard = self.table.by_id(shard_id)
@@ -368,6 +393,8 @@ class Views:
         if lsn > self.folded_lsn:
             self.producers.fold_delete(mutations, decision.name, decision.producer_id)
 
+
+_CHANGES_SEGMENTS = (ShardDeleted, Trimmed, Converted)
 
 _FOLDS: dict[type[Decision], Callable[..., None]] = {
     ShardCreated: Views._created,

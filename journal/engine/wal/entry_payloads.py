@@ -135,11 +135,6 @@ class FilesConverted:
     files: tuple[ConvertedFile, ...]
     parts: tuple[ConvertedPart, ...]
 
-    @property
-    def shard_ids(self) -> set[int]:
-        """The shards that have parts in the files."""
-        return {part.shard_id for part in self.parts}
-
 
 @attrs.frozen(slots=True)
 class OffsetsReserved:

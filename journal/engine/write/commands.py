@@ -174,10 +174,17 @@ class Commands(Decisions):
     async def record_files_converted(self, decision: FilesConverted) -> None:
         """Record that shared files, which are durably in their places, replace closed segments of many shards.
 
+        REQUIRES: the decision has at most `largest_decision_bytes`. Its parts are put into the shards later.
+
         Raises:
             StorageFailedError: Only after a restart it is known whether the files are valid.
         """
         await self._commit(decision, 0)
+
+    @property
+    def largest_decision_bytes(self) -> int:
+        """Size of the largest decision that fits into a journal file."""
+        return self._committer.largest_group_bytes
 
     def roll_nowait(self, shard: Shard) -> None:
         """Close the active segment and open a new one of the same mode, with an entry in the collecting group."""

@@ -1,0 +1,97 @@
+"""Closed log segments that wait until they are gathered with those of other shards."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+import trio
+
+from journal.engine.parquet.gatherer import MOST_BYTES, MOST_PARTS, Chosen
+from journal.engine.time_slice import TimeSlice
+from journal.settings.server import ConversionConfig
+from shards.segments.log_segment import LogSegment
+from shards.segments.shard import Shard
+
+EARLY_SHARDS = MOST_PARTS
+"""When so many shards wait, their segments are gathered before the time."""
+
+
+class GatheringQueue:
+    """Shards with small closed segments. There may be a hundred thousand, so no step goes through all of them.
+
+    Args:
+        config: How long they wait.
+        small_logs: Returns the segments of a shard that are to be gathered.
+        flush_all: Writes the tails of shards to their log files, and returns when that was tried.
+    """
+
+    def __init__(
+        self,
+        config: ConversionConfig,
+        small_logs: Callable[[Shard], Iterator[LogSegment]],
+        flush_all: Callable[[Iterable[Shard]], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._small_logs = small_logs
+        self._flush_all = flush_all
+        self._shards: dict[int, Shard] = {}
+        # When the first of them began to wait.
+        self._since = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._shards)
+
+    def look_at(self, shard: Shard) -> None:
+        """Let a shard wait if it has segments that are to be gathered with those of others."""
+        if self._config.gather_after_s and any(self._small_logs(shard)):
+            if not self._shards:
+                self._since = trio.current_time()
+            self._shards[shard.shard_id] = shard
+
+    @property
+    def due_at(self) -> float:
+        """When the segments are to be gathered, by trio's clock; it may be in the past."""
+        if not self._shards:
+            return float("inf")
+        if len(self._shards) >= EARLY_SHARDS:
+            return self._since
+        return self._since + self._config.gather_after_s
+
+    async def take(self, most_parts: int) -> list[Chosen]:
+        """Remove and return the segments to gather now, in no order. What is not in its log file yet is flushed first.
+
+        Shards that begin to wait in the meantime wait for the next time.
+
+        Args:
+            most_parts: Number of segments; those of one shard are returned together even if they are more.
+        """
+        shards = list(self._shards.values())
+        await self._flush_all(await self._unflushed(shards))
+        now = trio.current_time()
+        chosen: list[Chosen] = []
+        size_bytes = 0
+        step = TimeSlice()
+        for shard in shards:
+            if step.is_over:
+                await step.rest()
+            segments = list(self._small_logs(shard))
+            if any(segment.flushed < segment.end for segment in segments):
+                # The disk is full, or it was rolled a moment ago.
+                continue
+            size_bytes += sum(segment.size_bytes for segment in segments)
+            if chosen and (len(chosen) + len(segments) > most_parts or size_bytes > MOST_BYTES):
+                return chosen
+            chosen += [(shard, segment) for segment in segments]
+            self._shards.pop(shard.shard_id, None)
+        self._since = now
+        return chosen
+
+    async def _unflushed(self, shards: Iterable[Shard]) -> list[Shard]:
+        found = []
+        step = TimeSlice()
+        for shard in shards:
+            if step.is_over:
+                await step.rest()
+            if any(segment.flushed < segment.end for segment in self._small_logs(shard)):
+                found.append(shard)
+        return found
