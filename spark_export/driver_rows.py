@@ -38,7 +38,8 @@ def driver_rows(spark: SparkSession, store: Store, parts: Sequence[Part], option
     import pyarrow as pa
 
     from spark_export.reading import read_parts
-    from spark_export.record_columns import SPARK_SCHEMA, Wanted
+    from spark_export.record_columns import SPARK_SCHEMA
+    from spark_export.wanted_rows import Wanted
 
     wanted = Wanted.of(SPARK_SCHEMA, (), options)
     # At least one batch, or Spark treats the table as one without columns.

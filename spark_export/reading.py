@@ -1,4 +1,4 @@
-"""Reading in a task: the parts of its partition, each from where its records are stored now, as rows for Spark.
+"""Reading parts, each from where its records are stored now, as rows: in a task of Spark, or without Spark.
 
 A part is a range of offsets. Between planning and reading its log may have been sealed: then the Parquet file of that
 range has the records. A file may have been trimmed: then they are lost. Records that are in no file, or not yet, are
@@ -7,13 +7,11 @@ read from the server. Errors name shard, file and offsets, because only their te
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StructType
 
 from shards.errors import CorruptionError, OffsetOutOfRangeError, ShardNotFoundError, StorageError
 from shards.model import SegmentKind
@@ -22,15 +20,13 @@ from shards.parquet.reading import SealedReader
 from shards.seams.os_file_system import OsFileSystem
 from shards.segments.segment_paths import log_path, sealed_path
 from shards.topics.names import directory_name
-from spark_export.conditions import Condition
 from spark_export.errors import DataLossError, UnreadableError
 from spark_export.file_access import FileTree
-from spark_export.options import SourceOptions
 from spark_export.planning import Part
-from spark_export.record_columns import Wanted
 from spark_export.segment_files import LogEndsError, clipped, read_log, read_sealed, sealed_files_of
 from spark_export.server_connection import ServerConnection
 from spark_export.snapshot import Store
+from spark_export.wanted_rows import Wanted
 
 _ROWS_AT_ONCE: Final = 64 << 10
 _BYTES_AT_ONCE: Final = 8 << 20
@@ -187,25 +183,3 @@ class _PartReader:
 
 def _range(part: Part) -> str:
     return f"offsets {part.first_offset} up to but not including {part.next_offset}"
-
-
-class PartitionOfParts(InputPartition):
-    """The parts that one task reads, and the store."""
-
-    def __init__(self, store: Store, parts: Sequence[Part]) -> None:
-        self.store = store
-        self.parts = tuple(parts)
-
-
-def read_partition(
-    partition: InputPartition, schema: StructType, conditions: Sequence[Condition], options: SourceOptions
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition.
-
-    Raises:
-        DataLossError: Records are gone, and the query makes that an error.
-        UnreadableError: A file is damaged, or the server cannot be reached.
-    """
-    if isinstance(partition, PartitionOfParts):
-        # For an empty plan Spark makes a partition of its own class.
-        yield from read_parts(partition.store, partition.parts, Wanted.of(schema, conditions, options))

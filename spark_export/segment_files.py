@@ -22,8 +22,8 @@ from shards.segments.log_segment import LogHeader
 from shards.segments.read_slices import LostBatchError, check_stamp
 from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 from spark_export.conditions import Condition, may_hold
-from spark_export.record_columns import Wanted
 from spark_export.sealed_files import parse_file
+from spark_export.wanted_rows import Wanted
 
 _WINDOW_BYTES: Final = 4 << 20
 _LOG_HEADER_BYTES: Final = 2048

@@ -144,15 +144,13 @@ def read_times(snapshot: Snapshot) -> Iterable[tuple[str, int]]:
         UnreadableError: A file is damaged, or the server cannot be reached.
     """
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from spark_export.options import parse_options
     from spark_export.reading import read_parts
-    from spark_export.record_columns import SPARK_SCHEMA, Wanted
+    from spark_export.wanted_rows import Wanted
 
-    schema = StructType([SPARK_SCHEMA["shard"], SPARK_SCHEMA["append_time"]])
     options = parse_options({"path": "/", "failOnDataLoss": "false"})
-    for rows in read_parts(snapshot.store, ends(snapshot.shards), Wanted.of(schema, (), options)):
+    for rows in read_parts(snapshot.store, ends(snapshot.shards), Wanted.of_columns(["shard", "append_time"], options)):
         times_us = rows.column("append_time").cast(pa.int64()).to_pylist()
         yield from zip(rows.column("shard").to_pylist(), times_us, strict=True)
 

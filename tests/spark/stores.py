@@ -21,8 +21,9 @@ from spark_export.discovery import take_snapshot
 from spark_export.options import parse_options
 from spark_export.planning import Part, batch_ranges, plan_partitions
 from spark_export.reading import read_parts
-from spark_export.record_columns import SPARK_SCHEMA, Wanted
+from spark_export.record_columns import SPARK_SCHEMA
 from spark_export.snapshot import Store
+from spark_export.wanted_rows import Wanted
 
 _CONFIG = ServerConfig(
     storage=StorageConfig(
