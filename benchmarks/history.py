@@ -43,6 +43,12 @@ SHORT = Timing(0.05, 0.3)
 CONVERSION_OFF = {"conversion.enabled": "false"}
 CONVERSION_BY_HAND = {"conversion.min_bytes": "64 GiB"}
 SPARK_TIMEOUT_S = 600.0
+FIRST_QUERY = (
+    "select topic, count(*), avg(value:temperature::double) from records where date >= '2023-11-01' "
+    "and topic = 'history/line1/telemetry' and offset < 20000 group by topic"
+)
+FIRST_RUNS_SPARK = 3
+FIRST_RUNS_DUCKDB = 5
 FIRST_TIME_US = 1_700_000_000_000_000
 RECORD_INTERVAL_US = 200
 
@@ -57,6 +63,8 @@ KEYS = (
     "spark.values",
     "spark.source",
     "spark.differences",
+    "sql.first.spark",
+    "sql.first.duckdb",
 )
 
 
@@ -117,6 +125,8 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
         "spark.values": spark["values_records_per_s"],
         "spark.source": spark["source_records_per_s"],
         "spark.differences": spark["differences"],
+        "sql.first.spark": _first_query_s(data, "spark", FIRST_RUNS_SPARK),
+        "sql.first.duckdb": _first_query_s(data, "duckdb", FIRST_RUNS_DUCKDB),
     }
 
 
@@ -290,3 +300,28 @@ def _spark(data: Path) -> Mapping[str, Any]:
         raise processes.ProcessError(f"Spark ended with status {done.returncode}: {last}")
     figures: Mapping[str, Any] = json.loads(done.stdout)
     return figures
+
+
+def _first_query_s(data: Path, engine: str, runs: int) -> float:
+    """Median seconds of a command that answers one query, from its start to its end."""
+    command = [
+        sys.executable,
+        "-m",
+        "spark_export.cli.main",
+        "sql",
+        str(data),
+        FIRST_QUERY,
+        "--json",
+        "--engine",
+        engine,
+    ]
+    seconds = []
+    for _ in range(runs):
+        begun_at = time.perf_counter()
+        done = subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, timeout=SPARK_TIMEOUT_S, check=False
+        )
+        seconds.append(time.perf_counter() - begun_at)
+        if done.returncode or not done.stdout:
+            raise processes.ProcessError(f"a first query with {engine} failed: {done.stderr.strip()[-200:]}")
+    return statistics.median(seconds)

@@ -244,4 +244,6 @@ def _history(records: int) -> list[Row]:
             sealed,
             goal=Goal(0.0, at_most=True),
         ),
+        Row("sql.first.spark", "journal-spark sql: start to end of one query", "s", sealed),
+        Row("sql.first.duckdb", "the same, --engine duckdb", "s", sealed, goal=Goal(1.0, at_most=True)),
     ]

@@ -34,5 +34,9 @@ class DataLossError(SourceError):
     """Records that the query is to read do not exist any more, and `failOnDataLoss` is on."""
 
 
+class QueryError(SourceError):
+    """A query is not valid, or it cannot be answered."""
+
+
 class UnreadableError(SourceError):
     """A file, directory or server cannot be read: damaged, of another kind, or unreachable."""

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from spark_export.conditions import Condition, from_filters
 from spark_export.discovery import take_snapshot
 from spark_export.options import SourceOptions, parse_options
-from spark_export.planning import batch_ranges, plan_partitions
 from spark_export.partitions import PartitionOfParts, read_partition
+from spark_export.planning import batch_ranges, plan_partitions
 from spark_export.record_columns import SPARK_SCHEMA, check_schema
 from spark_export.streaming import JournalStreamReader
 

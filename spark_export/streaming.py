@@ -22,10 +22,10 @@ from pyspark.sql.types import StructType
 
 from spark_export.discovery import take_snapshot
 from spark_export.options import SourceOptions
+from spark_export.partitions import PartitionOfParts, read_partition
 from spark_export.planning import plan_partitions
 from spark_export.positions import RECORDS_LEFT, StreamPosition
 from spark_export.read_history import ReadHistory
-from spark_export.partitions import PartitionOfParts, read_partition
 from spark_export.shard_watch import ShardWatch
 from spark_export.snapshot import Snapshot
 from spark_export.stream_planning import (

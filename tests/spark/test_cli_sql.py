@@ -40,9 +40,9 @@ def ask(spark: SparkSession, capfd: pytest.CaptureFixture[str]):
 
 
 def test_a_table_shows_values_as_text(ask, directory: Path) -> None:
-    out, err = ask(str(directory), "select topic, offset, value from sealed order by topic, offset")
+    out, err = ask(str(directory), "select topic, offset, payload from sealed order by topic, offset")
     rows = [line.split() for line in out.splitlines()]
-    assert rows[0] == ["topic", "offset", "value"]
+    assert rows[0] == ["topic", "offset", "payload"]
     assert rows[2:] == [
         ["plant/1", "0", "20"],
         ["plant/1", "1", "21"],
@@ -55,19 +55,81 @@ def test_a_table_shows_values_as_text(ask, directory: Path) -> None:
 
 def test_json_is_an_object_a_row(ask, directory: Path) -> None:
     query = (
-        "select offset, timestamp, value, headers from sealed where topic = 'plant/1' and offset > 1 order by offset"
+        "select offset, timestamp, payload, headers from sealed where topic = 'plant/1' and offset > 1 order by offset"
     )
     out, _ = ask(str(directory), query, "--json")
     headers = [{"key": "unit", "value": "C"}]
     assert [json.loads(line) for line in out.splitlines()] == [
-        {"offset": 2, "timestamp": "2026-03-01T12:00:00.000001Z", "value_base64": "/w==", "headers": headers},
-        {"offset": 3, "timestamp": "2026-03-01T12:00:00.000001Z", "value": "24", "headers": headers},
+        {"offset": 2, "timestamp": "2026-03-01T12:00:00.000001Z", "payload_base64": "/w==", "headers": headers},
+        {"offset": 3, "timestamp": "2026-03-01T12:00:00.000001Z", "payload": "24", "headers": headers},
     ]
 
 
 def test_csv_has_a_line_of_names_and_quotes_what_needs_it(ask, directory: Path) -> None:
-    out, _ = ask(str(directory), "select offset, value from sealed where shard = 'plant/2'", "--csv")
-    assert out == 'offset,value\n0,"two\nlines"\n'
+    out, _ = ask(str(directory), "select offset, text from sealed where shard = 'plant/2'", "--csv")
+    assert out == 'offset,text\n0,"two\nlines"\n'
+
+
+@pytest.fixture
+def readings(tmp_path: Path) -> Path:
+    """Payloads of sensors, one of them damaged."""
+    tree = SealedTree(tmp_path)
+    tree.convert("plant/1/temperature", [record(b'{"temperature": 20.5, "unit": "C"}'), record(b'{"temperature": 21}')])
+    tree.convert("plant/2", [record(b'{"temperature": 2'), record(b"\xff")])
+    return tmp_path
+
+
+def test_members_of_json_are_selected_by_their_names(ask, readings: Path) -> None:
+    query = (
+        "select topic, value:temperature::double from records where date >= '2026-03-01' "
+        "and value:temperature::double > 20.7"
+    )
+    out, _ = ask(str(readings), query, "--csv")
+    assert out.splitlines()[1:] == ["plant/1/temperature,21.0"]
+
+
+def test_payloads_that_are_not_json_are_null_and_no_error(ask, readings: Path) -> None:
+    out, err = ask(str(readings), "select value, value:temperature::double as t from records order by t", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"value": None, "t": None},
+        {"value": None, "t": None},
+        {"value": {"temperature": 20.5, "unit": "C"}, "t": 20.5},
+        {"value": {"temperature": 21}, "t": 21.0},
+    ]
+    assert err == ""
+
+
+def test_json_in_tables_csv_and_deep_in_an_answer(ask, readings: Path) -> None:
+    query = "select value, value:unit, array(value) as many, value from records where offset = 0 and topic[0] = 'plant'"
+    out, _ = ask(str(readings), f"{query} and topic[1] = '1'", "--csv")
+    document = '"{""temperature"":20.5,""unit"":""C""}"'
+    assert out.splitlines()[1] == f'{document},"""C""","[{document[1:-1]}]",{document}'
+    out, _ = ask(str(readings), "select value:unit as unit from records where value:unit is not null")
+    assert [line.strip() for line in out.splitlines()[2:]] == ['"C"']
+
+
+def test_levels_of_a_topic_are_counted_from_0(ask, readings: Path) -> None:
+    query = (
+        "select topic, topic[0] as a, topic[2] as c, topic[-1] as z, count(*) as n from records as r "
+        "where r.topic[1] < '2' or topic = 'plant/2' group by all order by topic"
+    )
+    out, _ = ask(str(readings), query, "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"topic": "plant/1/temperature", "a": "plant", "c": "temperature", "z": "temperature", "n": 2},
+        {"topic": "plant/2", "a": "plant", "c": None, "z": "2", "n": 2},
+    ]
+
+
+def test_brackets_behind_a_topic_that_is_an_array_are_those_of_the_array(ask, readings: Path) -> None:
+    out, _ = ask(str(readings), "select topic[0] as first from (select array('a/b') as topic)", "--json")
+    assert json.loads(out) == {"first": "a/b"}
+
+
+def test_an_error_behind_a_level_names_the_place_in_the_query_as_it_was_given(ask, readings: Path) -> None:
+    query = "select topic[0],\n  topic[1], 1/0 from records"
+    _, err = ask(str(readings), query, status=1)
+    assert err.startswith("journal-spark: line 2, column 13: Division by zero.")
+    assert err.count("\n") == 1
 
 
 @pytest.fixture
