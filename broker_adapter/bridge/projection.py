@@ -105,6 +105,22 @@ class Projection:
         message = _Message(record)
         return {column: extract(message) for column, extract in self._extracts}
 
+    def row_with_problem(self, record: StoredRecord) -> tuple[Row, str]:
+        """The row of a record, with null where the payload lacks what a column needs, and the first such problem.
+
+        The problem is empty if there is none.
+        """
+        message = _Message(record)
+        row: dict[str, Value] = {}
+        problem = ""
+        for column, extract in self._extracts:
+            try:
+                row[column] = extract(message)
+            except ProjectionError as error:
+                row[column] = None
+                problem = problem or str(error)
+        return row, problem
+
 
 class _Message:
     """A record with its payload decoded as JSON, once."""

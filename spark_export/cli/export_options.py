@@ -30,6 +30,9 @@ class WriteOptions:
 
     Attributes:
         value_as: How keys and values are written; binary for parquet, text for the others by default.
+        fields: Typed columns in place of records, with their sources as in the `fields` of a bridge, in TOML, like
+            'line = "topic[1]", temperature = "$.temperature"'.
+        types: Types of these columns, like 'temperature = "float"': text, json, int, float, bool, timestamp, binary.
         partition_by: Directories below that of a run: date, topic, both separated by a comma, or empty.
         table: Table of the database; created if it does not exist.
         properties: A property of the database connection, as NAME=VALUE; may be given several times.
@@ -37,6 +40,8 @@ class WriteOptions:
     """
 
     value_as: Literal["text", "binary", "json"] | None = None
+    fields: str = ""
+    types: str = ""
     partition_by: str = "date,topic"
     table: str = ""
     properties: Annotated[tuple[str, ...], Parameter(name="--property", negative="")] = ()
@@ -65,6 +70,8 @@ class WriteOptions:
 
         if self.value_as is not None:
             more["value_as"] = self.value_as
+        more["fields"] = table_of("--fields", self.fields)
+        more["types"] = table_of("--types", self.types)
         return ExportOptions(
             target=target,
             format=form or ("jdbc" if target.startswith("jdbc:") else "parquet"),
@@ -84,6 +91,26 @@ WRITE_DEFAULT: Final = WriteOptions()
 def parts_of(partition_by: str) -> Sequence[Any]:
     """The parts of ``--partition-by``; what they may be is checked with the other options."""
     return [each.strip() for each in partition_by.split(",") if each.strip()]
+
+
+def table_of(option: str, given: str) -> dict[str, str]:
+    """The texts of an inline table of TOML, with or without its braces.
+
+    Raises:
+        UsageError: It is none, or has a value that is not text.
+    """
+    import tomllib
+
+    inner = given.strip()
+    inner = inner if inner.startswith("{") else f"{{ {inner} }}"
+    try:
+        found = tomllib.loads(f"table = {inner}")
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{option} {given!r} is no table of TOML, like 'line = \"topic[1]\"': {error}") from error
+    table = found.pop("table")
+    if found or not all(isinstance(value, str) for value in table.values()):
+        raise UsageError(f"{option} {given!r} must have texts alone, like 'line = \"topic[1]\"'")
+    return dict(table)
 
 
 def connection_properties(given: Sequence[str], files: Sequence[str], target: str) -> dict[str, str]:

@@ -8,6 +8,8 @@ from typing import Any, Final, Literal, get_args
 
 import attrs
 
+from broker_adapter.bridge.projection import Projection
+from broker_adapter.sinks.column_types import ColumnType
 from shards.topics.topic_filters import validate_filter
 from spark_export.errors import OptionError, without_secrets
 from spark_export.history import Origin
@@ -15,6 +17,9 @@ from spark_export.history import Origin
 Format = Literal["parquet", "csv", "json", "jdbc"]
 ValueAs = Literal["text", "binary", "json"]
 PartitionBy = Literal["date", "topic"]
+
+OWN_COLUMNS: Final = ("shard", "offset", "append_time", "problem", "bad_payload", "date", "topic_dir")
+"""What typed rows and the directories of their files have beside their fields."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._]{1,64}")
 # `run=1e-00000001` would be read as the number 0.1.
@@ -56,6 +61,11 @@ class ExportOptions:
             as base64 if they are not UTF-8; a column says which. ``json``: like ``text``, but a value that is a JSON
             document is marked as JSON in that column; in format ``json`` it is part of the document then. By default
             ``binary`` for Parquet and ``text`` for the others.
+        fields: Makes typed rows in place of records: the source of each column, as in the ``fields`` of a bridge.
+            Beside them a row has ``shard``, ``offset`` and ``append_time``, and ``problem`` and ``bad_payload`` for a
+            record that lacks the value of a column, or has one of another type: then the column is null.
+        types: Types of columns of ``fields``: ``text``, ``json``, ``int``, ``float``, ``bool``, ``timestamp`` or
+            ``binary``.
         partition_by: Directories below that of the run: ``date`` (of the timestamp, UTC), ``topic``, both or none. Only
             for files.
         table: Table of the database, created if it does not exist.
@@ -72,6 +82,8 @@ class ExportOptions:
     shards: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_filters))
     name: str = "default"
     value_as: ValueAs = attrs.field(validator=_one_of(*get_args(ValueAs)))
+    fields: Mapping[str, str] = attrs.field(factory=dict)
+    types: Mapping[str, str] = attrs.field(factory=dict)
     partition_by: tuple[str, ...] = attrs.field(default=("date", "topic"), converter=_parts)
     table: str = ""
     properties: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -98,6 +110,7 @@ class ExportOptions:
             raise OptionError(
                 f"partition_by is {', '.join(self.partition_by)!r}, it must be 'date', 'topic', both or nothing"
             )
+        self._check_fields()
         is_database = self.target.startswith("jdbc:")
         if is_database is not (self.format == "jdbc"):
             raise OptionError(
@@ -109,6 +122,26 @@ class ExportOptions:
                 f"table is {self.table!r}, it must be 'records' or 'schema.records' of letters, digits and '_'"
             )
 
+    def _check_fields(self) -> None:
+        try:
+            Projection(self.fields)
+        except ValueError as error:
+            raise OptionError(f"fields {error}") from error
+        # Names of columns in databases and in Spark are the same in both cases.
+        taken = {column.lower() for column in OWN_COLUMNS}
+        if found := next((column for column in self.fields if column.lower() in taken), None):
+            raise OptionError(
+                f"fields has a column {found!r}, but typed rows have a column of that name anyway: "
+                f"{', '.join(OWN_COLUMNS)}"
+            )
+        for column, kind in self.types.items():
+            if column not in self.fields:
+                raise OptionError(
+                    f"types has {column!r}, which is no column of fields: {', '.join(self.fields) or 'none'}"
+                )
+            if kind not in list(ColumnType):
+                raise OptionError(f"types has {column!r} as {kind!r}, it must be one of {', '.join(ColumnType)}")
+
     @property
     def origin(self) -> Origin:
         """What to read."""
@@ -117,10 +150,12 @@ class ExportOptions:
 
     def settings(self) -> dict[str, object]:
         """Settings that must be the same in all runs, because the runs of an export are one table."""
+        typed = {"value_as": "fields", "fields": dict(self.fields), "types": dict(self.types)} if self.fields else {}
         return {
             "format": self.format,
             "topics": list(self.topics),
             "shards": list(self.origin.shards),
             "value_as": self.value_as,
             "partition_by": [] if self.format == "jdbc" else list(self.partition_by),
+            **typed,
         }

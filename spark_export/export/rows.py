@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from spark_export.export.options import ExportOptions
@@ -34,11 +35,7 @@ def shaped(frame: DataFrame, options: ExportOptions) -> DataFrame:
     columns = ["topic", "shard", "offset", "timestamp", "append_time"]
     rows = frame
     if options.format == "jdbc":
-        # Without a zone: a driver would convert a time with a zone to the zone of the JVM.
-        for column in ("timestamp", "append_time"):
-            rows = rows.withColumn(
-                column, functions.expr(f"timestampadd(MICROSECOND, unix_micros({column}), timestamp_ntz'1970-01-01')")
-            )
+        rows = without_zones(rows, ("timestamp", "append_time"))
     if options.value_as == "binary":
         if options.format in ("csv", "json"):
             rows = rows.withColumns({column: functions.base64(column) for column in ("key", "value")})
@@ -56,11 +53,21 @@ def shaped(frame: DataFrame, options: ExportOptions) -> DataFrame:
     return rows.select(*columns)
 
 
+def without_zones(rows: DataFrame, columns: Iterable[str]) -> DataFrame:
+    """The rows with these times in UTC, without a zone: drivers convert a time with a zone to that of the JVM."""
+    from pyspark.sql import functions
+
+    text = "timestampadd(MICROSECOND, unix_micros(`{}`), timestamp_ntz'1970-01-01')"
+    return rows.withColumns({column: functions.expr(text.format(column)) for column in columns})
+
+
 def gathered(rows: DataFrame, options: ExportOptions) -> DataFrame:
     """The rows with the columns that become directories, repartitioned by these so that each has few files."""
     from pyspark.sql import functions
 
-    rows = add_directories(rows, options)
+    if not options.fields:
+        # Typed rows have them already.
+        rows = add_directories(rows, options)
     if options.partition_by:
         columns = (functions.col(DIRECTORY_COLUMNS[one]) for one in options.partition_by)
         rows = rows.hint("rebalance", *columns)

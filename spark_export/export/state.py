@@ -54,8 +54,8 @@ class ExportState:
             found = json.loads(text)
             if found["version"] not in range(1, 1 + _VERSION):
                 raise UnreadableError(
-                    f"{where} is of version {found['version']}, this program knows versions up to {_VERSION}: use a "
                     f"{where} has version {found['version']}, this program supports versions up to {_VERSION}: use a "
+                    "newer program"
                 )
             lsns = {str(shard): int(lsn) for shard, lsn in found.get("common_lsns", {}).items()}
             places = Places(

@@ -16,6 +16,7 @@ from spark_export.export.options import ExportOptions
 from spark_export.export.outcome import ExportProgress
 from spark_export.export.rows import shaped
 from spark_export.export.target import Target
+from spark_export.export.typed_rows import typed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +105,7 @@ def write_aside(
     Raises:
         ExportConflictError: Another process published the same run meanwhile.
     """
-    rows = shaped(records, options)
+    rows = typed(records, options) if options.fields else shaped(records, options)
     try:
         with _watched_tasks(session, report, permission):
             return target.write(rows, run)

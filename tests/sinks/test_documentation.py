@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from broker_adapter.bridge.projection import DEFAULT_FIELDS
-from broker_adapter.sinks.files.column_types import ColumnType
+from broker_adapter.sinks.column_types import ColumnType
 from broker_adapter.sinks.kinds import find_kind
 from broker_adapter.sinks.postgresql.table import USUAL_TYPES
 from journal.settings.values import is_choice

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from broker_adapter.sinks.batch import Batch, Value
+from broker_adapter.sinks.column_types import ColumnType, converter, type_of
 from broker_adapter.sinks.errors import BatchRefusedError
-from broker_adapter.sinks.files.column_types import ColumnType, converter, type_of
 from broker_adapter.sinks.json_form import encode_rows
 from journal.settings.values import ConfigurationError
 from shards.extras import install_command

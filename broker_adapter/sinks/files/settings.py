@@ -9,7 +9,7 @@ from typing import Annotated
 import attrs
 from attrs import field
 
-from broker_adapter.sinks.files.column_types import ColumnType
+from broker_adapter.sinks.column_types import ColumnType
 from broker_adapter.sinks.setting_kinds import Texts, timeout_s
 from journal.settings.values import Kind, parse_text
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_adapter.sinks import BatchRefusedError
-from broker_adapter.sinks.files.column_types import ColumnType, converter, type_of
+from broker_adapter.sinks.column_types import ColumnType, converter, type_of
 from broker_adapter.sinks.files.contents import encode_lines, parquet_encoder
 from broker_adapter.sinks.files.settings import FilesSettings, Format, check
 from journal.settings.values import ConfigurationError

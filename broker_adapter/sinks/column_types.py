@@ -1,4 +1,4 @@
-"""Types of the columns of Parquet files, and conversion of values to them. Pure; it does not need Arrow.
+"""Types of columns of Parquet files and typed tables, and conversion of values to them. Pure; it needs no Arrow.
 
 A column has the same type in every file of a directory, whatever the values are: readers use the schema of one file for
 all, and fail, or convert values wrongly, if another file has a different one. So types are declared, never derived from
