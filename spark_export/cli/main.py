@@ -15,7 +15,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sql": ("spark_export.cli.sql:sql", "Query the journal in SQL: its records are the view `records`."),
     "stats": (
         "spark_export.cli.stats:stats",
-        "Show each shard: records, bytes, rate, times, gaps, segments. Needs no Spark.",
+        "Show each shard, or each day: records, bytes, times, gaps, files, what can be compacted. Needs no Spark.",
     ),
     "export": (
         "spark_export.cli.export:export",

@@ -1,21 +1,26 @@
-"""`journal-spark stats`: figures about each shard of a journal."""
+"""`journal-spark stats`: figures about the shards of a journal, or about its sealed files by day."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from command_line.app import JsonOption
+from command_line.boundary import UsageError
 from command_line.output import waiting, write_lines, write_table
-from shards.quantities import format_size
+from shards.quantities import counted, format_size
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 
 if TYPE_CHECKING:
+    from spark_export.file_statistics import DayStatistics
+    from spark_export.snapshot import Snapshot
     from spark_export.statistics import SegmentTotal, ShardStatistics
 
 _COLUMNS = ("shard", "records", "size", "per second", "first appended", "last appended", "gaps", "sealed", "unsealed")
 _NUMERIC = ("records", "size", "per second", "gaps")
+_DAY_COLUMNS = ("day", "records", "files", "size", "compacted to", "dead")
+_NOT_SEALED = "not sealed"
 
 
 def stats(
@@ -24,29 +29,40 @@ def stats(
     *,
     server: ServerOption = None,
     topics: TopicsOption = ALL_TOPICS,
+    by: Literal["shard", "day"] = "shard",
     times: Annotated[
         bool, Parameter(help="Show when the first and the last record were appended, and the rate.")
     ] = True,
     json: JsonOption = False,
 ) -> None:
-    """Show each shard: records, bytes, rate, times, gaps, segments. Needs no Spark.
+    """Show each shard, or each day: records, bytes, times, gaps, files, what can be compacted. Needs no Spark.
 
     Counts and sizes come from file names and the server's catalogue; for the times, a record at each end is read.
 
     Args:
         directory: Data directory or tree of sealed segments.
-        json: Print one JSON object per shard.
+        by: shard, or day: sealed files by the UTC day of their first record, and what compaction would save.
+        json: Print one JSON object per shard or day.
     """
     from spark_export.discovery import take_snapshot
     from spark_export.options import parse_options
-    from spark_export.statistics import read_times, shard_statistics, with_times
 
     place = Place.parse(directory, server)
+    if by == "day" and place.path is None:
+        raise UsageError("--by day is about files: name the data directory")
     place.require()
-    options = parse_options(place.options(topics))
     with waiting("listing the shards"):
-        snapshot = take_snapshot(options, with_segments=True)
-        found = [shard_statistics(shard) for shard in snapshot.shards]
+        snapshot = take_snapshot(parse_options(place.options(topics)), with_segments=True)
+    if by == "day":
+        _show_days(snapshot, json=json)
+    else:
+        _show_shards(snapshot, times=times, json=json)
+
+
+def _show_shards(snapshot: Snapshot, *, times: bool, json: bool) -> None:
+    from spark_export.statistics import read_times, shard_statistics, with_times
+
+    found = [shard_statistics(shard) for shard in snapshot.shards]
     if times:
         with waiting("reading the ends of the shards"):
             found = with_times(found, read_times(snapshot))
@@ -56,6 +72,40 @@ def stats(
         write_lines(msgspec_json.encode(_members(each)) for each in found)
     else:
         _print_table(found)
+
+
+def _show_days(snapshot: Snapshot, *, json: bool) -> None:
+    from spark_export.file_statistics import day_statistics, total
+    from spark_export.history_files import history_files
+    from spark_export.statistics import shard_statistics
+    from spark_export.statistics import total as total_of_shards
+
+    with waiting("reading the days of the files"):
+        days = day_statistics(snapshot.store.sealed, history_files(snapshot).sealed)
+    rest = total_of_shards([shard_statistics(shard) for shard in snapshot.shards], "").unsealed
+    if json:
+        from msgspec import json as msgspec_json
+
+        unsealed = {"day": None, "records": rest.records, "segments": rest.segments, "size_bytes": rest.size_bytes}
+        write_lines([*map(msgspec_json.encode, days), msgspec_json.encode(unsealed)])
+        return
+    shown = days if len(days) == 1 else [*days, total(days, f"all {len(days):,}")]
+    rows = [_day_row(each) for each in shown]
+    if rest.segments:
+        segments = counted(rest.segments, "segment")
+        rows.append([_NOT_SEALED, f"{rest.records:,}", segments, format_size(rest.size_bytes), "", ""])
+    write_table(_DAY_COLUMNS, rows, numeric=_DAY_COLUMNS[1:])
+
+
+def _day_row(each: DayStatistics) -> list[str]:
+    return [
+        each.day,
+        f"{each.records:,}",
+        f"{each.files:,}",
+        format_size(each.size_bytes),
+        f"{each.files_after_compaction:,}" if each.files_after_compaction < each.files else "",
+        format_size(each.dead_bytes) if each.dead_bytes else "",
+    ]
 
 
 def _members(each: ShardStatistics) -> dict[str, object]:

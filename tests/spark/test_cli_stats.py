@@ -12,9 +12,13 @@ import trio
 from broker_adapter import open_adapter
 from shards.model import SegmentKind
 from spark_export.cli.main import run
+from spark_export.file_statistics import COMPACTED_BYTES, DayStatistics, day_statistics
+from spark_export.file_statistics import total as total_of_days
+from spark_export.history_files import HistoryFile, LiveRows
 from spark_export.snapshot import SegmentRange, ShardSnapshot
 from spark_export.statistics import SegmentTotal, ends, shard_statistics, total, with_times
 from tests.faults.processes import running
+from tests.spark.sealed_trees import SealedTree, values
 
 LOG, MEMORY, PARQUET = SegmentKind.LOG, SegmentKind.MEMORY, SegmentKind.PARQUET
 SHARD = ShardSnapshot(
@@ -77,6 +81,55 @@ def test_a_total_adds_up_and_spans_all_times() -> None:
     found = total([*statistics, *statistics], "all")
     assert (found.records, found.size_bytes, found.gaps, found.first_us, found.last_us) == (100, 1800, 2, 3, 9)
     assert total([], "all").first_us is None
+
+
+def test_files_are_counted_by_the_day_of_their_first_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = SealedTree(tmp_path)
+    sizes = [tree.convert("plant/1", values(count)).stat().st_size for count in (3, 2)]
+    sizes.append(tree.convert("plant/2", values(4)).stat().st_size)
+    tree.trim("plant/1", 1)
+    assert run(["stats", str(tree.root), "--by", "day", "--json"]) == 0
+    day, rest = map(json.loads, capsys.readouterr().out.splitlines())
+    assert day == {
+        "day": "2026-03-01",
+        "files": 3,
+        "records": 2 + 2 + 4,
+        "size_bytes": sum(sizes),
+        "dead_bytes": sizes[0] // 3,
+        "files_after_compaction": 1,
+    }
+    assert rest == {"day": None, "records": 0, "segments": 0, "size_bytes": 0}
+    assert run(["stats", str(tree.root), "--by", "day"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:3] for line in lines[2:]] == [["2026-03-01", "8", "3"]]
+
+
+def test_days_are_in_order_with_their_sum_and_what_compaction_leaves() -> None:
+    def file(day: str, size_bytes: int, rows: int, live: int) -> HistoryFile:
+        return HistoryFile(f"/sealed/date={day}/00.parquet", size_bytes, rows, (LiveRows("a", 1, 0, live),))
+
+    size = COMPACTED_BYTES
+    files = [file("2026-11-02", size, 10, 10), file("2026-11-01", size, 10, 5), file("2026-11-02", size, 10, 9)]
+    days = day_statistics("/sealed", files)
+    assert days == [
+        DayStatistics("2026-11-01", 1, 5, size, size // 2, 1),
+        DayStatistics("2026-11-02", 2, 19, 2 * size, size // 10, 2),
+    ]
+    assert total_of_days(days, "all") == DayStatistics("all", 3, 24, 3 * size, size // 2 + size // 10, 3)
+    assert day_statistics("", []) == []
+
+
+def test_records_that_are_not_sealed_have_a_line_of_their_own(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["stats", str(directory), "--by", "day"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1].split()
+    assert line[:5] == ["not", "sealed", "3", "1", "segment"]
+
+
+def test_days_need_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stats", "--server", "127.0.0.1:1", "--by", "day"]) == 2
+    assert "name the data directory" in capsys.readouterr().err
 
 
 @pytest.fixture
