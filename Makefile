@@ -69,8 +69,9 @@ format: $(VENV_STAMP) ## rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-screenshots: $(VENV_STAMP) ## take the pictures of the console in docs/images, with Chromium (make peers)
+screenshots: $(VENV_STAMP) ## make the pictures in docs/images again: the console, with Chromium (make peers), and the plot
 	@SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/console/test_screenshots.py
+	@PICTURES=docs/images $(BIN)/python -m pytest tests/spark/test_analytics.py
 
 demo: $(VENV_STAMP) ## live telemetry through three MQTT brokers, two SIGKILLs; says whether every promise held (ARGS="--json")
 	@$(BIN)/python -m demo $(ARGS)

@@ -14,7 +14,7 @@ from tests.documents.wheelhouse import make_wheelhouse
 from tests.patience import PATIENCE_S
 
 EXTRAS = "server,broker,sinks"
-EXTRAS_WITH_SPARK = f"{EXTRAS},spark,java"
+EXTRAS_WITH_SPARK = f"{EXTRAS},spark,duckdb,java"
 ENVIRONMENT = str(REPOSITORY / "venv")
 """Where README makes it."""
 

@@ -53,6 +53,15 @@ GIVEN: Final = {
         begun={"journal serve": "journal shard create plant/1 --server 127.0.0.1:7430"},
         programs=("curl",),
     ),
+    "docs/analytics.md": Given(
+        commands=(
+            SERVER,
+            IS_READY,
+            "journal-broker --anonymous &",
+            "until mosquitto_pub -q 1 -t plant/line1/state -m '\"on\"'; do sleep 0.1; done",
+        ),
+        programs=("mosquitto_pub", "curl"),
+    ),
     "docs/metrics.md": Given(commands=("mkdir -p /etc/journal /etc/prometheus",)),
     "docs/cache-queues.md": Given(
         files={"bridge.toml": BRIDGE},

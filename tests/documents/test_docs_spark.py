@@ -15,7 +15,7 @@ from tests.documents.test_docs_commands import IS_READY, SERVER
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
 
 PAGES: Final = ("docs/spark.md", "docs/spark-exports.md", "docs/spark-streaming.md")
-INSTALLED: Final = ("pip install '.[server,spark,java]'",)
+INSTALLED: Final = ("pip install '.[server,spark,java]'", "pip install '.[server,duckdb]'")
 BRIDGE: Final = """
 [[bridge]]
 name = "plant"
