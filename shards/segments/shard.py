@@ -405,9 +405,14 @@ def _base_offset(segment: Segment) -> int:
 
 
 def _make_up(segments: Sequence[Segment], base_offset: int | None, end: int) -> bool:
-    """Whether closed segments in files make up the range from an offset (None: from the first one's) to another."""
+    """Whether closed segments in files make up the range from an offset (None: from the first one's) to another.
+
+    Closed segments without records may lie between them: the mode was switched back and forth.
+    """
     following = segments[0].base_offset if base_offset is None else base_offset
     for segment in segments:
+        if segment.closed and segment.next_offset == segment.base_offset:
+            continue
         if segment.base_offset != following or not segment.closed or segment.kind is SegmentKind.MEMORY:
             return False
         following = segment.next_offset

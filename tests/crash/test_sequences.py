@@ -50,6 +50,11 @@ FOUND_IN_SHORT_STEPS = (55510008, 330011326, 440000144)
 stored again in place of lost ones, and once more after two restarts; a start that could not remove half a snapshot.
 """
 
+FOUND_WHILE_GATHERING = (3,)
+"""The same, with closed segments that are gathered into shared files: an empty segment kept a shard from taking its
+part, which was written again and again.
+"""
+
 ENUMERATED: dict[str, Fate] = {
     "closed": Life(end="close"),
     "killed": Life(),
@@ -92,6 +97,11 @@ def test_a_sequence_that_found_a_defect_passes(seed: int) -> None:
 @pytest.mark.parametrize("seed", FOUND_IN_SHORT_STEPS)
 def test_a_sequence_that_found_a_defect_in_short_steps_passes(seed: int) -> None:
     run_sequence(seed, short_steps=True, gathering=False)
+
+
+@pytest.mark.parametrize("seed", FOUND_WHILE_GATHERING)
+def test_a_sequence_that_found_a_defect_while_segments_are_gathered_passes(seed: int) -> None:
+    run_sequence(seed, short_steps=False, gathering=True)
 
 
 @pytest.mark.slow("sequences of crashes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,3 +122,19 @@ def test_the_published_segment_may_be_replaced() -> None:
     assert shard.published_segment is parts[-1]
     assert shard.visible_end(parts[0]) == 2
     assert shard.info(with_segments=False).size_bytes == 3
+
+
+@pytest.mark.parametrize("mode", [Mode.MEMORY, Mode.FILE])
+@pytest.mark.parametrize("counts", [[0, 3, 2], [3, 0, 2], [0, 3, 0, 2]])
+def test_segments_without_records_are_in_no_part_and_in_the_way_of_none(counts: list[int], mode: Mode) -> None:
+    """A switch to memory and back at once left one: the parts were not put, and written again and again."""
+    shard = Shard(7, "s", ShardConfig(), 1)
+    for count in counts:
+        segment = shard.open_segment(Mode.FILE if count else mode, shard.next_offset, 1, "/log", POOL)
+        if count:
+            segment.append(b"x" * count, shard.next_offset + count, shard.next_offset + count, 1, 1)
+            shard.next_offset += count
+    shard.open_segment(Mode.FILE, shard.next_offset, 1, "/log", POOL)
+    shard.publish(shard.published_now())
+    assert len(shard.put_parts(parts_of([(0, 5)]))) == len(counts)
+    assert ranges_of(shard) == [(0, 5, True), (5, 5, False)]

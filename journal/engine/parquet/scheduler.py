@@ -447,6 +447,10 @@ class ParquetScheduler:
                 else:
                     self.counts.gatherings += 1
                 await self._discard(lambda: self._files.discard_shared(prefix))
+            left = [each for each in chosen if is_wanted(*each)]
+            if left:
+                # Not tried again at once: it would be written for ever.
+                raise ConversionFailedError(f"shard {left[0][0].name!r} did not take its part of {prefix}")
 
         await self._attempt(chosen, gather, lambda: self._files.discard_shared(prefix))
         step = TimeSlice()
