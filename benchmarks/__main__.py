@@ -1,7 +1,7 @@
 """``python -m benchmarks``: make the runs, show the table.
 
 Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `in_process`,
-`idle_shards`, `loop_steps`, `history`, `mqtt` and `queues`.
+`idle_shards`, `loop_steps`, `history`, `gathering`, `mqtt` and `queues`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks import (
     adapter_load,
     client_load,
     contenders,
+    gathering,
     history,
     idle_shards,
     in_process,
@@ -172,6 +173,11 @@ def _measure(
             history.measurement(
                 stage,
                 records,
+                lambda done, total: bar.update(writing, completed=done, total=total, visible=done < total),
+            ),
+            gathering.measurement(
+                stage,
+                shards,
                 lambda done, total: bar.update(writing, completed=done, total=total, visible=done < total),
             ),
             *mqtt.measurements(

@@ -276,11 +276,11 @@ def _read_rate(address: tuple[str, int], timing: Timing) -> float:
         ends = [int(wire.request(Op.DESCRIBE_SHARD, {"name": name})["next_offset"]) for name in names]
         shards = list(zip(wire.open(names, None), ends, strict=True))
         rate = fetch_bytes_per_s(wire.socket, shards, max_bytes=FETCH_BYTES, timing=timing)
-    return rate * _value_share() / 1e6
+    return rate * value_share() / 1e6
 
 
-def _value_share() -> float:
-    """The share of values in the batch bytes."""
+def value_share() -> float:
+    """The share of values in the batch bytes of `telemetry`."""
     batch = encode_values(telemetry(0, RECORDS_PER_BATCH), timestamp_us=FIRST_TIME_US)
     return sum(map(len, telemetry(0, RECORDS_PER_BATCH))) / len(batch)
 

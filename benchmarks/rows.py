@@ -34,6 +34,7 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int,
         *in_process.rows(),
         *_idle(shards),
         *_history(history),
+        *_gathering(shards),
         *mqtt.rows(idle=connections, queued=queued),
         *queues.rows(waiting=waiting),
     ]
@@ -224,6 +225,22 @@ def _idle(shards: int) -> list[Row]:
             "RSS",
             goal=Goal(2048.0, at_most=True),
         ),
+    ]
+
+
+def _gathering(shards: int) -> list[Row]:
+    some = shards // 10
+    quiet = f"{shards:,} shards, a message a minute each"
+    return [
+        Row("gather.rate.one", "JSON values gathered by one core, one shard", "MB/s", SYNCED, goal=Goal(250.0)),
+        Row("gather.rate.many", f"the same, {some:,} shards", "MB/s", SYNCED, goal=Goal(250.0)),
+        Row("gather.ratio", "log bytes over Parquet bytes", "x", f"{some:,} shards", goal=Goal(5.0)),
+        Row("gather.quiet.files", "shared files made in a day", "files", quiet, goal=Goal(300.0, at_most=True)),
+        Row("gather.quiet.processor", "processor time of closing, gathering and merging in a day", "s", quiet),
+        Row("gather.quiet.written", "bytes written to the disk by that in a day", "GB", quiet),
+        Row("gather.point_read", "one batch by offset, p50", "ms", "cold", goal=Goal(5.0, at_most=True)),
+        Row("gather.read.own", "sealed values of a shard with a file of its own, through the socket", "MB/s"),
+        Row("gather.read", "the same from shared files", "MB/s", goal=Goal(0.95, of="gather.read.own")),
     ]
 
 
