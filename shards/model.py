@@ -74,7 +74,13 @@ class ShardConfig:
 
 @attrs.frozen(slots=True)
 class SegmentInfo:
-    """One segment of a shard, as in its description."""
+    """One segment of a shard, as in its description.
+
+    Attributes:
+        file: The shared file that has its records, below ``sealed/``: ``date=2026-11-22/51e5000000000007.parquet``.
+            Empty if the segment has a file of its own, or none.
+        first_row: Row of its first record in that file; the others follow.
+    """
 
     kind: SegmentKind
     base_offset: int
@@ -82,6 +88,8 @@ class SegmentInfo:
     size_bytes: int
     created_us: int
     closed: bool
+    file: str = ""
+    first_row: int = 0
 
 
 @attrs.frozen(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from shards.model import SegmentKind
+from shards.model import SegmentInfo, SegmentKind
 from shards.segments.chunks import ChunkList, ChunkPool
 from shards.segments.segment import Segment
 from shards.segments.segment_paths import sealed_path, shared_path
@@ -103,6 +103,14 @@ class ParquetSegment(Segment):
         if self.place is not None:
             return shared_path(self._sealed_root, self.place.day, self.place.file_id)
         return sealed_path(self._sealed_root, self.name, self.shard_id, self.base_offset, self.next_offset)
+
+    def info(self, visible_offset: int, visible_position: int) -> SegmentInfo:
+        """The segment, and where it is in a shared file."""
+        found = super().info(visible_offset, visible_position)
+        if self.place is None:
+            return found
+        file = shared_path("", self.place.day, self.place.file_id).removeprefix("/")
+        return attrs.evolve(found, file=file, first_row=self.place.first_row)
 
     @property
     def end(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import attrs
 import msgspec
@@ -34,6 +35,14 @@ SEGMENT = SegmentInfo(SegmentKind.LOG, 5, 105, 4096, 1_700_000_000_000_000, Fals
 FULL_INFO = ShardInfo("plant/line-1", 7, CONFIG, 1_700_000_000_000_000, 5, 105, 77, 4096, (SEGMENT,))
 RESTORED_INFO = attrs.evolve(FULL_INFO, restored_offset=42)
 COUNTED_INFO = attrs.evolve(FULL_INFO, record_count=60)
+SHARED_SEGMENT = attrs.evolve(
+    SEGMENT,
+    kind=SegmentKind.PARQUET,
+    closed=True,
+    file="date=2023-11-14/51e5000000000007.parquet",
+    first_row=1000,
+)
+SHARED_INFO = attrs.evolve(COUNTED_INFO, segments=(SHARED_SEGMENT,))
 CURSOR = Cursor("drain", 42, 99)
 VALUE = StateValue(b"session/1", b"\x00\x01", 12, 1_800_000_000_000_000)
 
@@ -132,7 +141,7 @@ _correlation = struct.unpack("<I", b"CORR")[0]
 
 
 def _as_first_sent(reply: object) -> object:
-    """A reply as servers have always sent it that know nothing of restores and do not count records."""
+    """A reply as servers have always sent it that know nothing of restores or shared files and do not count records."""
     plain = msgspec.to_builtins(reply, builtin_types=(bytes,))
     if isinstance(reply, messages.HelloReply):
         del plain["restores"]
@@ -146,12 +155,23 @@ def _as_first_sent(reply: object) -> object:
     return plain
 
 
-def _uncounted_and_unrestored(info: dict[str, object]) -> None:
+def _uncounted_and_unrestored(info: dict[str, Any]) -> None:
     del info["restored_offset"], info["record_count"]
+    _without_files(info)
+
+
+def _without_files(info: dict[str, Any]) -> dict[str, Any]:
+    for segment in info["segments"]:
+        del segment["file"], segment["first_row"]
+    return info
+
+
+def _counted(info: ShardInfo) -> dict[str, Any]:
+    return _without_files(msgspec.to_builtins(info, builtin_types=(bytes,)))
 
 
 def _uncounted(info: ShardInfo) -> object:
-    plain = msgspec.to_builtins(info, builtin_types=(bytes,))
+    plain = _counted(info)
     del plain["record_count"]
     return plain
 
@@ -216,7 +236,8 @@ def golden_frames() -> dict[str, bytes]:
     made["describe_shard.restored_reply"] = frames.build(
         Op.DESCRIBE_SHARD, _correlation, encode(_uncounted(RESTORED_INFO))
     )
-    made["describe_shard.counted_reply"] = frames.build(Op.DESCRIBE_SHARD, _correlation, encode(COUNTED_INFO))
+    made["describe_shard.counted_reply"] = frames.build(Op.DESCRIBE_SHARD, _correlation, encode(_counted(COUNTED_INFO)))
+    made["describe_shard.shared_reply"] = frames.build(Op.DESCRIBE_SHARD, _correlation, encode(SHARED_INFO))
     made["shard_event.progress_reply"] = frames.build(Op.SHARD_EVENT, 0, encode(PROGRESS))
     made["shard_event.end_reply"] = frames.build(Op.SHARD_EVENT, 0, encode(END))
     made["append.request"] = frames.build_append(_correlation, 3, BATCH, ack_level=2, expected_offset=105)
