@@ -22,6 +22,12 @@ _SPARK_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
 _READ_AHEAD_BYTES: Final = 4 << 20
 
 
+def is_local(where: str) -> bool:
+    """Whether a path or URL is on this machine's own file system."""
+    scheme, separator, _ = where.partition(":")
+    return not separator or "/" in scheme or scheme == "file"
+
+
 class FileTree:
     """Everything below a path or URL.
 
@@ -38,7 +44,7 @@ class FileTree:
 
     def __init__(self, where: str) -> None:
         scheme, separator, rest = where.partition(":")
-        self.is_local = not separator or "/" in scheme or scheme == "file"
+        self.is_local = is_local(where)
         if self.is_local:
             local = "/" + rest.lstrip("/") if separator and scheme == "file" else where
             self.where = self._root = posixpath.abspath(local)

@@ -78,6 +78,10 @@ class HadoopFiles:
         found = self._guarded("list", pattern, lambda: self._system.globStatus(self._path(pattern)))
         return [status.getPath().toString() for status in found or ()]
 
+    def has(self, pattern: str) -> bool:
+        """Whether a path matches a pattern; see `glob`."""
+        return bool(self._guarded("list", pattern, lambda: self._system.globStatus(self._path(pattern))))
+
     def read_text(self, path: str) -> str:
         """The whole of a small file in UTF-8."""
         return str(self._guarded("read", path, lambda: self._read(path)))

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from shards.history import HistoryGap, common_lsn
-from shards.model import SegmentKind
-from shards.topics.names import directory_name
 from spark_export import planning
 from spark_export.discovery import take_snapshot
 from spark_export.driver_rows import driver_rows
 from spark_export.errors import DataLossError
+from spark_export.file_choice import ListedFiles, ShardRange, chosen_files
 from spark_export.options import SourceOptions, parse_options
 from spark_export.planning import Part
 from spark_export.read_history import ReadHistory, lower_lsn
-from spark_export.sealed_files import SealedName
-from spark_export.sealed_scan import COLUMNS, SealedTree, list_tree, scan
+from spark_export.sealed_scan import TABLE_COLUMNS, SealedTree, list_tree, scan, with_date
 from spark_export.server_connection import ServerConnection
 from spark_export.snapshot import ShardSnapshot, Snapshot, Store
 
@@ -104,25 +101,6 @@ class Places:
         return ReadHistory(self.restores, lsns)
 
 
-@attrs.frozen(slots=True)
-class ShardRange:
-    """The offsets to read of one shard.
-
-    Attributes:
-        first_offset: Where to begin.
-        sealed_end: Sealed segments are scanned up to here, the data source reads from here on.
-        next_offset: Where to end.
-        files: The sealed segments.
-    """
-
-    shard: str
-    shard_id: int
-    first_offset: int
-    sealed_end: int
-    next_offset: int
-    files: tuple[SealedName, ...]
-
-
 @attrs.frozen
 class History:
     """The offsets to read of every shard.
@@ -160,7 +138,7 @@ class History:
                 connection.require()
 
     def read(
-        self, spark: SparkSession, columns: Sequence[str] = COLUMNS, *, reads_few_at_once: bool = False
+        self, spark: SparkSession, columns: Sequence[str] = TABLE_COLUMNS, *, reads_few_at_once: bool = False
     ) -> DataFrame:
         """The records of all ranges.
 
@@ -184,7 +162,7 @@ class History:
             if reads_few_at_once:
                 few = driver_rows(spark, self.store, self.rest, self.source_options)
             unsealed = _read_rest(spark, self.origin, rest) if few is None else few
-            frames.append(unsealed.select(*columns))
+            frames.append(with_date(unsealed).select(*columns))
         frame = frames[0]
         for other in frames[1:]:
             frame = frame.unionByName(other)
@@ -213,9 +191,7 @@ def take_history(spark: SparkSession, origin: Origin, since: Places | None = Non
 def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, since: Places | None) -> History:
     """Plan what is to be read of a snapshot; see `take_history`."""
     losses = _Losses(fail=origin.fail_on_data_loss)
-    listed: dict[tuple[str, int], dict[int, SealedName]] = defaultdict(dict)
-    for file in tree.files if tree else ():
-        listed[file.directory, file.shard_id][file.base_offset] = file
+    listed = ListedFiles(tree)
     ranges = []
     rest = []
     reached: dict[str, Reached] = {}
@@ -228,10 +204,9 @@ def plan_history(snapshot: Snapshot, tree: SealedTree | None, origin: Origin, si
         reached[shard.name] = Reached(shard.shard_id, end, _common_lsn(snapshot, shard, before))
         if first == end:
             continue
-        files = _leading_files(shard, listed[directory_name(shard.name), shard.shard_id])
-        sealed_end = max(first, files[-1].next_offset) if files else first
-        wanted = tuple(file for file in files if file.next_offset > first)
-        ranges.append(ShardRange(shard.name, shard.shard_id, first, sealed_end, end, wanted))
+        sealed = listed.leading(shard)
+        sealed_end = max(first, sealed[-1].next_offset) if sealed else first
+        ranges.append(listed.range_of(shard, sealed, first, sealed_end, end))
         rest.append(planning.ShardRange(shard, sealed_end, end))
     return History(
         origin,
@@ -332,29 +307,10 @@ def _first_offset(snapshot: Snapshot, shard: ShardSnapshot, since: Places, losse
     return first
 
 
-def _leading_files(shard: ShardSnapshot, listed: Mapping[int, SealedName]) -> list[SealedName]:
-    """The sealed segments at the beginning of a shard; those after another kind of segment are left to the source."""
-    files = []
-    for segment in shard.segments:
-        file = listed.get(segment.base_offset)
-        if segment.kind is not SegmentKind.PARQUET or file is None or file.next_offset != segment.next_offset:
-            break
-        files.append(file)
-    return files
-
-
 def _scan_files(
     spark: SparkSession, tree: SealedTree, ranges: Iterable[ShardRange], origin: Origin, columns: Sequence[str]
 ) -> DataFrame:
-    files = tuple(file for one in ranges for file in one.files)
-    starts = {
-        one.files[0].directory: one.first_offset
-        for one in ranges
-        if one.files and one.first_offset > one.files[0].base_offset
-    }
-    others = {file.file for file in tree.files}.difference(file.file for file in files).union(tree.other_files)
-    chosen = attrs.evolve(tree, files=files, starts=starts, other_files=tuple(others))
-    return scan(spark, chosen, topics=origin.topics, shards=origin.shards, columns=columns)
+    return scan(spark, chosen_files(tree, ranges), topics=origin.topics, shards=origin.shards, columns=columns)
 
 
 def _read_rest(spark: SparkSession, origin: Origin, ranges: Sequence[ShardRange]) -> DataFrame:

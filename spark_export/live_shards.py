@@ -20,15 +20,16 @@ from broker_adapter.results import StoredBatches
 from shards.errors import DataDirectoryError, ShardNotFoundError, StorageError
 from shards.format.batch import iterate, timestamps
 from shards.history import HistoryGap
-from shards.model import SegmentKind, ShardInfo
+from shards.model import SegmentInfo, SegmentKind, ShardInfo
 from shards.position import Start
 from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
 from spark_export.errors import UnreadableError
 from spark_export.options import SourceOptions
 from spark_export.read_history import ReadHistory
+from spark_export.sealed_files import parse_shared
 from spark_export.server_connection import PATIENCE_S, connected
-from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
+from spark_export.snapshot import PlaceInFile, SegmentRange, ShardSnapshot, Snapshot, Store
 
 _Answer = TypeVar("_Answer")
 
@@ -207,7 +208,7 @@ def _snapshot(
 ) -> ShardSnapshot:
     if with_segments:
         segments = tuple(
-            SegmentRange(one.kind, one.base_offset, one.next_offset, one.size_bytes)
+            SegmentRange(one.kind, one.base_offset, one.next_offset, one.size_bytes, _place(one))
             for one in info.segments
             if one.next_offset > max(one.base_offset, info.start_offset)
         )
@@ -218,6 +219,12 @@ def _snapshot(
     return ShardSnapshot(
         info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset, changed_offset
     )
+
+
+def _place(segment: SegmentInfo) -> PlaceInFile | None:
+    """Where a segment is in a shared file; None also for a place that this program does not understand."""
+    file = parse_shared(segment.file)
+    return None if file is None else PlaceInFile(file, segment.first_row)
 
 
 async def _changed_offset(adapter: _Requests, info: ShardInfo, read: ReadHistory) -> int | None:

@@ -23,6 +23,8 @@ _SMALLEST_BYTES: Final = 4 * _MIB
 _USUAL_PARTITIONS: Final = 16
 # Opening a file costs about as much as reading this many bytes; this also limits the parts of a partition.
 _OPENING_BYTES: Final = 64 << 10
+# The rows before and behind it in a shared file are mostly in the same partition.
+_PART_BYTES: Final = 4 << 10
 # How much larger records are than their file.
 _GROWTH: Final = {SegmentKind.MEMORY: 1, SegmentKind.LOG: 1, SegmentKind.PARQUET: 6}
 
@@ -117,14 +119,15 @@ def plan_partitions(
 ) -> list[tuple[Part, ...]]:
     """Cut ranges into partitions: every wanted offset that is in a segment is in exactly one part.
 
-    Parts follow each other in the order of the ranges and of their offsets.
+    Parts of one shard follow each other in the order of their offsets. Those in shared files of one day are together,
+    so that each row group of such a file, which has rows of many shards, is read by one task or few.
 
     Args:
         ranges: What to read.
         conditions: Shards and offsets that they exclude are left out.
         min_partitions: Make at least this many, if there are as many records.
     """
-    parts = [part for one in ranges for part in _parts(one, conditions)]
+    parts = _by_day([part for one in ranges for part in _parts(one, conditions)])
     total = sum(map(_weight, parts))
     target = min(LARGEST_BYTES, max(_SMALLEST_BYTES, total // _USUAL_PARTITIONS))
     if min_partitions:
@@ -145,8 +148,8 @@ def plan_partitions(
 
 
 def parts_of(ranges: Iterable[ShardRange]) -> list[Part]:
-    """The parts of the ranges, uncut."""
-    return [part for one in ranges for part in _parts(one, ())]
+    """The parts of the ranges, uncut, in the order of `plan_partitions`."""
+    return _by_day([part for one in ranges for part in _parts(one, ())])
 
 
 def weight_bytes(parts: Iterable[Part]) -> int:
@@ -197,6 +200,18 @@ def _parts(wanted: ShardRange, conditions: Sequence[Condition]) -> Iterator[Part
             yield Part(shard.name, shard.shard_id, segment, low, high)
 
 
+def _by_day(parts: list[Part]) -> list[Part]:
+    """Parts in shared files by day: append times never decrease in a shard, so its parts stay in order.
+
+    Other parts stay with the part before them in their shard.
+    """
+    days: list[int] = []
+    for at, part in enumerate(parts):
+        before = days[-1] if at and parts[at - 1].shard_id == part.shard_id else -1
+        days.append(before if part.segment.place is None else max(before, part.segment.place.file.day))
+    return [parts[at] for at in sorted(range(len(parts)), key=days.__getitem__)]
+
+
 def _narrowed(first: int, end: int, conditions: Sequence[Condition]) -> Iterator[tuple[int, int]]:
     """The offsets from ``first`` up to ``end`` that conditions may accept, as one range, or none."""
     for one in conditions:
@@ -218,16 +233,21 @@ def _weight(part: Part) -> int:
     """Cost of reading a part, in bytes of records."""
     segment = part.segment
     share = (part.next_offset - part.first_offset) / (segment.next_offset - segment.base_offset)
-    return _OPENING_BYTES + int(segment.size_bytes * _GROWTH[segment.kind] * share)
+    return _opening_bytes(part) + int(segment.size_bytes * _GROWTH[segment.kind] * share)
+
+
+def _opening_bytes(part: Part) -> int:
+    return _OPENING_BYTES if part.segment.place is None else _PART_BYTES
 
 
 def _cut(part: Part, target: int) -> Iterator[Part]:
     """A part cut into pieces of about equal size that are not over the target."""
     count = part.next_offset - part.first_offset
     weight = _weight(part)
-    if target >= 2 * _OPENING_BYTES:
+    opening = _opening_bytes(part)
+    if target >= 2 * opening:
         # Every piece is opened separately.
-        weight, target = weight - _OPENING_BYTES, target - _OPENING_BYTES
+        weight, target = weight - opening, target - opening
     pieces = max(1, min(count, -(-weight // target)))
     for number in range(pieces):
         yield attrs.evolve(

@@ -1,13 +1,16 @@
 """Reading parts, each from where its records are stored now, as rows: in a task of Spark, or without Spark.
 
 A part is a range of offsets. Between planning and reading its log may have been sealed: then the Parquet file of that
-range has the records. A file may have been trimmed: then they are lost. Records that are in no file, or not yet, are
-read from the server. Errors name shard, file and offsets, because only their text reaches the user.
+range has the records. Records in a shared file may have been moved to another one. A file may have been trimmed: then
+they are lost. Records that are in no file, or not yet, are read from the server, and so are those that were moved; in a
+directory without a server they are looked for in the other files. Errors name shard, file and offsets, because only
+their text reaches the user.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Final
 
 import attrs
@@ -20,16 +23,19 @@ from shards.parquet.reading import SealedReader
 from shards.seams.os_file_system import OsFileSystem
 from shards.segments.segment_paths import log_path, sealed_path
 from shards.topics.names import directory_name
+from spark_export.distinct_ranges import distinct
 from spark_export.errors import DataLossError, UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.planning import Part
 from spark_export.segment_files import LogEndsError, clipped, read_log, read_sealed, sealed_files_of
 from spark_export.server_connection import ServerConnection
+from spark_export.shared_files import SharedFiles, find_rows
 from spark_export.snapshot import Store
 from spark_export.wanted_rows import Wanted
 
 _ROWS_AT_ONCE: Final = 64 << 10
 _BYTES_AT_ONCE: Final = 8 << 20
+_MOST_SEARCHES: Final = 3
 
 
 def read_parts(store: Store, parts: Iterable[Part], wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -79,8 +85,14 @@ class _PartReader:
         self._connection = connection
         self._wanted = wanted
         self._sealed = FileTree(store.sealed) if store.sealed else None
+        self._opened = ExitStack()
+        self._shared_files: SharedFiles | None = None
 
     def rows(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+        with self._opened:
+            yield from self._rows(parts)
+
+    def _rows(self, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
         for part in parts:
             try:
                 for records in self._records(part):
@@ -94,22 +106,40 @@ class _PartReader:
                 raise UnreadableError(f"shard {part.shard!r}, {_range(part)}: {error}") from error
 
     def _records(self, part: Part) -> Iterator[pa.RecordBatch]:
+        if part.segment.place is not None:
+            rest = part
+            if self._sealed is not None:
+                found = yield from self._from_shared(self._shared(self._sealed), part)
+                if found is None:
+                    return
+        else:
+            found = yield from self._from_own_file(part)
+            if found is None:
+                return
+            rest = found
+        if self._store.server:
+            yield from self._from_server(rest)
+        elif self._sealed is not None:
+            yield from self._from_any_file(self._sealed, rest)
+        else:
+            raise _no_file(rest)
+
+    def _from_own_file(self, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
+        """Read the records in a log or in sealed segments of their shard; return the rest, None if nothing is left."""
         if part.segment.kind is SegmentKind.LOG and self._store.log:
             rest = yield from self._from_log(part)
             if rest is None:
-                return
+                return None
             part = rest
         if part.segment.kind is not SegmentKind.MEMORY and self._sealed is not None:
-            rest = yield from self._from_sealed(self._sealed, part)
-            if rest is None:
-                return
-            part = rest
-        if not self._store.server:
-            raise DataLossError(
-                f"shard {part.shard!r}: the records of {_range(part)} are in no file any more: they were trimmed, or "
-                f"the shard was deleted, after the query was planned"
-            )
-        yield from self._from_server(part)
+            return (yield from self._from_sealed(self._sealed, part))
+        return part
+
+    def _shared(self, tree: FileTree) -> SharedFiles:
+        if self._shared_files is None:
+            columns = [*self._wanted.stored_columns, "topic"]
+            self._shared_files = self._opened.enter_context(SharedFiles(tree, columns))
+        return self._shared_files
 
     def _from_log(self, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
         """Read the records in the log; return the rest of the part, None if nothing is left."""
@@ -148,6 +178,35 @@ class _PartReader:
             offset = stop
         return None if offset >= part.next_offset else attrs.evolve(part, first_offset=offset)
 
+    def _from_shared(self, files: SharedFiles, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
+        """Read the records in a shared file; return the part if the file is gone: its records are in another one."""
+        wanted = self._wanted.conditions
+        try:
+            yield from files.rows(part.shard_id, part.segment, part.first_offset, part.next_offset, wanted)
+        except FileNotFoundError:
+            return part
+        return None
+
+    def _from_any_file(self, tree: FileTree, part: Part) -> Iterator[pa.RecordBatch]:
+        """Read records that are not where they were when the query was planned, in a directory without a server.
+
+        Another process has used the directory since then, and gathered them into a shared file, or rewritten that.
+        """
+        offset = part.first_offset
+        for _ in range(_MOST_SEARCHES):
+            for rows in distinct((), find_rows(tree, part.shard, part.shard_id)):
+                stop = min(rows.next_offset, part.next_offset)
+                if offset >= stop:
+                    continue
+                here = attrs.evolve(part, segment=rows, first_offset=offset, next_offset=stop)
+                if rows.base_offset > offset or (yield from self._from_shared(self._shared(tree), here)) is not None:
+                    # They are gone, or in a file that was made since the search.
+                    break
+                offset = stop
+            if offset >= part.next_offset:
+                return
+        raise _no_file(attrs.evolve(part, first_offset=offset))
+
     def _sealed_files(self, tree: FileTree, directory: str, part: Part) -> list[tuple[int, int, str]]:
         segment = part.segment
         if segment.kind is SegmentKind.PARQUET:
@@ -179,6 +238,13 @@ class _PartReader:
                     gone = _range(attrs.evolve(part, first_offset=offset))
                     raise DataLossError(f"shard {part.shard!r}: the records of {gone} are gone: {error}") from error
                 offset = there
+
+
+def _no_file(part: Part) -> DataLossError:
+    return DataLossError(
+        f"shard {part.shard!r}: the records of {_range(part)} are in no file any more: they were trimmed, or the shard "
+        f"was deleted, after the query was planned"
+    )
 
 
 def _range(part: Part) -> str:

@@ -1,21 +1,28 @@
-"""Names of sealed segments: the shard and the range of offsets in them, and which files belong to the history.
+"""Names of sealed files: the shard and the range of offsets in them, or the day, and which belong to the history.
 
-Nothing is read here. In a copy or an object store, these names are the only information about what belongs together;
-layout and names are those of `shards.segments.segment_paths`.
+Nothing is read here. In a copy or an object store, the names of segments with files of their own are the only
+information about what belongs together. A shared file has only the day in its name: of which shards it has records is
+in its rows (`spark_export.shared_files`). Layout and names are those of `shards.segments.segment_paths`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import attrs
 
+from shards.segments.segment_paths import day_of_date, shared_path
 from shards.topics.names import shard_name
 from spark_export.errors import UnreadableError
 
+DATE_PREFIX: Final = "date="
+"""Beginning of the names of the directories that have shared files."""
+
 _FILE = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9a-f]{16})\.parquet")
+_SHARED = re.compile(r"(?:.*/)?date=([0-9-]{10})/([0-9a-f]{16})\.parquet")
 _MARK = re.compile(r"_start-([0-9a-f]{16})")
 
 
@@ -41,6 +48,35 @@ class SealedName:
     def shard(self) -> str | None:
         """Name of the shard; None if the directory's name is a hash: then the file's metadata has it."""
         return shard_name(self.directory)
+
+
+@attrs.frozen(slots=True, order=True)
+class SharedName:
+    """One shared file, by its path.
+
+    Attributes:
+        day: Days since 1970 of the appends in it.
+        file_id: Its number; files of several days may have the same one.
+    """
+
+    day: int
+    file_id: int
+
+    @property
+    def path(self) -> str:
+        """Its path below the directory of all sealed segments."""
+        return shared_path("", self.day, self.file_id).removeprefix("/")
+
+
+def parse_shared(path: str) -> SharedName | None:
+    """The shared file of a path; None for another file."""
+    found = _SHARED.fullmatch(path)
+    if found is None:
+        return None
+    try:
+        return SharedName(day_of_date(found[1]), int(found[2], 16))
+    except ValueError:
+        return None
 
 
 def parse_file(path: str) -> SealedName | None:

@@ -1,17 +1,19 @@
 """Sealed segments as an ordinary Spark table: the files that belong to it, and a data frame over them.
 
-Spark's own Parquet reader scans the files in the JVM: without Python, with partitions pruned by shard and row groups by
-their statistics. This module adds the names of shards and topics, and the selection of the files that count. Columns
-are those of the data source `journal`.
+Spark's own Parquet reader scans the files in the JVM: without Python, with partitions pruned by shard or date and row
+groups by their statistics. This module adds the names of shards and topics, and the selection of the files and rows
+that count. Columns are those of the data source `journal`, and the UTC day of the append.
+
+Segments have files of their own, or are in files shared with other shards; one data frame has both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
@@ -19,21 +21,41 @@ from shards.topics.names import shard_name
 from shards.topics.topic_filters import is_filter, literal_prefix, matches, pattern
 from spark_export.errors import UnreadableError
 from spark_export.hadoop_files import HadoopFiles, glob_literal
-from spark_export.sealed_files import SealedName, counted, parse_file, parse_mark, partition_value
+from spark_export.sealed_files import (
+    DATE_PREFIX,
+    SealedName,
+    SharedName,
+    counted,
+    parse_file,
+    parse_mark,
+    parse_shared,
+    partition_value,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 COLUMNS: Final = ("topic", "shard", "offset", "timestamp", "append_time", "key", "value", "headers", "tags")
+"""The columns of the data source."""
+TABLE_COLUMNS: Final = (*COLUMNS, "date")
 
-_STORED: Final = (
+_RECORD: Final = (
     "offset long, lsn long, timestamp timestamp, append_time timestamp, topic string, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>, tags array<string>, expires_at timestamp, shard string"
 )
+_OWN_FILE: Final = _RECORD
+_SHARED_FILE: Final = f"{_RECORD}, shard_id long, date date"
 _DIRECTORY: Final = "__directory"
 _FROM: Final = "__from"
+_TO: Final = "__to"
+_FILE, _LIVE_FILE, _LIVE_DATE, _LIVE_ID = "__file", "__live_file", "__live_date", "__live_id"
+_DAY_US: Final = 86_400_000_000
 _MOST_PATHS: Final = 1000
 """Up to this many files are named to Spark one by one; otherwise it lists the tree, and other files are dropped."""
+
+
+OffsetRange: TypeAlias = tuple[int, int, int]
+"""(shard id, first offset, offset after the last one)."""
 
 
 @attrs.frozen
@@ -41,11 +63,12 @@ class SealedTree:
     """The sealed segments that count, at the time of the listing.
 
     Attributes:
-        root: The directory with the ``shard=...`` directories.
-        files: The segments, by directory and offset.
+        root: The directory with the ``shard=...`` and ``date=...`` directories.
+        files: The segments with files of their own, by directory and offset.
         starts: By directory: first offset that was not trimmed, if that is not the first one in the files.
         names: By directory: name of the shard.
         other_files: Names of files that Spark would find there and that do not count.
+        shared: Shared files, and which of their rows count: all if None.
         empty_files: Paths of segments without bytes: they are damaged, but Spark would skip them without an error.
         listed: Spark's table of all files there; creating it takes long for very many directories.
     """
@@ -55,6 +78,7 @@ class SealedTree:
     starts: Mapping[str, int]
     names: Mapping[str, str]
     other_files: tuple[str, ...] = ()
+    shared: Mapping[SharedName, tuple[OffsetRange, ...] | None] = attrs.field(factory=dict)
     empty_files: tuple[str, ...] = ()
     listed: DataFrame | None = attrs.field(default=None, eq=False, repr=False)
 
@@ -69,11 +93,16 @@ def list_tree(spark: SparkSession, path: str) -> SealedTree:
     root = _root(files, path)
     if root is None:
         return SealedTree(path, (), {}, {})
-    frame = _frame(spark, [root], root)
-    found = [name for name in map(parse_file, files.input_files(frame)) if name is not None]
+    literal = glob_literal(root)
+    shared = [name for name in map(parse_shared, files.glob(f"{literal}/date=*/*.parquet")) if name is not None]
+    # Spark refuses a table whose directories have partitions by different columns.
+    own = f"{literal}/shard=*" if shared else literal
+    frame = _frame(spark, [own], root, _OWN_FILE) if not shared or files.has(own) else None
+    listed = files.input_files(frame) if frame is not None else ()
+    found = [name for name in map(parse_file, listed) if name is not None]
     starts = {
         mark: _start(files, path)
-        for path in files.glob(f"{glob_literal(root)}/shard=*/_start-*")
+        for path in files.glob(f"{literal}/shard=*/_start-*")
         if (mark := parse_mark(path)) is not None
     }
     kept = counted(found, starts)
@@ -92,7 +121,8 @@ def list_tree(spark: SparkSession, path: str) -> SealedTree:
         },
         names,
         tuple({file.file for file in found}.difference(file.file for file in kept)),
-        tuple(files.empty_files(frame)),
+        dict.fromkeys(shared),
+        tuple(files.empty_files(frame)) if frame is not None else (),
         frame,
     )
 
@@ -103,21 +133,43 @@ def scan(
     *,
     topics: Sequence[str] = ("#",),
     shards: Sequence[str] = ("#",),
-    columns: Sequence[str] = COLUMNS,
+    columns: Sequence[str] = TABLE_COLUMNS,
 ) -> DataFrame:
     """Return the records of a tree whose shard and topic match; see `spark_export.sealed_table`.
 
     Args:
-        columns: A selection of `COLUMNS`, ``lsn`` and ``expires_at``.
+        columns: A selection of `TABLE_COLUMNS`, ``lsn`` and ``expires_at``.
 
     Raises:
         UnreadableError: A segment is empty.
     """
+    frames = []
+    if tree.files:
+        frames += _rows_of_own_files(spark, tree, shards, topics)
+    if tree.shared:
+        frames += [
+            frame.where(matching("shard", shards)).where(matching("topic", topics))
+            for frame in _rows_of_shared_files(spark, tree)
+        ]
+    if not frames:
+        return with_date(spark.createDataFrame([], _RECORD)).select(*columns)
+    return reduce(lambda one, other: one.unionByName(other), (frame.select(*columns) for frame in frames))
+
+
+def with_date(frame: DataFrame) -> DataFrame:
+    """The records with the UTC day of their append."""
+    from pyspark.sql import functions
+
+    day = f"cast(unix_micros(append_time) div {_DAY_US} as int)"
+    return frame.withColumn("date", functions.expr(f"date_from_unix_date({day})"))
+
+
+def _rows_of_own_files(
+    spark: SparkSession, tree: SealedTree, shards: Sequence[str], topics: Sequence[str]
+) -> list[DataFrame]:
     from pyspark.sql import functions
 
     _require_whole(tree, shards)
-    if not tree.files:
-        return spark.createDataFrame([], f"{_STORED}").select(*columns)
     frame = _chosen(spark, tree)
     if tree.starts:
         marks = spark.createDataFrame(
@@ -126,12 +178,61 @@ def scan(
         )
         frame = frame.join(functions.broadcast(marks), frame["shard"] == marks[_DIRECTORY], "left")
         frame = frame.where(f"offset >= coalesce({_FROM}, 0)").drop(_DIRECTORY, _FROM)
-    frame = frame.withColumn("shard", _shown_name(tree)).where(matching("shard", shards))
+    frame = with_date(frame.withColumn("shard", _shown_name(tree)).where(matching("shard", shards)))
     # Two scans instead of one with a condition on both columns: so a filter on the topic prunes directories where the
     # topic is the shard's name, and row groups where records have topics of their own.
     plain = frame.where("topic = ''").withColumn("topic", functions.col("shard"))
     own = frame.where("topic <> ''")
-    return plain.unionByName(own).where(matching("topic", topics)).select(*columns)
+    return [each.where(matching("topic", topics)) for each in (plain, own)]
+
+
+def shared_frame(spark: SparkSession, root: str, files: Iterable[SharedName]) -> DataFrame:
+    """All rows of shared files.
+
+    Raises:
+        UnreadableError: A file is empty.
+    """
+    frame = _frame(spark, [glob_literal(f"{root}/{file.path}") for file in files], root, _SHARED_FILE)
+    for path in HadoopFiles(spark, root).empty_files(frame):
+        raise UnreadableError(
+            f"{path} is empty, it should hold records of many shards: put it back from a copy; `journal check` on the "
+            "data directory tells which of them are missing"
+        )
+    return frame
+
+
+def _rows_of_shared_files(spark: SparkSession, tree: SealedTree) -> list[DataFrame]:
+    """The rows that count: of files without other rows by one scan, without a condition on any row; of the others."""
+    from pyspark.sql import functions
+
+    frames = []
+    if whole := [file for file, rows in tree.shared.items() if rows is None]:
+        frames.append(shared_frame(spark, tree.root, whole))
+    if partial := {file: rows for file, rows in tree.shared.items() if rows is not None}:
+        counts = functions.broadcast(_live_rows(spark, partial))
+        frame = shared_frame(spark, tree.root, partial).withColumn(_FILE, functions.col("_metadata.file_name"))
+        there = (
+            (frame[_FILE] == counts[_LIVE_FILE])
+            & (frame["date"] == counts[_LIVE_DATE])
+            & (frame["shard_id"] == counts[_LIVE_ID])
+            & (frame["offset"] >= counts[_FROM])
+            & (frame["offset"] < counts[_TO])
+        )
+        frames.append(frame.join(counts, there, "left_semi").drop(_FILE))
+    return frames
+
+
+def _live_rows(spark: SparkSession, files: Mapping[SharedName, Sequence[OffsetRange]]) -> DataFrame:
+    """A table of the rows that count in some files."""
+    import pyarrow as pa
+
+    ranges = [(file, one) for file, rows in files.items() for one in rows]
+    ids, firsts, ends = (pa.array([one[at] for _, one in ranges], pa.int64()) for at in range(3))
+    names = pa.array([file.path.rpartition("/")[2] for file, _ in ranges], pa.string())
+    days = pa.array([file.day for file, _ in ranges], pa.int32()).cast(pa.date32())
+    return spark.createDataFrame(
+        pa.table({_LIVE_FILE: names, _LIVE_DATE: days, _LIVE_ID: ids, _FROM: firsts, _TO: ends})
+    )
 
 
 def _require_whole(tree: SealedTree, shards: Sequence[str]) -> None:
@@ -177,25 +278,29 @@ def _root(files: HadoopFiles, path: str) -> str | None:
         return f"{path}/sealed"
     if files.exists(f"{path}/FORMAT"):
         return None
-    others = [name for name in files.names(path) if not name.startswith((".", "shard="))]
-    if others and not files.glob(f"{glob_literal(path)}/shard=*"):
+    others = [name for name in files.names(path) if not name.startswith((".", "shard=", DATE_PREFIX))]
+    if others and not any(files.has(f"{glob_literal(path)}/{kind}*") for kind in ("shard=", DATE_PREFIX)):
         raise UnreadableError(
-            f"{path} is neither a data directory (it has no FORMAT) nor one of sealed segments (it has no shard=...)"
+            f"{path} is neither a data directory (it has no FORMAT) nor one of sealed segments (it has no shard=... or "
+            "date=...)"
         )
     return path
 
 
-def _frame(spark: SparkSession, paths: list[str], root: str) -> DataFrame:
-    reader = spark.read.schema(_STORED).option("basePath", root).option("pathGlobFilter", "*.parquet")
-    return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*map(glob_literal, paths))
+def _frame(spark: SparkSession, patterns: list[str], root: str, schema: str) -> DataFrame:
+    reader = spark.read.schema(schema).option("basePath", root).option("pathGlobFilter", "*.parquet")
+    return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*patterns)
 
 
 def _chosen(spark: SparkSession, tree: SealedTree) -> DataFrame:
     from pyspark.sql import functions
 
     if tree.other_files and len(tree.files) <= _MOST_PATHS:
-        return _frame(spark, [f"{tree.root}/{file.directory}/{file.file}" for file in tree.files], tree.root)
-    frame = tree.listed if tree.listed is not None else _frame(spark, [tree.root], tree.root)
+        paths = [glob_literal(f"{tree.root}/{file.directory}/{file.file}") for file in tree.files]
+        return _frame(spark, paths, tree.root, _OWN_FILE)
+    frame = tree.listed
+    if frame is None:
+        frame = _frame(spark, [f"{glob_literal(tree.root)}/shard=*"], tree.root, _OWN_FILE)
     if not tree.other_files:
         return frame
     name = functions.col("_metadata.file_name")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from shards.topics.topic_filters import validate_filter
-from spark_export.sealed_scan import list_tree, scan
+from spark_export.options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,15 +21,17 @@ def read_sealed(
     with_unsealed: bool = False,
     server: str | None = None,
 ) -> DataFrame:
-    """Return the records of sealed segments, with the columns of the data source `journal`.
+    """Return the records of sealed segments, with the columns of the data source `journal` and ``date``, the UTC day.
 
-    The files are those that exist now; segments that are sealed later are not in the data frame. A filter on ``shard``
-    selects directories, one on ``offset``, ``timestamp``, ``append_time``, ``topic`` or ``key`` selects row groups.
-    Expired records are part of the history and returned; trimmed ones never are.
+    The files are those that exist now; segments that are sealed later are not in the data frame. The server may replace
+    and remove shared files later: a query that does not find one ends with an error, and a new data frame has the new
+    files. A filter on ``shard`` or ``date`` selects directories, one on ``offset``, ``timestamp``, ``append_time``,
+    ``topic`` or ``key`` selects row groups. Expired records are part of the history and returned. Trimmed ones and
+    those of deleted shards are not, if the path is a data directory; of a tree alone see docs/spark.md.
 
     Args:
         spark: A session whose driver runs in this process.
-        path: A data directory or a tree of sealed segments, on any file system that Spark reads.
+        path: A data directory, on this machine, or a tree of sealed segments, on any file system that Spark reads.
         topics: MQTT topic filters; records of topics that match one are returned.
         shards: MQTT topic filters; only shards that match one are read. By default those in ``topics``: name the shards
             to which topics are mapped, if there is a mapping rule.
@@ -42,12 +44,16 @@ def read_sealed(
     """
     wanted_topics = _filters(topics)
     wanted_shards = wanted_topics if shards is None else _filters(shards)
-    if with_unsealed:
-        # Imported late: it would slow down every import of this package, `journal-spark --help` too.
-        from spark_export.history import Origin, take_history
+    # Imported late: it would slow down every import of this package, `journal-spark --help` too.
+    from spark_export.file_choice import sealed_files
+    from spark_export.history import Origin, take_history
+    from spark_export.sealed_scan import scan
 
-        return take_history(spark, Origin(path, server or "", wanted_topics, wanted_shards)).read(spark)
-    return scan(spark, list_tree(spark, path), topics=wanted_topics, shards=wanted_shards)
+    origin = Origin(path, server or "", wanted_topics, wanted_shards)
+    if with_unsealed:
+        return take_history(spark, origin).read(spark)
+    tree = sealed_files(spark, path, parse_options(origin.options(), "batch"))
+    return scan(spark, tree, topics=wanted_topics, shards=wanted_shards)
 
 
 def _filters(given: str | Iterable[str]) -> tuple[str, ...]:

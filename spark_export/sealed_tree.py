@@ -1,12 +1,14 @@
 """The content of a path: a data directory, or a tree of sealed segments on any file system of pyarrow.
 
-Of a tree only names, sizes and start marks are read, in one listing; a file is opened only if the name of its directory
-is a hash, or to find the records of a time.
+Of segments with files of their own only names, sizes and start marks are read, in one listing; such a file is opened
+only if the name of its directory is a hash, or to find the records of a time. Of shared files the columns are read that
+say whose record a row is: without the views of a data directory only the rows tell that.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final
 
@@ -15,11 +17,15 @@ import attrs
 from shards.model import SegmentKind
 from shards.parquet.reading import SealedReader
 from shards.segments.segment_paths import sealed_path
+from shards.topics.topic_filters import is_filter
+from spark_export import shared_files
+from spark_export.distinct_ranges import distinct
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.options import SourceOptions
-from spark_export.sealed_files import SealedName, counted, parse_file, parse_mark
+from spark_export.sealed_files import DATE_PREFIX, SealedName, SharedName, counted, parse_file, parse_mark, parse_shared
 from spark_export.segment_files import first_not_older
+from spark_export.shared_files import runs_in
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 
 _SEALED: Final = "sealed"
@@ -53,10 +59,11 @@ def find_files(path: str) -> Found:
         return Found(tree.where, tree.shown(_SEALED), tree.shown("log"))
     if _SEALED in names:
         return Found("", tree.shown(_SEALED), "")
-    if names and not any(name.startswith("shard=") for name in names):
+    if names and not any(name.startswith(("shard=", DATE_PREFIX)) for name in names):
         raise UnreadableError(
             f"{path} is neither a data directory (it has no FORMAT) nor a tree of sealed segments (it has no shard=... "
-            f"directories), it has {', '.join(sorted(names)[:3])}: name a server's data directory or its '{_SEALED}'"
+            f"or date=... directories), it has {', '.join(sorted(names)[:3])}: name a server's data directory or its "
+            f"'{_SEALED}'"
         )
     return Found("", tree.where, "")
 
@@ -64,21 +71,42 @@ def find_files(path: str) -> Found:
 def tree_snapshot(sealed: str, options: SourceOptions) -> Snapshot:
     """Snapshot of a tree of sealed segments.
 
+    A shared file has dead rows too, of shards that were trimmed or deleted, until it is rewritten. A tree does not say
+    which these are: all rows count, except those of a shard of which a later one has the name.
+
     Raises:
         UnreadableError: It cannot be listed, or files of a shard overlap.
         CorruptionError: A file that has to be opened is damaged.
     """
     tree = FileTree(sealed)
+    listed = tree.files()
+    found = {shard.name: (shard, trimmed) for shard, trimmed in _with_own_files(tree, listed, options)}
+    shared = (file for path, _ in listed if (file := parse_shared(path)) is not None)
+    for name, (shard_id, runs) in _in_shared_files(tree, shared, options).items():
+        own, trimmed = found.get(name, (None, 0))
+        if own is None or own.shard_id < shard_id:
+            own, trimmed = ShardSnapshot(name, shard_id, 0, 0), 0
+        if own.shard_id == shard_id:
+            found[name] = _united(own, runs, trimmed), trimmed
+    shards = [found[name][0] for name in sorted(found)]
+    if options.starting_us is not None:
+        shards = [_with_time(tree, shard, options.starting_us) for shard in shards]
+    return Snapshot(Store(sealed=sealed), tuple(shards))
+
+
+def _with_own_files(
+    tree: FileTree, listed: Iterable[tuple[str, int]], options: SourceOptions
+) -> Iterator[tuple[ShardSnapshot, int]]:
+    """The shards that have files of their own, with these files, and the offset below which all were trimmed."""
     sizes: dict[tuple[str, str], int] = {}
     names: list[SealedName] = []
     starts: dict[tuple[str, int], int] = {}
-    for path, size_bytes in tree.files():
+    for path, size_bytes in listed:
         if (name := parse_file(path)) is not None:
             names.append(name)
             sizes[name.directory, name.file] = size_bytes
         elif (mark := parse_mark(path)) is not None:
             starts[mark] = _read_start(tree, path)
-    shards: list[ShardSnapshot] = []
     for directory, group in groupby(counted(names, starts), key=lambda name: name.directory):
         files = list(group)
         shard = files[0].shard or _stored_name(tree, f"{directory}/{files[0].file}")
@@ -88,17 +116,47 @@ def tree_snapshot(sealed: str, options: SourceOptions) -> Snapshot:
             SegmentRange(SegmentKind.PARQUET, file.base_offset, file.next_offset, sizes[directory, file.file])
             for file in files
         )
-        start = max(starts.get((directory, files[0].shard_id), 0), files[0].base_offset)
-        found = ShardSnapshot(shard, files[0].shard_id, start, files[-1].next_offset, segments)
-        shards.append(found if options.starting_us is None else _with_time(tree, found, options.starting_us))
-    return Snapshot(Store(sealed=sealed), tuple(sorted(shards, key=lambda shard: shard.name)))
+        trimmed = starts.get((directory, files[0].shard_id), 0)
+        start = max(trimmed, files[0].base_offset)
+        yield ShardSnapshot(shard, files[0].shard_id, start, files[-1].next_offset, segments), trimmed
+
+
+def _in_shared_files(
+    tree: FileTree, files: Iterable[SharedName], options: SourceOptions
+) -> dict[str, tuple[int, list[SegmentRange]]]:
+    """By name: the id of the newest shard, and its rows in shared files, which may overlap."""
+    names = None if any(map(is_filter, options.shards)) else options.shards
+    found: dict[str, tuple[int, list[SegmentRange]]] = {}
+    for file in files:
+        for run in runs_in(tree, file, options.wants_shard, names=names):
+            shard_id, rows = found.get(run.shard, (-1, []))
+            if run.shard_id > shard_id:
+                found[run.shard] = (run.shard_id, [run.rows])
+            elif run.shard_id == shard_id:
+                rows.append(run.rows)
+    return found
+
+
+def _united(shard: ShardSnapshot, rows: list[SegmentRange], trimmed: int) -> ShardSnapshot:
+    """A shard with its rows in shared files, each offset once, and none that is known to be trimmed."""
+    rows = [one.clipped(max(one.base_offset, trimmed), one.next_offset) for one in rows if one.next_offset > trimmed]
+    segments = tuple(distinct(shard.segments, rows))
+    return attrs.evolve(
+        shard,
+        start_offset=max(trimmed, segments[0].base_offset) if segments else 0,
+        next_offset=max((one.next_offset for one in segments), default=0),
+        segments=segments,
+    )
 
 
 def _with_time(tree: FileTree, shard: ShardSnapshot, time_us: int) -> ShardSnapshot:
     for segment in shard.segments:
-        path = sealed_path(tree.where, shard.name, shard.shard_id, segment.base_offset, segment.next_offset)
-        with SealedReader(tree.file_system, path) as reader:
-            offset = first_not_older(reader, time_us, shard.start_offset)
+        if segment.place is not None:
+            offset = shared_files.first_not_older(tree, shard.shard_id, segment, time_us, shard.start_offset)
+        else:
+            path = sealed_path(tree.where, shard.name, shard.shard_id, segment.base_offset, segment.next_offset)
+            with SealedReader(tree.file_system, path) as reader:
+                offset = first_not_older(reader, time_us, shard.start_offset)
         if offset is not None:
             return attrs.evolve(shard, time_offset=offset)
     return attrs.evolve(shard, time_offset=shard.next_offset)

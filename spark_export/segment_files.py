@@ -57,7 +57,7 @@ def read_sealed(reader: SealedReader, first: int, end: int, wanted: Wanted) -> I
         low, high = max(first, group.first_offset), min(end, group.next_offset)
         if low >= high:
             continue
-        statistics = _Statistics(reader.footer.row_group(group.index))
+        statistics = GroupStatistics(reader.footer.row_group(group.index), STORED)
         plain = statistics.has_no_topics
         if (plain and not shows_plain) or not statistics.may_hold(wanted.conditions):
             continue
@@ -74,11 +74,17 @@ def _rows_of(reader: SealedReader, group: RowGroup, columns: Sequence[str]) -> p
     return records.append_column("topic", pa.repeat(pa.scalar("", pa.string()), records.num_rows))
 
 
-class _Statistics:
-    """The statistics of a row group in the footer."""
+class GroupStatistics:
+    """The statistics of a row group in the footer.
 
-    def __init__(self, group: Any) -> None:
+    Args:
+        group: The row group in the footer, in pyarrow's form.
+        schema: The columns of the file.
+    """
+
+    def __init__(self, group: Any, schema: Any) -> None:
         self._group = group
+        self._schema = schema
 
     @property
     def has_no_topics(self) -> bool:
@@ -95,8 +101,13 @@ class _Statistics:
                     return False
         return True
 
+    def may_have(self, column: str, values: Sequence[str]) -> bool:
+        """Whether a record of it may have one of these texts in a column."""
+        found = self._of(column)
+        return found is None or any(found.min <= value <= found.max for value in values)
+
     def _of(self, column: str) -> Any:
-        found = self._group.column(STORED.get_field_index(column)).statistics
+        found = self._group.column(self._schema.get_field_index(column)).statistics
         return found if found is not None and found.has_min_max else None
 
 

@@ -1,7 +1,7 @@
 """A snapshot: the readable records, shard by shard, and where they are stored. Plain values.
 
-A snapshot has ranges of offsets, not files: a log segment may be sealed between planning and reading, and then its
-records are read from the Parquet file of that range (`spark_export.reading`).
+A snapshot has ranges of offsets: a log segment may be sealed between planning and reading, and records in shared files
+may be moved to others. Then they are read from where they are at that time (`spark_export.reading`).
 
 `spark_export.discovery` takes a snapshot: of a running server or a data directory through the storage adapter
 (`spark_export.live_shards`), of a tree of sealed segments by their names (`spark_export.sealed_tree`).
@@ -16,6 +16,7 @@ import attrs
 from shards.history import HistoryGap, common_lsn
 from shards.model import SegmentKind
 from spark_export.read_history import ReadHistory
+from spark_export.sealed_files import SharedName
 
 
 @attrs.frozen(slots=True)
@@ -37,6 +38,19 @@ class Store:
 
 
 @attrs.frozen(slots=True)
+class PlaceInFile:
+    """Where records are in a file that has records of many shards.
+
+    Attributes:
+        file: The file.
+        first_row: Row of the first record; the others follow.
+    """
+
+    file: SharedName
+    first_row: int
+
+
+@attrs.frozen(slots=True)
 class SegmentRange:
     """Records that are stored together.
 
@@ -45,12 +59,23 @@ class SegmentRange:
         base_offset: First offset.
         next_offset: Offset after the last one.
         size_bytes: Their stored size.
+        place: Where they are in a shared file; None if they are in a file of their own, or in none.
     """
 
     kind: SegmentKind
     base_offset: int
     next_offset: int
     size_bytes: int
+    place: PlaceInFile | None = None
+
+    def clipped(self, first: int, end: int) -> SegmentRange:
+        """The records from offset ``first`` up to ``end``, which are in a shared file."""
+        assert self.place is not None  # the name of another file has its whole range
+        share = (end - first) / (self.next_offset - self.base_offset)
+        place = attrs.evolve(self.place, first_row=self.place.first_row + first - self.base_offset)
+        return attrs.evolve(
+            self, base_offset=first, next_offset=end, size_bytes=round(self.size_bytes * share), place=place
+        )
 
 
 @attrs.frozen(slots=True)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from shards.errors import CorruptionError
 from shards.format.checksum import crc32c
 from shards.parquet.file_end import FileEnd, FileFormat, FileMetadata
-from shards.seams.file_system import FileSystem
+from shards.seams.file_system import File, FileSystem
 
 M = TypeVar("M", bound=FileMetadata)
 
@@ -86,10 +86,13 @@ class GroupReader(Generic[M]):
                 f"checksum over {entry.end - entry.start} bytes: expected {entry.crc:#010x}, "
                 f"found {found:#010x} over {len(data)}",
             )
+        window = pa.PythonFile(_Window(data, entry.start, self.end.size_bytes), mode="r")
+        return self._decoded(index, schema, window, check_pages=check_pages)
+
+    def _decoded(self, index: int, schema: Any, source: Any, *, check_pages: bool) -> pa.RecordBatch:
         try:
-            window = pa.PythonFile(_Window(data, entry.start, self.end.size_bytes), mode="r")
             file = pq.ParquetFile(
-                window, metadata=self.footer, pre_buffer=False, page_checksum_verification=check_pages
+                source, metadata=self.footer, pre_buffer=False, page_checksum_verification=check_pages
             )
             rows = file.read_row_group(index, columns=schema.names, use_threads=False)
             batch = _one_batch(rows, schema)
@@ -99,6 +102,20 @@ class GroupReader(Generic[M]):
         if batch.num_rows != expected:
             raise self.corruption(index, f"expected {expected} rows, found {batch.num_rows}")
         return batch
+
+    def pages_of(self, index: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Return some columns of a row group; the others are not read. The pages' own checksums are checked.
+
+        `table` reads all of the row group to check it as a whole.
+
+        Raises:
+            CorruptionError: The row group is damaged.
+            KeyError: There is no column of that name.
+            OSError: It cannot be read.
+        """
+        schema = _part_of_schema(self._schema, columns)
+        pages = pa.PythonFile(_Pages(self._file, self.end.size_bytes), mode="r")
+        return self._decoded(index, schema, pages, check_pages=True)
 
     def corruption(self, index: int, problem: str) -> CorruptionError:
         """Return the error for a problem with a row group."""
@@ -118,6 +135,39 @@ def _one_batch(rows: pa.Table, schema: Any) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=schema)
     columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _Pages:
+    """A file as a file object; closing it does nothing."""
+
+    closed = False
+
+    def __init__(self, file: File, file_size: int) -> None:
+        self._file = file
+        self._file_size = file_size
+        self._at = 0
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._at = position + (0, self._at, self._file_size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        size = self._file_size - self._at if size < 0 else size
+        data = self._file.pread(size, self._at)
+        self._at += len(data)
+        return data
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Do nothing: the reader closes the file."""
 
 
 class _Window:

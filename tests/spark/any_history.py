@@ -14,6 +14,7 @@ from tests.spark.history_player import (
     Convert,
     Crash,
     Delete,
+    Gather,
     Restart,
     Step,
     SwitchMode,
@@ -56,14 +57,15 @@ def _appends(shard: str, least: int = 1) -> st.SearchStrategy[Append]:
 appends = names.flatmap(_appends)
 shares = st.sampled_from([0.5, 0.3, 0.7, 0.9, 0.1, 1.0, 0.0])
 conversions = st.builds(Convert, names)
+gatherings = st.just(Gather())
 trims = st.builds(Trim, names, shares, st.sampled_from([False, False, True]))
 deletions = st.builds(Delete, names, st.booleans())
 switches = st.builds(SwitchMode, st.sampled_from([SWITCHED, SWITCHED, SWITCHED, FOREIGN]))
 changes: st.SearchStrategy[Step] = st.one_of(
-    conversions, trims, switches, deletions, st.builds(Close, names), st.builds(Checkpoint, st.booleans())
+    conversions, trims, switches, deletions, gatherings, st.builds(Close, names), st.builds(Checkpoint, st.booleans())
 )
 crashes = st.one_of(
-    st.builds(Crash, st.one_of(conversions, trims, appends, changes), st.sampled_from(range(1, 31))),
+    st.builds(Crash, st.one_of(conversions, gatherings, trims, appends, changes), st.sampled_from(range(1, 31))),
     st.builds(Crash, look=st.booleans()),
 )
 _nothing = st.just(())
@@ -78,6 +80,10 @@ _rounds = st.tuples(
                 (Convert(name), Trim(name, 0.3)),
                 (Close(name),),
                 (Convert(name), Trim(name, 0.6, True)),
+                (Gather(),),
+                # Most of the file is dead: it is rewritten.
+                (Gather(), Trim(name, 0.7), Gather()),
+                (Gather(), Delete(name, True), Gather()),
             ]
         )
     ),

@@ -26,13 +26,19 @@ from journal.engine import Engine, Environment, open_engine, open_rocks_store
 from shards.format.record import Record
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet.conversion import convert_log
+from shards.parquet.shared_file import write_shared_files
+from shards.parquet.shared_reading import SharedReader
 from shards.seams.clock import ManualClock
+from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
 from tests.crash.simulation import QUIET
+from tests.patience import PATIENCE_S
 from tests.simulation.inline import InlineConverter
 from tests.spark.history_model import Kept, ShardModel
 
 _CONFIG = attrs.evolve(QUIET, shards=attrs.evolve(QUIET.shards, memory_max_bytes=1 << 30))
+# Sooner than a configuration file can say.
+_GATHERING = attrs.evolve(_CONFIG, conversion=attrs.evolve(_CONFIG.conversion, gather_after_s=0.01))  # type: ignore[arg-type]
 _CHANGES = {
     *("open", "open_directory", "mkdir", "rename", "remove", "remove_directory", "sync_directory", "sync_all"),
     *("pwritev", "truncate", "fdatasync", "fsync", "flush"),
@@ -134,6 +140,7 @@ class Player:
         directory: The data directory, as it is now.
         adapter: To the open engine.
         engine: The open engine.
+        gathers: Whether closed segments are gathered into shared files.
     """
 
     adapter: EmbeddedAdapter
@@ -143,6 +150,8 @@ class Player:
         self.shards: dict[str, ShardModel] = {}
         self.directory = place / "data"
         self.clock = ManualClock()
+        self.gathers = False
+        self._config = _CONFIG
         self._place = place
         self._look = look
         self._copies = itertools.count(1)
@@ -152,6 +161,9 @@ class Player:
     def play(self, steps: Sequence[Step | Restart | Crash]) -> None:
         """Play them all; the directory is at rest afterwards."""
         waiting = deque(steps)
+        if any(isinstance(step.during if isinstance(step, Crash) else step, Gather) for step in steps):
+            # From here on logs that are closed do not stay.
+            self._config, self.gathers = _GATHERING, True
         while True:
             ending = trio.run(self._live, waiting)
             self.lose_memory()
@@ -166,13 +178,18 @@ class Player:
         async with (
             open_engine(
                 str(self.directory),
-                _CONFIG,
+                self._config,
                 Environment(
                     files=files,
                     clock=self.clock,
                     open_store=lambda path: watch.watched(open_rocks_store(path)),
                 ),
-                make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
+                make_converter=lambda: InlineConverter(
+                    lambda plan: convert_log(files, plan),
+                    # Small row groups: parts are in several, and several parts in one.
+                    lambda plan: write_shared_files(files, plan, row_group_bytes=1000),
+                    lambda path: _shards_in(files, path),
+                ),
             ) as self.engine,
             EmbeddedAdapter(self.engine) as self.adapter,
         ):
@@ -247,6 +264,11 @@ class Player:
         )
 
 
+def _shards_in(files: FileSystem, path: str) -> list[int]:
+    with SharedReader(files, path) as reader:
+        return reader.shard_ids()
+
+
 def _copy(directory: Path, target: Path) -> None:
     """Copy a data directory; of the views' store, which merges its files when it likes, a moment without change."""
     shutil.copytree(directory, target, ignore=lambda _, names: {"state"}.intersection(names))
@@ -308,6 +330,34 @@ class Convert(Step):
                 for segment in info.segments:
                     is_trimmed = segment.next_offset <= max(segment.base_offset, shard.start)
                     assert segment.kind is not SegmentKind.LOG or not segment.closed or is_trimmed, info
+
+
+@attrs.frozen
+class Gather(Step):
+    """Put what all shards have in files into shared files, and rewrite those files that are mostly dead."""
+
+    async def take(self, player: Player) -> None:
+        for name in player.shards:
+            await player.adapter.roll(name)
+        with trio.fail_after(PATIENCE_S):
+            while await self._has_logs(player):
+                await trio.sleep(0.005)
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                await player.engine.parts.checkpointer.checkpoint()
+                if not any(0 < each.live_records * 2 < each.record_count for each in player.engine.parts.views.files):
+                    return
+                # It looks by itself too, but seldom.
+                player.engine.parts.conversion.wake()
+                await trio.sleep(0.005)
+
+    async def _has_logs(self, player: Player) -> bool:
+        for name, shard in player.shards.items():
+            info = await player.adapter.describe_shard(name)
+            for segment in info.segments:
+                if segment.kind is SegmentKind.LOG and segment.next_offset > max(segment.base_offset, shard.start):
+                    return True
+        return False
 
 
 @attrs.frozen

@@ -30,12 +30,25 @@ from tests.spark.history_model import (
     Comparison,
     Kept,
     Question,
+    Row,
     ShardModel,
     found_rows,
     kept_rows,
     require_same,
 )
-from tests.spark.history_player import Append, Close, Convert, Crash, Delete, Player, Restart, Step, SwitchMode, Trim
+from tests.spark.history_player import (
+    Append,
+    Close,
+    Convert,
+    Crash,
+    Delete,
+    Gather,
+    Player,
+    Restart,
+    Step,
+    SwitchMode,
+    Trim,
+)
 from tests.spark.stores import planned
 
 SHORT = settings(
@@ -78,6 +91,27 @@ RICH = (
 """Sealed, closed and open segments, one trimmed inside, records lost with a node, a second shard of the same name."""
 
 
+SHARED = (
+    *RICH[:4],
+    Gather(),
+    Append(PLAIN, (some(10, 5),)),
+    Append(FOLDED, (some(8, 4),)),
+    SwitchMode(SWITCHED),
+    Append(SWITCHED, (some(2, 3),)),
+    Trim(PLAIN, 0.3),
+    Gather(),
+    SwitchMode(SWITCHED),
+    Delete(FOREIGN, again=True),
+    Append(FOREIGN, (some(20, 6),)),
+    Append(SWITCHED, (some(5, 4),)),
+    Gather(),
+    Trim(FOREIGN, 0.5),
+    Convert(FOLDED),
+    Append(PLAIN, (some(15, 2),)),
+)
+"""Parts of shared files of which others are dead, some of the shard's own, beside what is not gathered."""
+
+
 def source(spark: SparkSession, question: Question, **options: object) -> DataFrame:
     """The answer of the data source, which looks for rows by the comparisons itself."""
     texts = {name: str(value) for name, value in options.items()}
@@ -115,6 +149,20 @@ def require_answer(player: Player, question: Question, answer: Callable[[Questio
     require_same(found_rows(answer(question).toArrow()), kept_rows(player.shards, question), f"{way}, {question}")
 
 
+def require_answer_of_tree(player: Player, question: Question, found: Sequence[Row], what: str) -> None:
+    """Shared files still have the dead rows of trimmed and deleted shards; nothing in a tree says which these are."""
+    places = [(row[1], row[2]) for row in found]
+    assert len(places) == len(set(places)), f"{what}: twice in {places}"
+
+    def is_dead(row: Row) -> bool:
+        shard = player.shards.get(row[1])
+        return shard is None or row[2] < shard.start or not any(offset >= shard.start for offset in shard.kept)
+
+    require_same([row for row in found if not is_dead(row)], kept_rows(player.shards, question), what)
+    if not player.gathers:
+        assert not any(map(is_dead, found)), what
+
+
 def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], question: Question) -> None:
     with tempfile.TemporaryDirectory() as place:
         player = played(Path(place), history)
@@ -123,16 +171,15 @@ def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], ques
             require_answer(player, asked, lambda one: source(spark, one, path=directory), "data source")
             require_answer(player, asked, lambda one: table(spark, directory, one), "sealed and unsealed")
         assert check_directory(str(directory)).damages == []
-        # Now the tree of sealed segments says all of it, by itself.
+        # Now everything is sealed, and the tree of sealed segments says all of it, by itself.
         player.play([Convert()])
+        require_answer(player, question, lambda one: table(spark, directory, one, with_unsealed=False), "sealed")
         tree = directory / "sealed"
-        require_answer(
-            player,
-            question,
-            lambda one: source(spark, one, path=tree, filterPushdown="false"),
-            "data source, sealed tree, filters left to Spark",
-        )
-        require_answer(player, question, lambda one: table(spark, tree, one, with_unsealed=False), "sealed tree")
+        for way, frame in (
+            ("data source, filters left to Spark", source(spark, question, path=tree, filterPushdown="false")),
+            ("table", table(spark, tree, question, with_unsealed=False)),
+        ):
+            require_answer_of_tree(player, question, found_rows(frame.toArrow()), f"sealed tree, {way}, {question}")
 
 
 @pytest.mark.slow("runs Spark")
@@ -157,8 +204,11 @@ def test_the_data_source_gives_what_any_history_left(
 
 
 @pytest.mark.slow("runs Spark")
-def test_a_directory_in_use_is_read_whole_by_its_server_and_by_its_path(spark: SparkSession, tmp_path: Path) -> None:
-    player = played(tmp_path, RICH)
+@pytest.mark.parametrize("history", [RICH, SHARED], ids=["own files", "shared files"])
+def test_a_directory_in_use_is_read_whole_by_its_server_and_by_its_path(
+    spark: SparkSession, tmp_path: Path, history: Sequence[Step | Restart | Crash]
+) -> None:
+    player = played(tmp_path, history)
     with running(player.directory) as server:
         address = f"127.0.0.1:{server.ports['tcp']}"
 

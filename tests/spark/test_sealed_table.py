@@ -18,7 +18,7 @@ from shards.topics.topic_filters import matches
 from spark_export import read_sealed
 from spark_export.errors import UnreadableError
 from spark_export.hadoop_files import HadoopFiles
-from spark_export.sealed_scan import COLUMNS
+from spark_export.sealed_scan import TABLE_COLUMNS
 from tests.spark.sealed_trees import NOW_US, SealedTree, values
 
 ODD_NAMES = (
@@ -74,7 +74,7 @@ def test_every_field_of_a_record_comes_back(spark: SparkSession, tree: SealedTre
     )
     tree.convert("plant/a", [record, Record()])
     frame = read_sealed(spark, str(tree.root))
-    assert tuple(frame.columns) == COLUMNS
+    assert tuple(frame.columns) == TABLE_COLUMNS
     first, empty = frame.orderBy("offset").collect()
     assert (first.topic, first.shard, first.offset) == ("plant/a", "plant/a", 0)
     assert (bytes(first.key), bytes(first.value)) == (record.key, record.value)
@@ -202,7 +202,7 @@ def test_without_sealed_segments_the_table_is_empty(spark: SparkSession, tmp_pat
     for path in (tmp_path / "tree", tmp_path / "data"):
         frame = read_sealed(spark, str(path))
         assert frame.collect() == []
-        assert tuple(frame.columns) == COLUMNS
+        assert tuple(frame.columns) == TABLE_COLUMNS
 
 
 def test_a_path_with_nothing_of_ours_is_an_error(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,173 @@
+"""The sealed files that have the records of a snapshot, and which of their rows count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from shards.errors import StorageError
+from shards.model import SegmentKind
+from shards.topics.names import directory_name
+from spark_export.bare_tree import counting_once
+from spark_export.discovery import take_snapshot
+from spark_export.errors import UnreadableError
+from spark_export.file_access import FileTree, is_local
+from spark_export.options import SourceOptions
+from spark_export.sealed_files import SealedName, SharedName
+from spark_export.sealed_scan import OffsetRange, SealedTree, list_tree
+from spark_export.sealed_tree import find_files
+from spark_export.shared_files import record_count
+from spark_export.snapshot import SegmentRange, ShardSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MOST_LISTINGS: Final = 5
+
+
+@attrs.frozen(slots=True)
+class ShardRange:
+    """The offsets to read of one shard.
+
+    Attributes:
+        first_offset: Where to begin.
+        sealed_end: Sealed segments are scanned up to here, the data source reads from here on.
+        next_offset: Where to end.
+        files: The sealed segments that have files of their own.
+        parts: Those in shared files.
+    """
+
+    shard: str
+    shard_id: int
+    first_offset: int
+    sealed_end: int
+    next_offset: int
+    files: tuple[SealedName, ...]
+    parts: tuple[SegmentRange, ...] = ()
+
+
+class ListedFiles:
+    """The sealed files that were found.
+
+    Args:
+        tree: Their listing; None for none.
+    """
+
+    def __init__(self, tree: SealedTree | None) -> None:
+        self._shared = tree.shared if tree else {}
+        self._own: dict[tuple[str, int], dict[int, SealedName]] = defaultdict(dict)
+        for file in tree.files if tree else ():
+            self._own[file.directory, file.shard_id][file.base_offset] = file
+
+    def has(self, shard: ShardSnapshot, segment: SegmentRange) -> bool:
+        """Whether a segment is in one of the files."""
+        if segment.place is not None:
+            return segment.place.file in self._shared
+        return self._file(shard, segment) is not None
+
+    def leading(self, shard: ShardSnapshot) -> list[SegmentRange]:
+        """The segments at the beginning of a shard that are in the files; the others are left to the data source."""
+        return list(takewhile(lambda segment: self.has(shard, segment), shard.segments))
+
+    def range_of(
+        self, shard: ShardSnapshot, sealed: Sequence[SegmentRange], first: int, sealed_end: int, end: int
+    ) -> ShardRange:
+        """The range of a shard with these sealed segments, which are in the files."""
+        wanted = [segment for segment in sealed if segment.next_offset > first]
+        files = (self._file(shard, segment) for segment in wanted if segment.place is None)
+        parts = tuple(
+            segment.clipped(max(first, segment.base_offset), segment.next_offset)
+            for segment in wanted
+            if segment.place is not None
+        )
+        own = tuple(file for file in files if file is not None)
+        return ShardRange(shard.name, shard.shard_id, first, sealed_end, end, own, parts)
+
+    def _file(self, shard: ShardSnapshot, segment: SegmentRange) -> SealedName | None:
+        if segment.kind is not SegmentKind.PARQUET:
+            return None
+        file = self._own.get((directory_name(shard.name), shard.shard_id), {}).get(segment.base_offset)
+        return file if file is not None and file.next_offset == segment.next_offset else None
+
+
+def sealed_files(spark: SparkSession, path: str, options: SourceOptions) -> SealedTree:
+    """The sealed files of a data directory or of a tree, and which of their rows count.
+
+    Args:
+        spark: Session for listing them.
+        path: The data directory or the tree.
+        options: The same, for the snapshot, and which shards.
+
+    Raises:
+        UnreadableError: The path has nothing to read, its server cannot be reached, or files were replaced again and
+            again meanwhile.
+    """
+    tree = list_tree(spark, path)
+    if not tree.shared:
+        # The names of the files tell it all.
+        return tree
+    found = find_files(path) if is_local(path) else None
+    if found is None or not found.directory:
+        return counting_once(spark, tree, options.shards)
+    for _ in range(_MOST_LISTINGS):
+        snapshot = take_snapshot(options, with_segments=True)
+        tree = list_tree(spark, path)
+        listed = ListedFiles(tree)
+        ranges = []
+        for shard in snapshot.shards:
+            sealed = [segment for segment in shard.segments if segment.kind is SegmentKind.PARQUET]
+            if not all(listed.has(shard, segment) for segment in sealed):
+                break
+            end = shard.next_offset
+            ranges.append(listed.range_of(shard, sealed, shard.start_offset, end, end))
+        else:
+            return chosen_files(tree, ranges)
+    raise UnreadableError(
+        f"the files in {tree.root} were replaced {_MOST_LISTINGS} times while they were listed; try again, or add "
+        "unsealed records, which are read from the server where a file is missing"
+    )
+
+
+def chosen_files(tree: SealedTree, ranges: Iterable[ShardRange]) -> SealedTree:
+    """The files of a tree that have records of some ranges, and which of their rows count.
+
+    Raises:
+        UnreadableError: A shared file cannot be reached, or is damaged.
+    """
+    files: list[SealedName] = []
+    starts = {}
+    parts: dict[SharedName, list[OffsetRange]] = defaultdict(list)
+    for one in ranges:
+        files += one.files
+        if one.files and one.first_offset > one.files[0].base_offset:
+            starts[one.files[0].directory] = one.first_offset
+        for part in one.parts:
+            assert part.place is not None  # it is in a shared file
+            parts[part.place.file].append((one.shard_id, part.base_offset, part.next_offset))
+    others = {file.file for file in tree.files}.difference(file.file for file in files).union(tree.other_files)
+    return attrs.evolve(
+        tree, files=tuple(files), starts=starts, other_files=tuple(others), shared=_counting_rows(tree.root, parts)
+    )
+
+
+def _counting_rows(
+    root: str, parts: Mapping[SharedName, Sequence[OffsetRange]]
+) -> dict[SharedName, tuple[OffsetRange, ...] | None]:
+    """Which rows of shared files count; None for a file of which all do, which then needs no condition."""
+    if not parts:
+        return {}
+    tree = FileTree(root)
+    counting: dict[SharedName, tuple[OffsetRange, ...] | None] = {}
+    for file, rows in parts.items():
+        try:
+            has_others = record_count(tree, file) > sum(end - first for _, first, end in rows)
+        except (StorageError, OSError) as error:
+            raise UnreadableError(
+                f"cannot read {tree.shown(file.path)}: {error}; if the server has replaced it just now, try again"
+            ) from error
+        counting[file] = tuple(rows) if has_others else None
+    return counting
