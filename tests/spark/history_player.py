@@ -341,13 +341,14 @@ class Gather(Step):
             await player.adapter.roll(name)
         with trio.fail_after(PATIENCE_S):
             while await self._has_logs(player):
+                # It looks by itself too, but seldom.
+                player.engine.parts.conversion.wake()
                 await trio.sleep(0.005)
         with trio.fail_after(PATIENCE_S):
             while True:
                 await player.engine.parts.checkpointer.checkpoint()
                 if not any(0 < each.live_records * 2 < each.record_count for each in player.engine.parts.views.files):
                     return
-                # It looks by itself too, but seldom.
                 player.engine.parts.conversion.wake()
                 await trio.sleep(0.005)
 
