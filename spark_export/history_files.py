@@ -59,7 +59,7 @@ class HistoryFiles:
 
     Attributes:
         sealed: Sealed files with live rows.
-        rest: The other records: in logs, in memory, or in files that cannot be reached from here.
+        rest: The other records: in logs, in memory, in shared files, or in files that cannot be reached from here.
     """
 
     sealed: tuple[HistoryFile, ...]
@@ -75,7 +75,7 @@ def history_files(snapshot: Snapshot) -> HistoryFiles:
             first = max(segment.base_offset, shard.start_offset)
             if first >= segment.next_offset:
                 continue
-            if segment.kind is SegmentKind.PARQUET and snapshot.store.sealed:
+            if segment.kind is SegmentKind.PARQUET and segment.place is None and snapshot.store.sealed:
                 sealed.append(_file_of(snapshot.store.sealed, shard, segment, first))
             else:
                 rest.append(Part(shard.name, shard.shard_id, segment, first, segment.next_offset))
