@@ -521,14 +521,13 @@ def _(patch: Patch) -> None:
 
 @_sabotage("removes a replaced shared file before the checkpoint", gathering=True)
 def _(patch: Patch) -> None:
-    async def change(original: Callable[..., Any], self: Checkpointer) -> bool:
-        saved: bool = await original(self)
-        before = self.checkpoint_lsn
-        gone = [file.path(self._table.sealed_root) for file in self._views.files.removable(before)]
-        await self._segment_files.remove_shared(gone)
-        return saved
+    async def change(original: Callable[..., Any], self: Gatherer, chosen: Any, *args: Any) -> int:
+        count: int = await original(self, chosen, *args)
+        replaced = {each.path for _, each in chosen if isinstance(each, ParquetSegment) and each.place is not None}
+        await self._files.remove_shared(sorted(replaced))
+        return count
 
-    _around(patch, Checkpointer, "_save_records", change)
+    _around(patch, Gatherer, "put_in_place", change)
 
 
 @_sabotage("forgets which shared files are not needed any more", gathering=True)
@@ -572,14 +571,12 @@ def _(patch: Patch) -> None:
 @_sabotage("puts parts one row too far into a shared file", gathering=True)
 def _(patch: Patch) -> None:
     def put(original: Callable[..., Any], self: Shard, parts: list[ParquetSegment]) -> Any:
-        return original(self, [attrs.evolve(part, place=_one_row_further(part)) for part in parts])
+        for part in parts:
+            assert part.place is not None
+            part.place = attrs.evolve(part.place, first_row=part.place.first_row + 1)
+        return original(self, parts)
 
     _around(patch, Shard, "put_parts", put)
-
-
-def _one_row_further(part: ParquetSegment) -> Any:
-    assert part.place is not None
-    return attrs.evolve(part.place, first_row=part.place.first_row + 1)
 
 
 @_sabotage("leaves the last group out of a backup", _restored)

@@ -16,6 +16,8 @@ QUICK = (
     "forgets cursors in replay",
     "gives offsets out again that were lost with the memory",
     "does not check the sequence of a producer",
+    "decides about shared files before their directories are synced",
+    "does not count less when a shard is trimmed or deleted",
 )
 SEEDS = 200
 

@@ -48,8 +48,10 @@ CONFIG: Final = ServerConfig(
         disk_reserve_bytes=0,
         flush_interval_ms=20,
     ),
-    conversion=ConversionConfig(min_bytes=64 * KIB, gather_after_s=1),
+    conversion=ConversionConfig(min_bytes=64 * KIB),
 )
+
+GATHERING: Final = attrs.evolve(CONFIG, conversion=ConversionConfig(min_bytes=64 * KIB, gather_after_s=1))
 
 KINDS: Final = {
     "journal file": "journal/journal-*",
@@ -78,12 +80,9 @@ Truth = dict[str, Any]
 async def fill(adapter: EmbeddedAdapter, seed: int) -> None:
     """Write what the flips are tried on: shards that are in logs and in Parquet files, cursors and state."""
     rng = random.Random(seed)
-    for number in range(SHARDS):
+    for number in range(SHARDS - len(GATHERED)):
         shard = f"flip/{number}"
-        await adapter.create_shard(shard)
-        for batch in range(10 if shard in GATHERED else 120):
-            names = [f"{number}/{batch}/{place}" for place in range(rng.randrange(1, 20))]
-            await adapter.append(shard, [values.encode(name) for name in names])
+        await fill_shard(adapter, number, 120, rng)
         if number == 0:
             await adapter.convert(shard)
             await adapter.append(shard, [values.encode("0/after/0")])
@@ -92,9 +91,18 @@ async def fill(adapter: EmbeddedAdapter, seed: int) -> None:
         await adapter.commit_cursor(f"flip/{number % SHARDS}", f"cursor-{number % 7}", number % 50)
 
 
-async def gather(engine: Engine) -> None:
-    """Have small segments of some shards gathered into a shared file."""
+async def fill_shard(adapter: EmbeddedAdapter, number: int, batches: int, rng: random.Random) -> None:
+    """Create a shard and append to it."""
+    await adapter.create_shard(f"flip/{number}")
+    for batch in range(batches):
+        names = [f"{number}/{batch}/{place}" for place in range(rng.randrange(1, 20))]
+        await adapter.append(f"flip/{number}", [values.encode(name) for name in names])
+
+
+async def gather(engine: Engine, adapter: EmbeddedAdapter, seed: int) -> None:
+    """Write shards whose segments are gathered into a shared file."""
     for shard in GATHERED:
+        await fill_shard(adapter, int(shard.rpartition("/")[2]), 10, random.Random(seed))
         await engine.roll(shard)
     with trio.fail_after(PATIENCE_S):
         while any(segment.kind is not SegmentKind.PARQUET for shard in GATHERED for segment in closed(engine, shard)):
@@ -160,9 +168,11 @@ class Template:
 async def make_templates(directory: Path, seed: int) -> list[Template]:
     """A store as a kill leaves it, one as a stop leaves it, and a backup."""
     data, killed, stopped, backup = (directory / name for name in ("data", "killed", "stopped", "backup"))
+    async with open_engine(str(data), GATHERING) as engine, EmbeddedAdapter(engine) as adapter:
+        await gather(engine, adapter, seed)
+    # Without gathering: otherwise files of one segment would go into shared files, too.
     async with open_engine(str(data), CONFIG) as engine, EmbeddedAdapter(engine) as adapter:
         await fill(adapter, seed)
-        await gather(engine)
         for shard in GATHERED:
             await adapter.append(shard, [values.encode(f"{shard.rpartition('/')[2]}/after/0")])
         await engine.parts.checkpointer.checkpoint()

@@ -79,7 +79,7 @@ class SegmentRetention:
         if retention != Retention():
             # Nothing is due while the oldest segment is kept; lost records before it are a gap for readers.
             self._trim(shard, due(retention, shard.segments, self._expiry_us()))
-        if not retention.max_bytes:
+        if not retention.max_bytes and self._defaults.memory_max_bytes:
             self._bound_memory(shard)
 
     def _trim(self, shard: Shard, offset: int) -> None:
