@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from journal.protocol import Op, encode, frames, messages
 from journal.settings.values import KIB, MIB
@@ -25,14 +27,32 @@ def waiting_bytes(served: Served) -> int:
     return max(connection.output.waiting_bytes for connection in served.server._connections)
 
 
-async def assert_normal_speed(served: Served) -> None:
-    """Another client's appends and reads are answered; 50 round trips in far less than a second."""
+@pytest.fixture(autouse=True)
+def time_passes(mock_clock: MockClock) -> None:
+    """Until a test stops it."""
+    mock_clock.rate = 1.0
+
+
+@contextmanager
+def no_time_passes(clock: MockClock) -> Iterator[None]:
+    """What waits for a time limit or a pause of the server does not go on, however slow the machine is."""
+    clock.rate = 0.0
+    try:
+        yield
+    finally:
+        clock.rate = 1.0
+
+
+async def assert_normal_speed(served: Served, clock: MockClock) -> None:
+    """Another client's appends and reads wait for nothing; 50 round trips take far less than a second of work."""
     async with served.client() as client:
         handle = await client.open("other")
-        with trio.fail_after(3):
+        began_s = time.thread_time()
+        with no_time_passes(clock):
             for number in range(50):
                 ack = await client.append_values(handle, b"%d" % number)
             assert len((await client.fetch(handle, ack.base_offset)).batches)
+        assert time.thread_time() - began_s < 1
 
 
 async def send_until_stuck(client: RawClient, part: bytes, most_bytes: int) -> int:
@@ -54,7 +74,7 @@ async def stuck_client(served: Served) -> AsyncIterator[RawClient]:
         yield client
 
 
-async def test_unread_fetches_are_bounded(tmp_path: Path) -> None:
+async def test_unread_fetches_are_bounded(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("a")
         for _ in range(16):
@@ -67,14 +87,14 @@ async def test_unread_fetches_are_bounded(tmp_path: Path) -> None:
             await send_until_stuck(client, b"".join(fetches), sum(map(len, fetches)))
             await trio.testing.wait_all_tasks_blocked(0.005)
             held.append(waiting_bytes(served))
-            await assert_normal_speed(served)
+            await assert_normal_speed(served, mock_clock)
             held.append(waiting_bytes(served))
         # The limit, and the one reply that passed it.
         assert max(held) <= OUTPUT_LIMIT + 768 * KIB
         assert max(held) > 0
 
 
-async def test_unread_replies_to_small_requests_are_bounded(tmp_path: Path) -> None:
+async def test_unread_replies_to_small_requests_are_bounded(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         for number in range(100):
             await writer.call(Op.CREATE_SHARD, messages.CreateShardRequest(f"a/{number}"))
@@ -83,10 +103,10 @@ async def test_unread_replies_to_small_requests_are_bounded(tmp_path: Path) -> N
             sent = await send_until_stuck(client, listing * 100, 8 * MIB)
             assert sent < 8 * MIB, "the server went on taking requests whose replies the client does not read"
             assert waiting_bytes(served) <= OUTPUT_LIMIT + 256 * KIB
-            await assert_normal_speed(served)
+            await assert_normal_speed(served, mock_clock)
 
 
-async def test_unread_pages_of_state_are_bounded(tmp_path: Path) -> None:
+async def test_unread_pages_of_state_are_bounded(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         for number in range(8):
             await writer.call(Op.STATE_PUT, messages.StatePutRequest(b"k%d" % number, bytes(32 * KIB)))
@@ -95,10 +115,10 @@ async def test_unread_pages_of_state_are_bounded(tmp_path: Path) -> None:
             sent = await send_until_stuck(client, scan * 100, 8 * MIB)
             assert sent < 8 * MIB, "the server went on taking requests whose replies the client does not read"
             assert waiting_bytes(served) <= OUTPUT_LIMIT + 512 * KIB
-            await assert_normal_speed(served)
+            await assert_normal_speed(served, mock_clock)
 
 
-async def test_appends_with_unread_acknowledgements_are_bounded(tmp_path: Path) -> None:
+async def test_appends_with_unread_acknowledgements_are_bounded(tmp_path: Path, mock_clock: MockClock) -> None:
     """Single records of a few bytes: an acknowledgement is a tenth of what was sent."""
     limits = {"limits__max_output_bytes_per_connection": 64 * KIB}
     async with serving(tmp_path, socket_buffer_bytes=64 * KIB, **limits) as served:
@@ -110,7 +130,7 @@ async def test_appends_with_unread_acknowledgements_are_bounded(tmp_path: Path) 
             sent = await send_until_stuck(client, part, 32 * MIB)
             assert sent < 32 * MIB, "the server went on taking appends whose acknowledgements the client does not read"
             assert waiting_bytes(served) <= 320 * KIB  # the limit, and the acknowledgements of what was in flight
-            await assert_normal_speed(served)
+            await assert_normal_speed(served, mock_clock)
             # What was taken is acknowledged once the client reads again, in order.
             count = 0
             while count < sent // (len(part) // 500):
@@ -119,7 +139,7 @@ async def test_appends_with_unread_acknowledgements_are_bounded(tmp_path: Path) 
                 count += len(acks)
 
 
-async def test_unread_pushes_are_bounded_by_the_output_as_well(tmp_path: Path) -> None:
+async def test_unread_pushes_are_bounded_by_the_output_as_well(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("a")
         async with stuck_client(served) as client:
@@ -130,10 +150,10 @@ async def test_unread_pushes_are_bounded_by_the_output_as_well(tmp_path: Path) -
                 await writer.append_values(handle, bytes(256 * KIB))
             await trio.testing.wait_all_tasks_blocked(0.005)
             assert waiting_bytes(served) <= OUTPUT_LIMIT + 2 * MIB
-            await assert_normal_speed(served)
+            await assert_normal_speed(served, mock_clock)
 
 
-async def test_half_frames_do_not_use_up_the_receive_buffers(tmp_path: Path) -> None:
+async def test_half_frames_do_not_use_up_the_receive_buffers(tmp_path: Path, mock_clock: MockClock) -> None:
     """As many clients as there are buffers stop in the middle of a frame, and go on later."""
     async with serving(tmp_path, storage__receive_buffers=4, storage__receive_buffer_bytes=64 * KIB) as served:
         async with trio.open_nursery() as nursery:
@@ -158,14 +178,16 @@ async def test_half_frames_do_not_use_up_the_receive_buffers(tmp_path: Path) -> 
                 nursery.start_soon(hold_up, number)
             await cut.wait()
             await trio.testing.wait_all_tasks_blocked(0.005)
-            await assert_normal_speed(served)
+            await assert_normal_speed(served, mock_clock)
             go_on.set()
         async with served.client() as reader:
             values = await reader.read_values(await reader.open("a"))
             assert sorted(values) == [bytes([number]) * 30_000 for number in range(8)]
 
 
-async def test_clients_that_take_nothing_do_not_use_up_the_receive_buffers(tmp_path: Path) -> None:
+async def test_clients_that_take_nothing_do_not_use_up_the_receive_buffers(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
     async with serving(tmp_path, storage__receive_buffers=2, storage__receive_buffer_bytes=64 * KIB) as served:
         async with served.client() as writer:
             handle = await writer.open("a")
@@ -176,7 +198,7 @@ async def test_clients_that_take_nothing_do_not_use_up_the_receive_buffers(tmp_p
                 for client in (one, two, three):
                     await client.open("a")
                     await send_until_stuck(client, fetches, len(fetches))
-                await assert_normal_speed(served)
+                await assert_normal_speed(served, mock_clock)
 
 
 async def test_a_fetch_larger_than_all_limits_gives_one_batch(tmp_path: Path) -> None:
@@ -189,7 +211,7 @@ async def test_a_fetch_larger_than_all_limits_gives_one_batch(tmp_path: Path) ->
         assert (await client.fetch(handle, 0, max_bytes=0)).next_offset == 1
 
 
-async def test_a_stop_waits_for_no_slow_client(tmp_path: Path) -> None:
+async def test_a_stop_waits_for_no_slow_client(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as served, served.client() as writer:
         handle = await writer.open("a")
         for _ in range(16):
@@ -202,13 +224,12 @@ async def test_a_stop_waits_for_no_slow_client(tmp_path: Path) -> None:
             polling = frames.build_fetch(8, 0, 17, 1000, 60_000)
             await good.send(appended, polling)
             await good.acks([7])
-            started = trio.current_time()
-            served.server.stopping.set()
-            answers = await good.receive_until_closed()
+            with no_time_passes(mock_clock):
+                served.server.stopping.set()
+                answers = await good.receive_until_closed()
             # The long poll ends, then the reason is told, then the stream ends in order.
             assert [frame.op for frame in answers] == [Op.FETCH, 0]
             assert b"shutting_down" in bytes(answers[-1].body)
-            assert trio.current_time() - started < 2
         with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections:
                 await trio.testing.wait_all_tasks_blocked(0.01)
