@@ -129,6 +129,6 @@ async def test_a_journal_file_of_larger_settings_lets_appends_in(tmp_path: Path)
     smaller = attrs.evolve(CONFIG.storage, journal_file_bytes=MIB, journal_budget_bytes=2 * MIB)
     async with open_engine(str(tmp_path / "data"), attrs.evolve(CONFIG, storage=smaller)) as engine:
         shard = engine.parts.table.by_name("s")
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await fill(engine, shard, 8000)
         assert len(await read_all(engine, shard)) == 8010

@@ -21,6 +21,7 @@ from shards.position import Start
 from shards.seams.os_file_system import OsFileSystem
 from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.subscriptions.events import Push
+from tests.patience import PATIENCE_S
 from tests.shards.batches import NOW_US
 
 MIB = 1 << 20
@@ -60,7 +61,7 @@ async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
 
 async def convert_everything(engine: Engine) -> None:
     shard = engine.parts.table.by_name("s")
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         await engine.parts.conversion.wait_until_sealed(shard, shard.published_offset)
     assert [segment.kind for segment in shard.segments if segment.next_offset > segment.base_offset] == [
         SegmentKind.PARQUET
@@ -98,7 +99,7 @@ async def subscribe(engine: Engine, group: str | None = None) -> Subscription:
 async def take(subscription: Subscription, count: int) -> list[bytes]:
     """The values of the next pushes, up to so many records."""
     found: list[bytes] = []
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         while len(found) < count:
             item = await subscription.take(400)
             if isinstance(item, Push):
@@ -130,7 +131,7 @@ async def test_a_group_is_given_sealed_records_too(tmp_path: Path) -> None:
         await convert_everything(engine)
         members = [await subscribe(engine, "g") for _ in range(2)]
         found: list[bytes] = []
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             while len(found) < len(EXPECTED):
                 for member in members:
                     item = await member.take(MIB)
@@ -149,7 +150,7 @@ async def test_a_reader_at_the_end_of_a_sealed_shard_gets_the_next_record(tmp_pa
         await convert_everything(engine)
         shard = engine.parts.table.by_name("s")
         async with trio.open_nursery() as nursery:
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 nursery.start_soon(engine.append, shard, encode([Record(b"new")], now_us=NOW_US))
                 await engine.parts.reader.wait_beyond(shard, len(EXPECTED), 20)
         extent = await engine.parts.reader.read(shard, len(EXPECTED), MIB)

@@ -142,7 +142,7 @@ class Model:
 @given(lives=st.lists(st.tuples(STEPS, st.booleans()), min_size=1, max_size=3))
 async def test_newer_shards_are_found_and_waiting_tasks_are_woken(lives: list[tuple[list[Step], bool]]) -> None:
     files, model = SimulatedFileSystem(), Model()
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         for steps, ends_well in lives:
             async with open_simulated(files) as engine:
                 await model.check(engine)

@@ -11,6 +11,7 @@ from broker_adapter.mqtt_codec import Properties, Version
 from broker_adapter.mqtt_codec.packets import Puback, Publish, Pubrec
 from tests.mqtt.delivery.delivering import until
 from tests.mqtt.serving import Client, Serving, serving
+from tests.patience import PATIENCE_S
 
 
 def terms(receive_maximum: int = 2) -> Properties:
@@ -188,5 +189,5 @@ async def test_all_retained_messages_of_a_store_are_in_one_list(monkeypatch: pyt
         await client.subscribe("#")
         assert [(await client.message()).topic for _ in range(1700)] == topics
         assert 0 < largest <= 500
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             await client.silent()

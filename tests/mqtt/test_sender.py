@@ -10,6 +10,7 @@ from broker_adapter.mqtt_codec import Properties, ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from shards.seams.clock import ManualClock, SystemClock
 from tests.mqtt.serving import Client, Serving, serving
+from tests.patience import PATIENCE_S
 
 BOTH = [Version.V311, Version.V5]
 KEPT = Properties(session_expiry_interval=100)
@@ -171,7 +172,7 @@ async def test_many_messages_wait_for_a_client_that_was_away() -> None:
                 await publisher.expect(Puback)
         client = await again(served)
         found: dict[str, list[int]] = {}
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             for _ in range(3000):
                 message = await client.message()
                 found.setdefault(message.topic, []).append(int(message.payload))

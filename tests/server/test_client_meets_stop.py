@@ -9,6 +9,7 @@ import trio
 from journal.client import open_client
 from shards.back_off import BackOff
 from shards.model import ShardConfig
+from tests.patience import PATIENCE_S
 from tests.server.serving import Served, serving
 
 
@@ -57,12 +58,12 @@ async def test_appends_go_on_exactly_once_over_a_stop_and_a_restart(tmp_path: Pa
         async with serving(tmp_path) as served:
             relay.append(served)
             nursery.start_soon(write)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while len(offsets) < count // 4:
                     await trio.sleep(0.005)
         async with serving(tmp_path) as served:
             relay.append(served)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while len(offsets) < count:
                     await trio.sleep(0.005)
             async with served.client() as reader:

@@ -91,7 +91,7 @@ async def test_who_says_nothing_is_sent_away(tmp_path: Path) -> None:
             async with served.stream() as stream:
                 await stream.send_all(beginning)
                 client = RawClient(stream)
-                with trio.fail_after(4):
+                with trio.fail_after(PATIENCE_S):
                     answers = await client.receive_until_closed()
                 assert "no HELLO within 1 s" in str(decode_error(answers[-1].status, answers[-1].body))
         async with served.client() as client:

@@ -16,6 +16,7 @@ from shards.format.record import StoredRecord
 from shards.model import AckLevel, Mode, ShardConfig
 from shards.subscriptions.events import Progress
 from tests.journal.engines import stop_without_checkpoint
+from tests.patience import PATIENCE_S
 from tests.server.admin.test_api import admin
 from tests.server.serving import MEMORY, RawClient, Served, serving
 from tests.server.test_metrics import counted, families, value
@@ -216,7 +217,7 @@ async def keep_feed(client: Client, closed: trio.Event, *, task_status: trio.Tas
 async def shown(feed: Feed, *, until_value: bytes) -> list[tuple[int, int, object]]:
     """The ranges that a feed shows, each with its value, up to the one with this value."""
     ranges: list[tuple[int, int, object]] = []
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not ranges or ranges[-1][2] != until_value:
             item = await feed.__anext__()
             if not isinstance(item, Progress):
@@ -240,7 +241,7 @@ async def keep_client(port: int, closed: trio.Event, *, task_status: trio.TaskSt
 
 
 async def until(condition: object) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         while not condition():  # type: ignore[operator]
             await trio.sleep(0.005)
 

@@ -30,6 +30,7 @@ from shards.format.batch import encode
 from shards.format.record import Record
 from shards.model import Mode, Retention, ShardConfig
 from shards.segments.shard import Shard
+from tests.patience import PATIENCE_S
 from tests.server.serving import FILE, MEMORY, acks_in, batch_of, records_of, serving, values_of
 
 
@@ -280,7 +281,7 @@ async def test_a_long_poll_on_a_deleted_shard_ends_at_once(tmp_path: Path) -> No
 
             nursery.start_soon(poll)
             await trio.testing.wait_all_tasks_blocked(0.02)
-            with trio.fail_after(2):
+            with trio.fail_after(PATIENCE_S):
                 await other.call(Op.DELETE_SHARD, messages.NameRequest("a"))
 
 

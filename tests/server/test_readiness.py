@@ -149,7 +149,7 @@ async def test_a_server_says_that_it_is_recovering_and_that_it_is_stopping(
     monkeypatch.setattr(process_module, "bind", bind)
     listen = ListenConfig(tcp="127.0.0.1:0", websocket="", http="127.0.0.1:0")
     config = attrs.evolve(small_config(), listen=listen)
-    with trio.fail_after(20):
+    with trio.fail_after(patience.PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_server, config, str(tmp_path / "data"))
             await trio.testing.wait_all_tasks_blocked(0.05)

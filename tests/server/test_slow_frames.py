@@ -12,6 +12,7 @@ from journal.protocol import Op, decode_error, frames
 from journal.protocol.frames import HEADER
 from journal.server import tcp
 from journal.settings.values import KIB
+from tests.patience import PATIENCE_S
 from tests.server.serving import batch_of, serving
 
 
@@ -22,7 +23,7 @@ async def test_a_frame_that_is_never_sent_to_its_end_ends_the_connection(
     monkeypatch.setattr(tcp, "_PATIENCE_S", 0.6)
     async with serving(tmp_path) as served, served.client() as client:
         await client.send(HEADER.pack(200, Op.PING, 0, 1))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
 
                 async def trickle() -> None:

@@ -108,7 +108,7 @@ async def test_clients_without_websocket_are_refused_and_harm_no_other(tmp_path:
             async with await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream:
                 await stream.send_all(sent)
         async with await trio.open_tcp_stream("127.0.0.1", served.ports["websocket"]) as stream:
-            with trio.fail_after(4):
+            with trio.fail_after(PATIENCE_S):
                 while await stream.receive_some(1000):
                     pass
         async with websocket_client(served) as client:

@@ -222,7 +222,7 @@ async def test_a_server_that_hangs_is_out(stage: Stage, when: str) -> None:
             await sink.check()
             await sink.position()
         proxy.hang()
-        with trio.fail_after(8):
+        with trio.fail_after(PATIENCE_S):
             with pytest.raises(SinkUnavailableError, match=stage.address):
                 await (sink.check() if when == "check" else sink.write(batch_of([row(0)])))
         proxy.pass_all()

@@ -21,6 +21,7 @@ from broker_adapter.mqtt_codec.packets import Will
 from broker_adapter.state_forms import encode
 from journal.access.audit import AuditLog
 from tests.mqtt.serving import Serving, serving
+from tests.patience import PATIENCE_S
 
 LASTING = Properties(session_expiry_interval=3600)
 
@@ -82,7 +83,7 @@ async def test_the_session_of_a_client_that_is_away_ends_with_its_will() -> None
         client = await other.client("c", clean_start=False, properties=LASTING, will=late)
         await client.subscribe("t", qos=1)
         await client.stream.aclose()
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while (await kick(store, "c", by="anna")).outcome is not Kicked.AWAY:
                 await trio.sleep(0.01)
         assert "c" in await ids(store)

@@ -19,6 +19,7 @@ from trio_websocket import WebSocketConnection, wrap_client_stream
 from broker_adapter.mqtt.transport.listeners import Handler, ListenerLimits, Listeners, Peer
 from journal.access.certificates import server_context
 from journal.net.origins import Origins
+from tests.patience import PATIENCE_S
 
 AUTHORITY = trustme.CA()
 
@@ -131,7 +132,7 @@ async def serving(
         sockets[name] = socket.create_server(("127.0.0.1", 0))
     listeners = Listeners(handler, limits or ListenerLimits(), tls, origins)
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 await nursery.start(listeners.run, sockets)
                 yield Served(listeners, {name: sock.getsockname()[1] for name, sock in sockets.items()})

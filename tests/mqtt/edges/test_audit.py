@@ -22,6 +22,7 @@ from journal.access.login_methods import Credentials, Logins
 from journal.access.rules import AccessRule, AccessRules
 from journal.access.users import Cost, PasswordHash, Users
 from tests.mqtt.serving import Client, Serving, serving
+from tests.patience import PATIENCE_S
 
 USERS = Users({name: PasswordHash.of(name.encode(), Cost(2, 1, 1)) for name in ("anna", "bob")})
 OPEN = AccessRules([AccessRule(True, ("open/#",))], default=False)
@@ -143,7 +144,7 @@ async def test_a_will_that_is_not_published_any_more_has_a_line(tmp_path: Path) 
         anna = await there.client("anna", "c1", will=Will("open/will", b"gone", 1))
         there.access.rules = AccessRules([], default=False)
         await anna.stream.aclose()
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             while not there.acts():
                 await trio.sleep(0.01)
         assert there.acts() == [("will", "anna", "c1", "open/will", "not_authorized")]

@@ -244,5 +244,5 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monke
                 b"POST /api/v1/shards HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 b'Content-Length: 100\r\n\r\n{"name'
             )
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE_S):
                 assert b" 408 " in await stream.receive_some()

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Request, TextMessage
 
 from journal.server import heartbeat
 from journal.server.json_protocol import SUBPROTOCOL
+from tests.patience import PATIENCE_S
 from tests.server.json_protocol.talking import RefusedError, talking
 from tests.server.serving import Served, serving
 
@@ -165,7 +167,7 @@ async def test_a_client_that_disappears_leaves_nothing(tmp_path: Path) -> None:
             await talker.call("tail", tail=1, filter="#", start={"at": "earliest"})
             await talker.start("read", shard="a", start={"at": "latest"}, wait_ms=30_000)
             await trio.aclose_forcefully(talker.websocket._stream)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             while served.server.statistics.connections or served.engine.parts.subscriptions.count:
                 await trio.sleep(0.01)
 
@@ -197,14 +199,22 @@ async def connect_without_answering(served: Served) -> bytes:
 
 
 async def test_a_peer_that_answers_no_pings_is_let_go_and_one_that_does_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
     monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.1)
     monkeypatch.setattr(heartbeat, "PATIENCE_S", 0.5)
     async with serving(tmp_path) as served, talking(served) as alive:
-        with trio.fail_after(5):
-            received = await connect_without_answering(served)
-        assert b'"heartbeat_s"' in received
+        received: list[bytes] = []
+
+        async def connect() -> None:
+            received.append(await connect_without_answering(served))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connect)
+            while not received:
+                mock_clock.jump(0.05)
+                await wait_all_tasks_blocked(0.005)
+        assert b'"heartbeat_s"' in received[0]
         # One that receives nothing but pings is as alive as one that talks.
         assert await alive.call("ping") == {}
         assert served.server.statistics.connections == 1

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 import trustme
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker_adapter.mqtt_codec import Packet, Properties, ReasonCode, Version
 from broker_adapter.mqtt_codec.packets import Connack, Disconnect, Puback, Publish
@@ -210,23 +211,27 @@ async def test_a_broker_that_does_not_let_it_in_is_out(broker: ScriptedBroker, c
             await sink.write(messages("a"))
 
 
-@pytest.mark.slow("waits for a keep-alive")
-async def test_a_silent_connection_is_kept_alive_and_a_dead_one_noticed(broker: ScriptedBroker) -> None:
+async def test_a_silent_connection_is_kept_alive_and_a_dead_one_noticed(
+    broker: ScriptedBroker, mock_clock: MockClock
+) -> None:
+    async def time_passes() -> None:
+        mock_clock.jump(0.25)
+        await wait_all_tasks_blocked(0.005)
+
     broker.connack = Connack(properties=Properties(server_keep_alive=2))
     async with sink_of(broker) as sink:
         await sink.check()
-        with trio.fail_after(10):
-            while broker.ping_count < 2:
-                await trio.sleep(0.05)
-            await sink.write(messages("a"))
-            broker.answers_pings = False
-            pinged = broker.ping_count
-            while broker.ping_count == pinged:
-                await trio.sleep(0.05)
-            with pytest.raises(SinkUnavailableError, match=r"has not answered for 1 s"):
-                while True:
-                    await sink.write(messages("b"))
-                    await trio.sleep(0.05)
+        while broker.ping_count < 2:
+            await time_passes()
+        await sink.write(messages("a"))
+        broker.answers_pings = False
+        pinged = broker.ping_count
+        while broker.ping_count == pinged:
+            await time_passes()
+        with pytest.raises(SinkUnavailableError, match=r"has not answered for 1 s"):
+            while True:
+                await sink.write(messages("b"))
+                await time_passes()
 
 
 async def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
