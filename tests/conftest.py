@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from tests import tiers
 from tests.durations import DurationRecorder
+from tests.steady_clock import SteadyClock
 from tests.still_running import StillRunning
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ def log_as_before() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
+
+
+@pytest.fixture
+def steady_clock() -> SteadyClock:
+    """Trio's clock for a test with time limits, on which pauses of this process do not count."""
+    return SteadyClock()
 
 
 class _StandstillWatch(threading.Thread):

@@ -16,6 +16,7 @@ from journal.protocol.messages import CommitRequest, EndClientRequest, HelloRequ
 from journal.server.connection import Connection
 from tests.patience import PATIENCE_S
 from tests.server.serving import RawClient, Served, batch_of, serving
+from tests.steady_clock import SteadyClock
 
 HEARTBEAT_S = 0.2
 BOUND_S = 3 * HEARTBEAT_S
@@ -52,7 +53,7 @@ async def assert_others_get(served: Served, within_s: float) -> None:
         assert trio.current_time() - began_s < within_s + 10, "the machine may be busy"
 
 
-async def test_a_member_that_says_nothing_keeps_its_share_for_ever(tmp_path: Path) -> None:
+async def test_a_member_that_says_nothing_keeps_its_share_for_ever(tmp_path: Path, steady_clock: SteadyClock) -> None:
     """The server waited for a reset, which no frozen process and no machine without power sends."""
     async with serving(tmp_path) as served, served.client() as writer, served.stream() as stream:
         await writer.append_values(await writer.open("a"), b"held")
@@ -98,7 +99,9 @@ async def test_a_client_that_takes_nothing_keeps_the_server_from_listening_and_i
 
 
 @pytest.mark.parametrize("scheme", ["journal", "journal+ws"])
-async def test_a_client_that_has_nothing_to_say_keeps_its_promise(tmp_path: Path, scheme: str) -> None:
+async def test_a_client_that_has_nothing_to_say_keeps_its_promise(
+    tmp_path: Path, scheme: str, steady_clock: SteadyClock
+) -> None:
     async with serving(tmp_path) as served:
         port = served.ports["tcp" if scheme == "journal" else "websocket"]
         async with open_client(f"{scheme}://127.0.0.1:{port}", times=SessionTimes(heartbeat_s=HEARTBEAT_S)) as client:

@@ -21,6 +21,7 @@ from shards.errors import InvalidRequestError
 from tests.patience import PATIENCE_S
 from tests.server.people import AUTHORITY, client_context, write_server_certificate
 from tests.server.serving import Served, serving
+from tests.steady_clock import SteadyClock
 
 AT_ONCE_S = 5.0
 HELLO = frames.build(Op.HELLO, 1, encode(HelloRequest(frames.PROTOCOL_VERSION, "test", None)))
@@ -60,7 +61,7 @@ async def server(path: Path, *, encrypted: bool) -> AsyncIterator[Served]:
     ],
 )
 async def test_a_client_says_what_is_wrong_with_its_address(
-    tmp_path: Path, ca_file: Path, encrypted: bool, scheme: str, listener: str, told: str
+    tmp_path: Path, ca_file: Path, encrypted: bool, scheme: str, listener: str, told: str, steady_clock: SteadyClock
 ) -> None:
     options = f"?ca_file={ca_file}" if scheme.endswith("s") and scheme != "journal+ws" else ""
     async with server(tmp_path, encrypted=encrypted) as served:
@@ -71,7 +72,9 @@ async def test_a_client_says_what_is_wrong_with_its_address(
 
 @pytest.mark.parametrize("listener", ["tcp", "websocket"])
 @pytest.mark.parametrize("encrypted", [True, False])
-async def test_a_server_logs_and_counts_it(tmp_path: Path, listener: str, encrypted: bool) -> None:
+async def test_a_server_logs_and_counts_it(
+    tmp_path: Path, listener: str, encrypted: bool, steady_clock: SteadyClock
+) -> None:
     async with server(tmp_path, encrypted=encrypted) as served:
         with capture_logs() as logs, trio.fail_after(AT_ONCE_S):
             async with await trio.open_tcp_stream("127.0.0.1", served.ports[listener]) as stream:
@@ -93,7 +96,9 @@ async def test_a_server_logs_and_counts_it(tmp_path: Path, listener: str, encryp
         b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x3c\x00\x00",
     ],
 )
-async def test_a_server_names_an_mqtt_client_that_connects_to_it(tmp_path: Path, connect: bytes) -> None:
+async def test_a_server_names_an_mqtt_client_that_connects_to_it(
+    tmp_path: Path, connect: bytes, steady_clock: SteadyClock
+) -> None:
     async with server(tmp_path, encrypted=False) as served:
         with capture_logs() as logs, trio.fail_after(AT_ONCE_S):
             async with await trio.open_tcp_stream("127.0.0.1", served.ports["tcp"]) as stream:
@@ -105,7 +110,7 @@ async def test_a_server_names_an_mqtt_client_that_connects_to_it(tmp_path: Path,
         assert "client" not in line, "it has not named itself"
 
 
-async def test_a_client_without_tls_gets_the_error_in_a_frame(tmp_path: Path) -> None:
+async def test_a_client_without_tls_gets_the_error_in_a_frame(tmp_path: Path, steady_clock: SteadyClock) -> None:
     async with server(tmp_path, encrypted=True) as served, served.stream() as stream:
         await stream.send_all(HELLO)
         parser = FrameParser(1 << 16)
@@ -118,7 +123,9 @@ async def test_a_client_without_tls_gets_the_error_in_a_frame(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("listener", ["tcp", "websocket", "http"])
-async def test_http_in_the_clear_is_answered_with_a_text(tmp_path: Path, listener: str) -> None:
+async def test_http_in_the_clear_is_answered_with_a_text(
+    tmp_path: Path, listener: str, steady_clock: SteadyClock
+) -> None:
     async with server(tmp_path, encrypted=True) as served, httpx.AsyncClient(timeout=PATIENCE_S) as client:
         with trio.fail_after(AT_ONCE_S):
             answer = await client.get(f"http://127.0.0.1:{served.ports[listener]}/livez")
@@ -199,7 +206,9 @@ ALERT = bytes.fromhex("15030100020246")
     ],
 )
 @pytest.mark.parametrize("chunk_bytes", [1, 4096])
-async def test_a_wrong_answer_ends_it(scheme: str, answer: bytes, told: str, chunk_bytes: int) -> None:
+async def test_a_wrong_answer_ends_it(
+    scheme: str, answer: bytes, told: str, chunk_bytes: int, steady_clock: SteadyClock
+) -> None:
     async with answering(answer, chunk_bytes) as place:
         with trio.fail_after(AT_ONCE_S), pytest.raises(InvalidRequestError, match=f"{place} .*{told}"):
             async with open_client(f"{scheme}://{place}"):
@@ -210,7 +219,7 @@ async def test_a_wrong_answer_ends_it(scheme: str, answer: bytes, told: str, chu
     ("answer", "told"),
     [(ALERT, "uses TLS; write journals://"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "uses HTTP; name the port")],
 )
-async def test_an_answer_that_is_no_frame_ends_it(answer: bytes, told: str) -> None:
+async def test_an_answer_that_is_no_frame_ends_it(answer: bytes, told: str, steady_clock: SteadyClock) -> None:
     async with answering(answer) as place:
         with trio.fail_after(AT_ONCE_S), pytest.raises(InvalidRequestError, match=f"{place} {told}"):
             async with open_client(place):
@@ -227,7 +236,9 @@ async def test_an_answer_that_is_no_frame_ends_it(answer: bytes, told: str) -> N
         ("journal+ws", b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", "503 Service Unavailable"),
     ],
 )
-async def test_what_a_server_that_starts_or_stops_may_do_is_tried_again(scheme: str, answer: bytes, told: str) -> None:
+async def test_what_a_server_that_starts_or_stops_may_do_is_tried_again(
+    scheme: str, answer: bytes, told: str, steady_clock: SteadyClock
+) -> None:
     async with answering(answer) as place:
         with trio.fail_after(AT_ONCE_S), pytest.raises(ConnectionLostError, match=f"gave up after .*{place} .*{told}"):
             async with open_client(f"{scheme}://{place}", times=SessionTimes(first_within_s=0.1)):
@@ -276,7 +287,7 @@ async def secure_web_server(stream: trio.abc.Stream) -> None:
     ],
 )
 async def test_a_port_without_an_answer_is_asked_what_listens_there(
-    scheme: str, program: Callable[[trio.abc.Stream], Awaitable[None]], told: str
+    scheme: str, program: Callable[[trio.abc.Stream], Awaitable[None]], told: str, steady_clock: SteadyClock
 ) -> None:
     async def serve(stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError):

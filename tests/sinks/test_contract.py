@@ -30,6 +30,7 @@ from tests.sinks.stage import (
     row,
     write_window,
 )
+from tests.steady_clock import SteadyClock
 
 STAGES = sorted(path.stem for path in (Path(__file__).parent / "stages").glob("[a-z]*.py"))
 
@@ -215,7 +216,7 @@ async def test_settings_that_the_server_does_not_accept_are_an_outage_that_says_
 
 
 @pytest.mark.parametrize("when", ["check", "write"])
-async def test_a_server_that_hangs_is_out(stage: Stage, when: str) -> None:
+async def test_a_server_that_hangs_is_out(stage: Stage, when: str, steady_clock: SteadyClock) -> None:
     proxy = proxy_of(stage)
     async with open_sink(stage, timeout_s=1) as sink:
         if when == "write":

@@ -24,6 +24,7 @@ from tests.bridge.fakes import Shelf
 from tests.patience import PATIENCE_S
 from tests.sinks.stage import QUEUE_ID, Stage, numbers, open_sink
 from tests.sinks.test_contract import STAGES
+from tests.steady_clock import SteadyClock
 
 FROZEN: Final = "frozen"
 WELL: Final = "well"
@@ -92,7 +93,7 @@ async def until_state(store: StorageAdapter, state: str) -> QueueState:
 
 @pytest.mark.slow("waits for the timeouts of sinks")
 async def test_a_frozen_sink_holds_up_its_own_queue_alone_and_its_operator_no_longer_than_documented(
-    stage: Stage, store: StorageAdapter
+    stage: Stage, store: StorageAdapter, steady_clock: SteadyClock
 ) -> None:
     shelf = Shelf()
     # It stays frozen until everything has ended.
@@ -134,7 +135,7 @@ async def test_a_frozen_sink_holds_up_its_own_queue_alone_and_its_operator_no_lo
 
 @pytest.mark.slow("waits for the timeouts of sinks")
 async def test_what_a_sink_had_under_way_when_it_froze_comes_in_order_when_it_is_back(
-    stage: Stage, store: StorageAdapter
+    stage: Stage, store: StorageAdapter, steady_clock: SteadyClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(Bridges(store, specs(stage, Shelf())[:1], "here", lease=LEASE).run)

@@ -7,8 +7,11 @@ import signal
 import time
 from pathlib import Path
 
+import trio
+
 from broker_adapter.mqtt_codec import ReasonCode
 from journal.access.users import Cost, PasswordHash, write_user
+from journal.telemetry.http_pages import Reply, Request
 from tests.access.issuer import Service, service, token
 from tests.access.test_http_login import ALLOW, DENY, IGNORE
 from tests.mqtt.edges.broker_process import BrokerProcess, broker_process
@@ -86,6 +89,12 @@ async def test_certificates_then_the_service_then_passwords_decide(tmp_path: Pat
 RULE = {"permission": "allow", "topics": ["plant/%c"], "actions": ["subscribe"]}
 
 
+async def soon_over(_request: Request) -> Reply:
+    """Counted from when the broker asks, not from when the client connects."""
+    await trio.lowlevel.checkpoint()
+    return Reply(json.dumps({"result": "allow", "expires": time.time() + 2}).encode(), 200, "application/json")
+
+
 async def test_a_connection_ends_when_the_answer_says_and_at_sighup_with_another_service(tmp_path: Path) -> None:
     async with service(ALLOW) as hook, service(ALLOW) as another:
         config = configure(tmp_path, hook)
@@ -95,8 +104,8 @@ async def test_a_connection_ends_when_the_answer_says_and_at_sighup_with_another
             broker.client() as long,
         ):
             await long.connect("long", username="bob", password=b"x")
-            hook.answers(json.dumps({"result": "allow", "expires": time.time() + 2}).encode())
-            await short.connect("short", username="carl", password=b"x")
+            hook.reply = soon_over
+            assert (await short.connect("short", username="carl", password=b"x")).reason_code == ReasonCode.SUCCESS
             await short.refused(ReasonCode.NOT_AUTHORIZED)
             await long.silent()
             configure(tmp_path, another)
