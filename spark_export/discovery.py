@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_export.live_shards import directory_snapshot, server_snapshot
 from spark_export.options import SourceOptions
 from spark_export.read_history import ReadHistory
 from spark_export.sealed_tree import find_files, tree_snapshot
@@ -26,12 +25,15 @@ def take_snapshot(
         StorageError: The data directory cannot be opened: damaged, or written by a newer program.
     """
     found = find_files(options.path) if options.path else None
+    if found is not None and not found.directory and not options.server:
+        return tree_snapshot(found.sealed, options)
+    # Imported late: a tree of files needs neither a client nor an engine, which take longer than a short query.
+    from spark_export.live_shards import directory_snapshot, server_snapshot
+
     if options.server:
         sealed, log = (found.sealed, found.log) if found else ("", "")
         return server_snapshot(Store(sealed, log, options.server), options, with_segments=with_segments, read=read)
     assert found is not None  # one of the two options is required
-    if found.directory:
-        return directory_snapshot(
-            Store(found.sealed, found.log), found.directory, options, with_segments=with_segments, read=read
-        )
-    return tree_snapshot(found.sealed, options)
+    return directory_snapshot(
+        Store(found.sealed, found.log), found.directory, options, with_segments=with_segments, read=read
+    )

@@ -6,7 +6,7 @@ connection is made, up to `MOST_BYTES`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from shards.extras import install_command
@@ -18,7 +18,6 @@ from spark_export.errors import QueryError, UnreadableError
 from spark_export.history_files import HistoryFile, HistoryFiles, history_files
 from spark_export.options import SourceOptions
 from spark_export.planning import Part, weight_bytes
-from spark_export.reading import read_parts
 from spark_export.snapshot import Store
 from spark_export.wanted_rows import ROWS, Wanted
 
@@ -71,12 +70,20 @@ def _rows(store: Store, parts: Sequence[Part], options: SourceOptions) -> pa.Tab
         raise _too_large(size_bytes)
     batches = []
     size_bytes = 0
-    for batch in read_parts(store, parts, wanted) if parts else ():
+    for batch in _read(store, parts, wanted):
         size_bytes += batch.nbytes
         if size_bytes > MOST_BYTES:
             raise _too_large(size_bytes)
         batches.append(batch)
     return pa.Table.from_batches(batches, wanted.schema)
+
+
+def _read(store: Store, parts: Sequence[Part], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    if parts:
+        # Imported late: it needs a client, and many queries are about files alone.
+        from spark_export.reading import read_parts
+
+        yield from read_parts(store, parts, wanted)
 
 
 def _too_large(size_bytes: int) -> UnreadableError:

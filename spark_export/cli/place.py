@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from typing import Annotated, Final, TypeAlias
 
 import attrs
-import trio
 from cyclopts import Parameter
 
 from command_line.boundary import UsageError
 from spark_export.errors import UnreadableError
 from spark_export.options import parse_options
-from spark_export.server_connection import connected
 
 ServerOption: TypeAlias = Annotated[
     str | None,
@@ -86,6 +84,8 @@ class Place:
             )
         server = parse_options(self.options()).server
         if server:
+            import trio
+
             trio.run(_reach, server)
 
     def options(self, topics: str = ALL_TOPICS) -> dict[str, str]:
@@ -101,5 +101,8 @@ def _is_journal(path: str) -> bool:
 
 
 async def _reach(server: str) -> None:
+    # Imported late: most commands read files of this machine.
+    from spark_export.server_connection import connected
+
     async with connected(server, patience_s=_PATIENCE_S):
         pass
