@@ -18,7 +18,7 @@ from spark_export.errors import QueryError, UnreadableError
 from spark_export.history_files import HistoryFile, HistoryFiles, history_files
 from spark_export.options import SourceOptions
 from spark_export.planning import Part, weight_bytes
-from spark_export.snapshot import Store
+from spark_export.snapshot import Snapshot, Store
 from spark_export.wanted_rows import ROWS, Wanted
 
 if TYPE_CHECKING:
@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 1 << 30
 """Records that are not sealed, in memory."""
 
+_MOST_LISTINGS: Final = 5
 _ROWS_AT_ONCE: Final = 2048
 _UNSEALED: Final = "unsealed_rows"
+_LIVE: Final = "live_rows"
 _OWN: Final = 'shard, "offset", timestamp, append_time, key, value, headers, tags'
+_DATE: Final = "cast(append_time as date) as date"
 _QUERY_COLUMNS: Final = """
-    select topic, shard, "offset", timestamp, append_time, cast(append_time as date) as date, key,
+    select topic, shard, "offset", timestamp, append_time, date, key,
            try_cast(text as json) as value, text, payload, headers, tags
     from (select * exclude (value), value as payload, try(decode(value)) as text from ({rows}))
 """
@@ -46,8 +49,7 @@ def connect(options: SourceOptions, *, with_unsealed: bool = True) -> DuckDBPyCo
         raise UnreadableError(f"DuckDB is not installed; `{install_command('duckdb')}` installs it") from error
     if "://" in options.path and not options.path.startswith("file://"):
         raise UnreadableError(f"DuckDB reads files of this machine, not {options.path}; use Spark for that")
-    snapshot = take_snapshot(options, with_segments=True)
-    files = history_files(snapshot)
+    snapshot, files = _listed(options)
     rest = _rows(snapshot.store, files.rest if with_unsealed else (), options)
     connection = duckdb.connect(":memory:")
     try:
@@ -59,6 +61,18 @@ def connect(options: SourceOptions, *, with_unsealed: bool = True) -> DuckDBPyCo
         connection.close()
         raise
     return connection
+
+
+def _listed(options: SourceOptions) -> tuple[Snapshot, HistoryFiles]:
+    """A snapshot and its files, which a server may replace in between."""
+    for _ in range(_MOST_LISTINGS - 1):
+        try:
+            snapshot = take_snapshot(options, with_segments=True)
+            return snapshot, history_files(snapshot)
+        except FileNotFoundError:
+            continue
+    snapshot = take_snapshot(options, with_segments=True)
+    return snapshot, history_files(snapshot)
 
 
 def _rows(store: Store, parts: Sequence[Part], options: SourceOptions) -> pa.Table:
@@ -123,20 +137,56 @@ def fetch(connection: DuckDBPyConnection, query: str, most: int | None) -> tuple
 
 def _make_views(connection: DuckDBPyConnection, files: HistoryFiles, topics: Sequence[str]) -> None:
     sealed = f"select * from ({_sealed_rows(connection, files.sealed)}) where {_matching(topics)}"
-    both = f"select topic, {_OWN} from ({sealed}) union all select topic, {_OWN} from {_UNSEALED}"
+    both = f"select topic, {_OWN}, date from ({sealed}) union all select topic, {_OWN}, {_DATE} from {_UNSEALED}"
     connection.execute(f"create view sealed as {_QUERY_COLUMNS.format(rows=sealed)}")
     connection.execute(f"create view records as {_QUERY_COLUMNS.format(rows=both)}")
 
 
 def _sealed_rows(connection: DuckDBPyConnection, files: Sequence[HistoryFile]) -> str:
     """A query for the live rows of all files."""
+    queries = []
+    if own := [each for each in files if not each.date]:
+        queries += _rows_of_own_files(connection, own)
+    if whole := [each for each in files if each.date and each.live_rows == each.rows]:
+        queries.append(f"select topic, {_OWN}, date from {_scan_shared(whole)}")
+    if partial := [each for each in files if each.date and each.live_rows < each.rows]:
+        _fill(connection, partial)
+        queries.append(
+            f"select topic, {_OWN}, date from {_scan_shared(partial)} as stored semi join {_LIVE} as live "
+            'on stored.file = live.path and stored.shard_id = live.shard_id and stored."offset" >= live.first_offset '
+            'and stored."offset" < live.next_offset'
+        )
+    return " union all ".join(queries) or f"select topic, {_OWN}, {_DATE} from {_UNSEALED} limit 0"
+
+
+def _scan_shared(files: Iterable[HistoryFile]) -> str:
+    hive = "hive_partitioning = true, hive_types = {'date': date}, filename = 'file'"
+    return f"read_parquet({_paths(files)}, {hive})"
+
+
+def _fill(connection: DuckDBPyConnection, files: Iterable[HistoryFile]) -> None:
+    """Make the table of the live rows of files that have others, too."""
+    import pyarrow as pa
+
+    rows = [(each.path, one) for each in files for one in each.live]
+    table = pa.table(
+        {
+            "path": pa.array([path for path, _ in rows], pa.string()),
+            "shard_id": pa.array([one.shard_id for _, one in rows], pa.int64()),
+            "first_offset": pa.array([one.first_offset for _, one in rows], pa.int64()),
+            "next_offset": pa.array([one.next_offset for _, one in rows], pa.int64()),
+        }
+    )
+    connection.register(_LIVE, table)
+
+
+def _rows_of_own_files(connection: DuckDBPyConnection, files: Sequence[HistoryFile]) -> list[str]:
+    """Queries for the live rows of files that have those of one shard."""
     by_name: dict[str, list[HistoryFile]] = {}
     for each in files:
         shard = each.live[0].shard
         # The name of a directory is that of its shard, unless that is too long.
         by_name.setdefault("" if shard_name(directory_name(shard)) else shard, []).append(each)
-    if not by_name:
-        return f"select * from {_UNSEALED} limit 0"
     stored = " union all ".join(_scan(shard, found) for shard, found in by_name.items())
     starts = [(rows.shard, rows.first_offset) for each in files if each.live_rows < each.rows for rows in each.live]
     if starts:
@@ -148,15 +198,15 @@ def _sealed_rows(connection: DuckDBPyConnection, files: Sequence[HistoryFile]) -
         )
     # Two scans instead of one with a condition on both columns: so a filter on the topic selects directories where the
     # topic is the shard's name, and row groups where records have topics of their own.
-    return (
-        f"select shard as topic, {_OWN} from ({stored}) where topic = '' "
-        f"union all select topic, {_OWN} from ({stored}) where topic <> ''"
-    )
+    return [
+        f"select shard as topic, {_OWN}, {_DATE} from ({stored}) where topic = ''",
+        f"select topic, {_OWN}, {_DATE} from ({stored}) where topic <> ''",
+    ]
 
 
 def _scan(shard: str, files: Iterable[HistoryFile]) -> str:
     """A query for all rows of files; shard: that of all of them, empty if their directories have its name."""
-    paths = f"[{', '.join(_text(_literal(each.path)) for each in files)}]"
+    paths = _paths(files)
     if shard:
         return f"select topic, {_text(shard)} as {_OWN} from read_parquet({paths}, hive_partitioning = false)"
     hive = "hive_partitioning = true, hive_types = {'shard': varchar}"
@@ -178,6 +228,10 @@ def _matches(topic_filter: str) -> str:
     internal = "(?!\\$)"
     found = f"regexp_full_match(topic, {_text(f'(?s){expression.removeprefix(internal)}')})"
     return f"not starts_with(topic, '$') and {found}" if expression.startswith(internal) else found
+
+
+def _paths(files: Iterable[HistoryFile]) -> str:
+    return f"[{', '.join(_text(_literal(each.path)) for each in files)}]"
 
 
 def _literal(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,6 @@ COMPACTED_BYTES: Final = 256 << 20
 """The size up to which the files of a day are put together."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DATE: Final = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/[^/]+$")
 
 
 @attrs.frozen(slots=True)
@@ -57,9 +55,8 @@ def day_statistics(sealed: str, files: Iterable[HistoryFile]) -> list[DayStatist
     tree = FileTree(sealed) if sealed else None
     days: dict[str, list[HistoryFile]] = defaultdict(list)
     for each in files:
-        named = _DATE.search(each.path)
         assert tree is not None  # files are of a tree
-        days[named[1] if named else _day_in(tree, each.path)].append(each)
+        days[each.date or _day_in(tree, each.path)].append(each)
     return [_of_day(day, days[day]) for day in sorted(days)]
 
 

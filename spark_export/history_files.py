@@ -1,16 +1,21 @@
 """The files and the live rows of a history: what programs other than Spark scan, and what is to be read beside it.
 
 A snapshot has ranges of offsets. Here each range gets the file that holds it, or becomes a part for
-`spark_export.reading`. No file is opened.
+`spark_export.reading`. Only the footers of shared files are read, for the number of their rows.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import attrs
 
 from shards.model import SegmentKind
-from shards.segments.segment_paths import sealed_path
+from shards.segments.segment_paths import date_of_day, sealed_path
+from spark_export.file_access import FileTree
 from spark_export.planning import Part
+from spark_export.sealed_files import SharedName
+from spark_export.shared_files import record_count
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot
 
 
@@ -40,12 +45,15 @@ class HistoryFile:
         size_bytes: Its size.
         rows: Number of rows in it, live or not.
         live: The live ones.
+        date: UTC day on which its records were appended, as 2026-11-22; empty if its path does not have it.
+            A file with a date has records of any shards, any other one those of one shard.
     """
 
     path: str
     size_bytes: int
     rows: int
     live: tuple[LiveRows, ...]
+    date: str = ""
 
     @property
     def live_rows(self) -> int:
@@ -59,7 +67,7 @@ class HistoryFiles:
 
     Attributes:
         sealed: Sealed files with live rows.
-        rest: The other records: in logs, in memory, in shared files, or in files that cannot be reached from here.
+        rest: The other records: in logs, in memory, or in files that cannot be reached from here.
     """
 
     sealed: tuple[HistoryFile, ...]
@@ -67,25 +75,46 @@ class HistoryFiles:
 
 
 def history_files(snapshot: Snapshot) -> HistoryFiles:
-    """Find the file of each range of a snapshot."""
+    """Find the file of each range of a snapshot.
+
+    Raises:
+        CorruptionError: The footer of a shared file is damaged.
+        OSError: A shared file cannot be read; `FileNotFoundError` if it was replaced since the snapshot.
+    """
     sealed: list[HistoryFile] = []
+    shared: dict[SharedName, list[LiveRows]] = defaultdict(list)
     rest: list[Part] = []
     for shard in snapshot.shards:
         for segment in shard.segments:
             first = max(segment.base_offset, shard.start_offset)
             if first >= segment.next_offset:
                 continue
-            if segment.kind is SegmentKind.PARQUET and segment.place is None and snapshot.store.sealed:
-                sealed.append(_file_of(snapshot.store.sealed, shard, segment, first))
-            else:
+            if segment.kind is not SegmentKind.PARQUET or not snapshot.store.sealed:
                 rest.append(Part(shard.name, shard.shard_id, segment, first, segment.next_offset))
+            elif segment.place is not None:
+                shared[segment.place.file].append(LiveRows(shard.name, shard.shard_id, first, segment.next_offset))
+            else:
+                sealed.append(_own_file(snapshot.store.sealed, shard, segment, first))
+    if shared:
+        tree = FileTree(snapshot.store.sealed)
+        sealed += [_shared_file(tree, name, shared[name]) for name in sorted(shared)]
     return HistoryFiles(tuple(sealed), tuple(rest))
 
 
-def _file_of(sealed: str, shard: ShardSnapshot, segment: SegmentRange, first: int) -> HistoryFile:
+def _own_file(sealed: str, shard: ShardSnapshot, segment: SegmentRange, first: int) -> HistoryFile:
     return HistoryFile(
         sealed_path(sealed, shard.name, shard.shard_id, segment.base_offset, segment.next_offset),
         segment.size_bytes,
         segment.next_offset - segment.base_offset,
         (LiveRows(shard.name, shard.shard_id, first, segment.next_offset),),
     )
+
+
+def _shared_file(tree: FileTree, name: SharedName, live: list[LiveRows]) -> HistoryFile:
+    path = tree.shown(name.path)
+    file = tree.file_system.open(path, write=False)
+    try:
+        size_bytes = file.size()
+    finally:
+        file.close()
+    return HistoryFile(path, size_bytes, record_count(tree, name), tuple(live), date_of_day(name.day))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from spark_export.sealed_scan import with_date
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -21,7 +23,6 @@ COLUMNS: Final = (
     "headers",
     "tags",
 )
-_DAY_US: Final = 86_400_000_000
 
 
 def with_query_columns(records: DataFrame) -> DataFrame:
@@ -42,14 +43,5 @@ def with_query_columns(records: DataFrame) -> DataFrame:
         "text": text,
         "payload": functions.col("value"),
     }
-    if "date" not in records.columns:
-        made["date"] = functions.expr(_day(records.sparkSession.conf.get("spark.sql.session.timeZone")))
-    return records.select(*(made[name].alias(name) if name in made else name for name in COLUMNS))
-
-
-def _day(zone: str | None) -> str:
-    # Spark turns a comparison of a cast into one of the time, which it finds in statistics. The cast is made in the
-    # zone of the session; days since the epoch are right in every zone.
-    if zone in ("UTC", "Etc/UTC", "Z"):
-        return "cast(append_time as date)"
-    return f"date_from_unix_date(cast(unix_micros(append_time) div {_DAY_US} as int))"
+    dated = records if "date" in records.columns else with_date(records)
+    return dated.select(*(made[name].alias(name) if name in made else name for name in COLUMNS))

@@ -50,6 +50,7 @@ _FROM: Final = "__from"
 _TO: Final = "__to"
 _FILE, _LIVE_FILE, _LIVE_DATE, _LIVE_ID = "__file", "__live_file", "__live_date", "__live_id"
 _DAY_US: Final = 86_400_000_000
+_UTC: Final = ("UTC", "Etc/UTC", "Z")
 _MOST_PATHS: Final = 1000
 """Up to this many files are named to Spark one by one; otherwise it lists the tree, and other files are dropped."""
 
@@ -160,8 +161,13 @@ def with_date(frame: DataFrame) -> DataFrame:
     """The records with the UTC day of their append."""
     from pyspark.sql import functions
 
-    day = f"cast(unix_micros(append_time) div {_DAY_US} as int)"
-    return frame.withColumn("date", functions.expr(f"date_from_unix_date({day})"))
+    # Spark turns a comparison of a cast into one of the time, which it finds in statistics. A cast is made in the zone
+    # of the session; days since the epoch are right in every zone.
+    if frame.sparkSession.conf.get("spark.sql.session.timeZone") in _UTC:
+        day = "cast(append_time as date)"
+    else:
+        day = f"date_from_unix_date(cast(unix_micros(append_time) div {_DAY_US} as int))"
+    return frame.withColumn("date", functions.expr(day))
 
 
 def _rows_of_own_files(

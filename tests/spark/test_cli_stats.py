@@ -106,7 +106,7 @@ def test_files_are_counted_by_the_day_of_their_first_record(tmp_path: Path, caps
 
 def test_days_are_in_order_with_their_sum_and_what_compaction_leaves() -> None:
     def file(day: str, size_bytes: int, rows: int, live: int) -> HistoryFile:
-        return HistoryFile(f"/sealed/date={day}/00.parquet", size_bytes, rows, (LiveRows("a", 1, 0, live),))
+        return HistoryFile(f"/sealed/date={day}/00.parquet", size_bytes, rows, (LiveRows("a", 1, 0, live),), day)
 
     size = COMPACTED_BYTES
     files = [file("2026-11-02", size, 10, 10), file("2026-11-01", size, 10, 5), file("2026-11-02", size, 10, 9)]
