@@ -88,6 +88,8 @@ async def _place(client: Client, shard: str, offset: int) -> str:
         if segment.base_offset <= offset < segment.next_offset:
             if segment.kind is SegmentKind.LOG:
                 path = log_path("log", info.shard_id, segment.base_offset)
+            elif segment.file:
+                path = f"sealed/{segment.file}"
             elif segment.kind is SegmentKind.PARQUET:
                 path = sealed_path("sealed", shard, info.shard_id, segment.base_offset, segment.next_offset)
             else:

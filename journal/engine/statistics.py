@@ -7,6 +7,7 @@ from typing import Self
 import attrs
 import trio
 
+from journal.engine.parquet.gathering_queue import Waiting
 from journal.engine.parquet.scheduler import ConversionCounts
 from journal.engine.parts import EngineParts
 from journal.telemetry.histogram import Histogram
@@ -38,6 +39,7 @@ class EngineStatistics:
         sealed_segments: Segments that were converted to Parquet.
         conversion_failure: Error of the last conversion, empty after a success.
         conversions: How often segments were gathered and rewritten, and how often that or a conversion failed.
+        waiting: Closed segments that wait until they are gathered.
         shared_files: Number and bytes of the shared files.
         clock_difference_s: How far the system's clock is ahead of the node's time, in seconds.
         append_time_ahead_s: How far the newest append time is ahead of the node's time, in seconds.
@@ -63,6 +65,7 @@ class EngineStatistics:
     sealed_segments: int
     conversion_failure: str
     conversions: ConversionCounts
+    waiting: Waiting
     shared_files: SharedTotals
     clock_difference_s: float
     append_time_ahead_s: float
@@ -94,6 +97,7 @@ class EngineStatistics:
             sealed_segments=parts.conversion.sealed_segments,
             conversion_failure=parts.conversion.last_failure,
             conversions=parts.conversion.counts,
+            waiting=parts.conversion.waiting,
             shared_files=parts.views.files.totals(checkpointer.checkpoint_lsn),
             clock_difference_s=parts.time.difference_us / 1e6,
             append_time_ahead_s=parts.time.append_time_ahead_us / 1e6,

@@ -141,6 +141,10 @@ class ServerCollector(Collector):
         yield Counter("journal_conversion_failures", "Attempts to write Parquet files that failed.", counts.failures)
         yield Counter("journal_gatherings", "Times that segments were gathered into shared files.", counts.gatherings)
         yield Counter("journal_rewritings", "Times that sealed segments were written again.", counts.rewritings)
+        waiting, after_s = engine.waiting, self._engine.config.conversion.gather_after_s
+        yield Gauge("journal_gathering_waiting_records", "Records that wait until they are gathered.", waiting.records)
+        yield Gauge("journal_gathering_waiting_seconds", "How long the oldest have waited.", waiting.seconds)
+        yield Gauge("journal_gathering_after_seconds", "How long they are to wait; 0 without gathering.", after_s)
         yield Gauge("journal_shared_files", "Parquet files with segments of several shards.", shared.count)
         yield _by_label(
             Gauge("journal_shared_file_bytes", "Their bytes: of records that are kept, or not.", labels=["state"]),

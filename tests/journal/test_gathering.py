@@ -13,7 +13,9 @@ import trio
 from journal.check import check_directory
 from journal.engine import Engine, Environment, open_engine
 from journal.engine.directory.data_directory import segment_directories
+from journal.engine.parquet.gathering_queue import Waiting
 from journal.engine.parquet.rewriting import LONGEST_DEAD_S, MERGED_AT_ONCE
+from journal.engine.parquet.scheduler import ConversionCounts
 from journal.engine.segments.checkpointer import SHARED_DROPS_WAIT_S
 from journal.settings.server import ConversionConfig, ServerConfig
 from shards.errors import ConversionFailedError
@@ -177,7 +179,13 @@ async def test_they_wait_for_each_other(autojump_clock: object) -> None:
         await roll(engine, NAMES[2], NAMES[0])
         await trio.sleep(0.3)
         assert converter.plans == []
+        waiting = engine.statistics().waiting
+        assert waiting.records == 24
+        assert waiting.seconds > 0.8
         await until(lambda: is_gathered(engine, *NAMES))
+        assert engine.statistics().waiting == Waiting(0, 0.0)
+        assert engine.statistics().conversions == ConversionCounts(gatherings=1)
+        assert engine.statistics().shared_files.count == 1
         (plan,) = converter.plans
         assert [source.name for source in plan.sources] == sorted(NAMES)
 

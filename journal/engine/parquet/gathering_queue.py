@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
+import attrs
 import trio
 
 from journal.engine.parquet.gatherer import MOST_BYTES, MOST_PARTS, Chosen
@@ -14,6 +15,19 @@ from shards.segments.shard import Shard
 
 EARLY_SHARDS = MOST_PARTS
 """When so many shards wait, their segments are gathered before the time."""
+
+
+@attrs.frozen(slots=True)
+class Waiting:
+    """What waits.
+
+    Attributes:
+        records: Number of records in the segments.
+        seconds: How long the first of them has waited; 0 if there is none.
+    """
+
+    records: int
+    seconds: float
 
 
 class GatheringQueue:
@@ -35,6 +49,9 @@ class GatheringQueue:
         self._small_logs = small_logs
         self._flush_all = flush_all
         self._shards: dict[int, Shard] = {}
+        # Records of each that wait, and of all together.
+        self._records: dict[int, int] = {}
+        self._record_count = 0
         # When the first of them began to wait.
         self._since = 0.0
 
@@ -43,10 +60,19 @@ class GatheringQueue:
 
     def look_at(self, shard: Shard) -> None:
         """Let a shard wait if it has segments that are to be gathered with those of others."""
-        if self._config.gather_after_s and any(self._small_logs(shard)):
+        if not self._config.gather_after_s:
+            return
+        if records := sum(segment.next_offset - segment.base_offset for segment in self._small_logs(shard)):
             if not self._shards:
                 self._since = trio.current_time()
             self._shards[shard.shard_id] = shard
+            self._record_count += records - self._records.get(shard.shard_id, 0)
+            self._records[shard.shard_id] = records
+
+    @property
+    def waiting(self) -> Waiting:
+        """How many records wait, and how long."""
+        return Waiting(self._record_count, trio.current_time() - self._since if self._shards else 0.0)
 
     @property
     def due_at(self) -> float:
@@ -83,6 +109,7 @@ class GatheringQueue:
                 return chosen
             chosen += [(shard, segment) for segment in segments]
             self._shards.pop(shard.shard_id, None)
+            self._record_count -= self._records.pop(shard.shard_id, 0)
         self._since = now
         return chosen
 

@@ -18,7 +18,7 @@ import trio
 
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.gatherer import MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
-from journal.engine.parquet.gathering_queue import GatheringQueue
+from journal.engine.parquet.gathering_queue import GatheringQueue, Waiting
 from journal.engine.parquet.own_files import OwnFiles
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
@@ -149,6 +149,11 @@ class ParquetScheduler:
     def enabled(self) -> bool:
         """Whether segments are converted at all."""
         return self._converter is not None
+
+    @property
+    def waiting(self) -> Waiting:
+        """Closed segments that wait until they are gathered."""
+        return self._gathering.waiting
 
     # What others call
 
