@@ -18,6 +18,7 @@ from journal.check.shared_files import SharedPass, is_date_directory
 from journal.check.views import CheckedViews
 from journal.engine.directory.data_directory import MARKER
 from journal.engine.wal.entry_payloads import Converted
+from shards.delta.log_files import ASIDE, LOG
 from shards.errors import InvalidNameError
 from shards.seams.file_system import FileSystem
 from shards.segments.parquet_segment import ParquetSegment
@@ -78,7 +79,7 @@ class SealedPass:
                 self._shared.check_directory(directory)
             elif _is_shard_directory(posixpath.basename(directory)):
                 self._check_directory(directory)
-            elif posixpath.basename(directory) != MARKER:
+            elif posixpath.basename(directory) not in (MARKER, LOG, ASIDE):
                 self._report.note(directory, 0, "a directory of Parquet segments has no such name")
         for segment in self._firsts():
             self._check_marked(segment)

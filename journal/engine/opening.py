@@ -33,7 +33,7 @@ async def open_engine(
     config: ServerConfig,
     environment: Environment | None = None,
     *,
-    make_converter: Callable[[], ParquetConverter] = open_worker_converter,
+    make_converter: Callable[[], ParquetConverter] | None = None,
     to_read: bool = False,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background tasks while the context is open.
@@ -47,7 +47,7 @@ async def open_engine(
         path: The data directory.
         config: Sizes and limits.
         environment: What the engine runs on; that of a server if None.
-        make_converter: Opens what converts segments, if the configuration asks for it.
+        make_converter: Opens what converts segments, if the configuration asks for it; a worker process if None.
         to_read: Open it for a short time to read its content; a start in the meantime waits
             (`journal.engine.directory.reader_lock`). Refused at once while another process has the directory.
 
@@ -58,7 +58,9 @@ async def open_engine(
         ConfigurationError: Conversion is enabled, but its libraries are not installed.
     """
     await trio.lowlevel.checkpoint()
-    converter = make_converter() if config.conversion.enabled else None
+    converter: ParquetConverter | None = None
+    if config.conversion.enabled:
+        converter = open_worker_converter(config.conversion) if make_converter is None else make_converter()
     environment = environment or Environment()
     if environment.lasts:
         check_mounts(path)

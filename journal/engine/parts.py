@@ -17,6 +17,7 @@ import trio
 from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.environment import Environment
 from journal.engine.parquet.converter import ParquetConverter
+from journal.engine.parquet.history_table import HistoryTable
 from journal.engine.parquet.rewriting import due
 from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
@@ -89,6 +90,7 @@ class EngineParts:
         discovery: Finds shards that have something newer than an lsn.
         subscriptions: Subscriptions.
         conversion: Converts closed log segments to Parquet.
+        history: The Delta table over shared files.
         restores: The restores of this node from backups.
         time: The node's time.
         snapshots: Keeps files as they are at one moment, for backups.
@@ -148,6 +150,7 @@ class EngineParts:
         )
         self.disk_space = DiskSpace(files, directory.path, config.storage.disk_reserve_bytes, self.commands)
         self.view_cleanup = ViewCleanup(self.views)
+        self.history = self._make_history(is_converting=converter is not None)
         self.checkpointer = self._make_checkpointer(disk, start.checkpoint_lsn)
         self.transactions = Transactions(
             committer=self.committer,
@@ -225,6 +228,21 @@ class EngineParts:
             closing=self.discovery.closing,
             flushed=self._flushed,
             put_parts=self._put_parts,
+            may_remove=self.history.may_remove,
+        )
+
+    def _make_history(self, *, is_converting: bool) -> HistoryTable:
+        conversion = self.config.conversion
+        # Files of a time when segments were gathered are still rewritten and removed.
+        has_table = conversion.delta and (conversion.gather_after_s > 0 or len(self.views.files) > 0)
+        return HistoryTable(
+            enabled=is_converting and has_table,
+            files=self.views.files,
+            root=self.table.sealed_root,
+            grace_s=conversion.delta_grace_s,
+            newest_lsn=lambda: self.committer.journal_lsn,
+            checkpoint_lsn=lambda: self.checkpointer.checkpoint_lsn,
+            is_full=lambda: self.disk_space.full is not None,
         )
 
     def _make_scheduler(self, converter: ParquetConverter | None) -> ParquetScheduler:
@@ -239,6 +257,7 @@ class EngineParts:
             flush_all=self.checkpointer.flush_all,
             put_parts=self._put_parts,
             refuse=lambda: self.disk_space.full,
+            history=self.history,
             rewritable=lambda failed, unmerged: due(
                 self.views.files, self.checkpointer.checkpoint_lsn, failed, self.time.expiry_us(), unmerged
             ),

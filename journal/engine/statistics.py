@@ -95,7 +95,7 @@ class EngineStatistics:
             disk_free_bytes=parts.disk_space.free_bytes,
             disk_full=parts.disk_space.full is not None,
             sealed_segments=parts.conversion.sealed_segments,
-            conversion_failure=parts.conversion.last_failure,
+            conversion_failure=parts.conversion.last_failure or parts.history.last_failure,
             conversions=parts.conversion.counts,
             waiting=parts.conversion.waiting,
             shared_files=parts.views.files.totals(checkpointer.checkpoint_lsn),

@@ -88,6 +88,8 @@ class ConversionConfig:
     min_bytes: Size = field(default=4 * MIB, metadata=bytes_within(0, 64 * GIB))
     max_age_s: int = field(default=3_600, metadata=within("seconds", 0, 3_153_600_000))
     gather_after_s: int = field(default=0, metadata=within("seconds", 0, 86_400))
+    delta: bool = True
+    delta_grace_s: int = field(default=600, metadata=within("seconds", 0, 86_400))
 
 
 @attrs.frozen

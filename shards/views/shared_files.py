@@ -8,7 +8,7 @@ replayed, and a file without references can be removed without looking at any sh
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import attrs
@@ -80,6 +80,9 @@ class SharedTotals:
 class SharedFiles:
     """All shared files of a node; there are few, so they are kept in memory.
 
+    Attributes:
+        generation: Grows whenever `valid` may return other files, unless only the checkpoint is another.
+
     Raises:
         CorruptionError: A record cannot be read.
         FormatVersionError: A newer program wrote it.
@@ -87,6 +90,11 @@ class SharedFiles:
 
     def __init__(self, store: OrderedStore) -> None:
         self._records = {record.key: record for record in load_files(store)}
+        # What entries did since the start, which the records of segments may not show yet: files that shards got, and
+        # files whose segments were replaced by those of other files.
+        self._placed: set[FileKey] = set()
+        self._replaced: set[FileKey] = set()
+        self.generation = 0
 
     def __iter__(self) -> Iterator[SharedFileRecord]:
         return iter(list(self._records.values()))
@@ -100,6 +108,9 @@ class SharedFiles:
 
     def fold_put(self, mutations: Mutations, record: SharedFileRecord) -> None:
         """Add a file. One that is there already keeps what refers to it."""
+        # After a crash an entry may be folded into shards that are later than it, and then replace later files.
+        self._replaced.discard(record.key)
+        self.generation += 1
         if record.key not in self._records:
             self._put(mutations, record)
 
@@ -107,6 +118,9 @@ class SharedFiles:
         """Remove a file to which nothing refers."""
         if self._records.pop(key, None) is not None:
             mutations.delete(Family.FILES, _KEY.pack(*key))
+            self._placed.discard(key)
+            self._replaced.discard(key)
+            self.generation += 1
 
     def refer(self, mutations: Mutations, references: dict[FileKey, tuple[int, int]]) -> None:
         """Change what refers to files, together with the records of segments in the same mutations.
@@ -119,6 +133,31 @@ class SharedFiles:
             if found is not None and (records or size_bytes):
                 live_records, live_bytes = found.live_records + records, found.live_bytes + size_bytes
                 self._put(mutations, attrs.evolve(found, live_records=live_records, live_bytes=live_bytes))
+                if not live_records:
+                    self.generation += 1
+
+    def note_replacement(self, placed: Iterable[FileKey], replaced: Iterable[FileKey]) -> None:
+        """Note that segments in some files took the places of others, by an entry about all segments of the latter.
+
+        Args:
+            placed: Files of the new segments.
+            replaced: Files of the old segments: all that was needed of them is elsewhere now.
+        """
+        self._placed.update(placed)
+        self._replaced.update(replaced)
+        self.generation += 1
+
+    def valid(self, checkpoint_lsn: int) -> list[FileKey]:
+        """Files that are needed, each of whose records is in no other one.
+
+        Exact whenever no entry is half applied, also before a checkpoint has saved what refers to the files.
+        """
+        return [
+            key
+            for key, record in self._records.items()
+            if key not in self._replaced
+            and (record.live_records > 0 or (record.lsn > checkpoint_lsn and key in self._placed))
+        ]
 
     def note_dead(self, mutations: Mutations, checkpoint_lsn: int, now_us: int) -> None:
         """Record since when files have records to which nothing refers, as of a checkpoint that contains their entries.

@@ -37,7 +37,7 @@ max_frame_bytes = "1 MiB"
 """
 
 GATHERING = CONFIGURATION.replace(
-    'min_bytes = "32 KiB"', 'min_bytes = "1 GiB"\nmax_age_s = 1\ngather_after_s = 1'
+    'min_bytes = "32 KiB"', 'min_bytes = "1 GiB"\nmax_age_s = 1\ngather_after_s = 1\ndelta_grace_s = 0'
 ).replace("flush_interval_ms = 20", "flush_interval_ms = 20\nretention_interval_s = 1")
 """The same, and all closed segments are gathered into shared files, as often as the settings allow."""
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import posixpath
+from collections.abc import Iterable
 
 import trio
 
 from journal.engine import Engine
 from journal.engine.directory.data_directory import MARKER
+from shards.delta.actions import table_path
+from shards.delta.log_files import ASIDE, LOG
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment_paths import start_mark_path
+from shards.views.shared_files import FileKey
 from tests.crash.ledger import require
+from tests.simulation.delta_log import JsonLog
 
 
 async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
@@ -23,7 +28,12 @@ async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
         # Held, so that no thread puts a file into its place while they are compared.
         async with engine.parts.segment_files.hold():
             is_settled = engine.parts.segment_files.settled and not engine.parts.checkpointer.dirty
-            if is_settled and not files.listdir(f"{data}/sealing"):
+            if (
+                is_settled
+                and engine.parts.history.is_current
+                and not _unneeded(engine)
+                and not files.listdir(f"{data}/sealing")
+            ):
                 _compare(engine, files, data)
                 return
         # A segment is being sealed.
@@ -52,6 +62,7 @@ def _compare(engine: Engine, files: FileSystem, data: str) -> None:
                 starts[mark] = shard.start_offset
                 if segment is shard.segments[0] and shard.start_offset > segment.base_offset:
                     wanted.add(mark)
+    _compare_table(engine, files, f"{data}/sealed", referred.keys())
     recorded = {file.key: file.live_records for file in engine.parts.views.files}
     require(recorded == referred, "files are not referred to as recorded", recorded, referred)
     found = set(_files_below(files, f"{data}/log")) | set(_files_below(files, f"{data}/sealed"))
@@ -62,6 +73,18 @@ def _compare(engine: Engine, files: FileSystem, data: str) -> None:
         # A mark that is not needed any more, since the file that it was written for is gone, may be older.
         is_right = marked == start_offset if mark in wanted else marked <= start_offset
         require(is_right, "a mark does not say where the shard starts", mark, marked, start_offset)
+
+
+def _unneeded(engine: Engine) -> bool:
+    """Whether there are shared files that are to be removed."""
+    return any(not file.live_records for file in engine.parts.views.files)
+
+
+def _compare_table(engine: Engine, files: FileSystem, sealed: str, referred: Iterable[FileKey]) -> None:
+    """Compare the Delta table with the segments, if the engine has one."""
+    if engine.parts.history.version >= 0:
+        found, wanted = JsonLog(files).read(sealed).files.keys(), {table_path(*key) for key in referred}
+        require(found == wanted, "the Delta table has other files", sorted(found), sorted(wanted))
 
 
 def refers_to(engine: Engine, path: str) -> bool:
@@ -77,7 +100,7 @@ def refers_to(engine: Engine, path: str) -> bool:
 def _files_below(files: FileSystem, directory: str) -> list[str]:
     found = []
     for name in files.listdir(directory):
-        if name == MARKER:
+        if name in (MARKER, LOG, ASIDE):
             continue
         path = f"{directory}/{name}"
         inner = [f"{path}/{file}" for file in files.listdir(path)]

@@ -24,11 +24,13 @@ import trio.testing
 from journal.engine import Engine, Environment, open_engine
 from journal.engine.wal.disk import Done, Work
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
+from shards.delta.table import update_table
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
 from shards.parquet.conversion import convert_log
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import SharedReader
 from shards.seams.clock import ManualClock
+from tests.simulation.delta_log import JsonLog
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.inline import InlineConverter
 from tests.simulation.store import SimulatedStore
@@ -57,7 +59,9 @@ TINY = ServerConfig(
 )
 
 # The same, and closed segments are gathered into shared files.
-GATHERING = attrs.evolve(TINY, conversion=ConversionConfig(min_bytes=1 << 30, max_age_s=1, gather_after_s=1))
+GATHERING = attrs.evolve(
+    TINY, conversion=ConversionConfig(min_bytes=1 << 30, max_age_s=1, gather_after_s=1, delta_grace_s=0)
+)
 
 # The same, but nothing happens in the background unless a test asks for it.
 QUIET = ServerConfig(
@@ -192,6 +196,7 @@ async def opened(
             lambda plan: convert_log(files, plan),
             lambda plan: write_shared_files(files, plan),
             lambda path: SharedReader(files, path).shard_ids(),
+            lambda request: update_table(files, request, JsonLog(files), clock.now_us() // 1000),
         ),
     ) as engine:
         yield engine

@@ -18,6 +18,8 @@ from journal.engine.parquet.rewriting import LONGEST_DEAD_S, MERGED_AT_ONCE
 from journal.engine.parquet.scheduler import ConversionCounts
 from journal.engine.segments.checkpointer import SHARED_DROPS_WAIT_S
 from journal.settings.server import ConversionConfig, ServerConfig
+from shards.delta.actions import TableRequest, TableVersion
+from shards.delta.table import update_table
 from shards.errors import ConversionFailedError
 from shards.format.batch import encode, iterate
 from shards.format.record import Record
@@ -36,11 +38,14 @@ from tests.journal.engines import DATA, append, apply_retention, stop_without_ch
 from tests.journal.test_parquet_scheduler import CONFIG
 from tests.patience import PATIENCE_S
 from tests.shards.batches import NOW_US
+from tests.simulation.delta_log import JsonLog
 from tests.simulation.file_system import SimulatedFileSystem, everything_lost, everything_survived
 from tests.simulation.inline import InlineDisk
 from tests.simulation.store import SimulatedStore
 
-GATHERING = attrs.evolve(CONFIG, conversion=ConversionConfig(min_bytes=3 << 10, max_age_s=60, gather_after_s=1))
+GATHERING = attrs.evolve(
+    CONFIG, conversion=ConversionConfig(min_bytes=3 << 10, max_age_s=60, gather_after_s=1, delta_grace_s=0)
+)
 NAMES = ("plant/a", "plant/b", "plant/c")
 DAY_S = 86_400
 WORDS: tuple[tuple[By, bytes], ...] = (("key", b"k1"), ("tag", b"t4"), ("key", b"no"))
@@ -56,6 +61,9 @@ class Converter:
         self.open.set()
         self.failures: list[Exception] = []
         self.plans: list[SharedPlan] = []
+        self.table_failures: list[Exception] = []
+        self.tables: list[TableVersion] = []
+        self.tables_asked_at: list[float] = []
 
     async def convert(self, plan: ConversionPlan) -> SealedFile:
         await trio.lowlevel.checkpoint()
@@ -73,6 +81,14 @@ class Converter:
         await trio.lowlevel.checkpoint()
         with SharedReader(self._files, path) as reader:
             return reader.shard_ids()
+
+    async def update_table(self, request: TableRequest) -> TableVersion:
+        await trio.lowlevel.checkpoint()
+        self.tables_asked_at.append(trio.current_time())
+        if self.table_failures:
+            raise self.table_failures.pop(0)
+        self.tables.append(update_table(self._files, request, JsonLog(self._files), NOW_US // 1000))
+        return self.tables[-1]
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -8,6 +8,7 @@ import outcome
 import trio
 
 from journal.engine.wal.disk import Done, Work
+from shards.delta.actions import TableRequest, TableVersion
 from shards.errors import ConversionFailedError
 from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
 
@@ -30,6 +31,7 @@ class InlineConverter:
         write: Writes one plan; blocks.
         gather: Writes the shared files of a plan; blocks.
         look_into: Returns the ids of the shards in a shared file; blocks.
+        table: Brings the Delta table to a state; blocks.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class InlineConverter:
         write: Callable[[ConversionPlan], SealedFile],
         gather: Callable[[SharedPlan], GatheredFiles] | None = None,
         look_into: Callable[[str], list[int]] | None = None,
+        table: Callable[[TableRequest], TableVersion] | None = None,
     ) -> None:
         self._write = write
         self._gather = gather
         self._look_into = look_into
+        self._table = table
 
     async def convert(self, plan: ConversionPlan) -> SealedFile:
         try:
@@ -58,6 +62,13 @@ class InlineConverter:
     async def shards_in(self, path: str) -> list[int]:
         assert self._look_into is not None, "no test rewrites shared files here"
         return await trio.to_thread.run_sync(self._look_into, path)
+
+    async def update_table(self, request: TableRequest) -> TableVersion:
+        assert self._table is not None, "no test has a Delta table here"
+        try:
+            return await trio.to_thread.run_sync(self._table, request)
+        except OSError as error:
+            raise ConversionFailedError(f"{error.filename or request.root}: {error.strerror or error}") from error
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()

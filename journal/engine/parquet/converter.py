@@ -22,7 +22,9 @@ import msgspec
 import trio
 
 import journal
+from journal.settings.server import ConversionConfig
 from journal.settings.values import ConfigurationError
+from shards.delta.actions import TableRequest, TableVersion
 from shards.errors import ConversionFailedError, CorruptionError
 from shards.extras import install_command
 from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
@@ -64,6 +66,14 @@ class ParquetConverter(Protocol):
         """
         ...
 
+    async def update_table(self, request: TableRequest) -> TableVersion:
+        """Bring the Delta table over the shared files to a state, durably. Cancelling may leave it in the former one.
+
+        Raises:
+            ConversionFailedError: The disk refused, or the worker process has ended. The next call looks what was done.
+        """
+        ...
+
     async def rest(self) -> None:
         """Release memory: there is nothing to convert for now."""
         ...
@@ -71,21 +81,25 @@ class ParquetConverter(Protocol):
 
 @attrs.frozen
 class Request:
-    """What the worker is to do; one of the three attributes is set.
+    """What the worker is to do; one of the four attributes is set.
 
     Attributes:
         convert: Write the file of a segment.
         gather: Write shared files.
         look_into: Path of a shared file: tell which shards have records in it.
         continues: The next line has more sources of ``gather``.
+        table: Bring the Delta table to this state.
     """
 
     convert: ConversionPlan | None = None
     gather: SharedPlan | None = None
     look_into: str = ""
     continues: bool = False
+    table: TableRequest | None = None
 
     def __str__(self) -> str:
+        if self.table is not None:
+            return f"the log of the Delta table in {self.table.root}"
         if self.look_into:
             return f"nothing, but looked into {self.look_into}"
         if self.convert is not None:
@@ -96,12 +110,13 @@ class Request:
 
 @attrs.frozen
 class Answer:
-    """The worker's answer to a request; one of the five attributes is set.
+    """The worker's answer to a request; one of the six attributes is set.
 
     Attributes:
         sealed: The file is written.
         gathered: The shared files are written.
         shard_ids: The shards in the shared file.
+        table: The Delta table has the state.
         corruption: Path, position and description of the damage.
         failure: Any other error.
         continues: The next line has more parts of ``gathered``.
@@ -110,6 +125,7 @@ class Answer:
     sealed: SealedFile | None = None
     gathered: GatheredFiles | None = None
     shard_ids: list[int] | None = None
+    table: TableVersion | None = None
     corruption: tuple[str, int, str] | None = None
     failure: str = ""
     continues: bool = False
@@ -156,19 +172,25 @@ def _pieces(count: int) -> Iterator[tuple[int, int, bool]]:
         yield start, end, end < count
 
 
-def open_worker_converter() -> ParquetConverter:
+def open_worker_converter(config: ConversionConfig) -> ParquetConverter:
     """The converter of a real engine; its process is started when there is something to convert.
 
     Raises:
         ConfigurationError: A library that it needs is not installed.
     """
-    missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
+    _require("conversion.enabled", "parquet", "numpy", "pyarrow")
+    if config.gather_after_s and config.delta:
+        _require("conversion.delta", "delta", "deltalake")
+    return WorkerConverter()
+
+
+def _require(setting: str, extra: str, *names: str) -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(
-            f"conversion.enabled is true, but {' and '.join(missing)} cannot be imported: "
-            f"{install_command('parquet')}, or set conversion.enabled = false"
+            f"{setting} is true, but {' and '.join(missing)} cannot be imported: {install_command(extra)}, or set "
+            f"{setting} = false"
         )
-    return WorkerConverter()
 
 
 class WorkerConverter:
@@ -205,6 +227,12 @@ class WorkerConverter:
         if shard_ids is None:
             raise self._misunderstood()
         return shard_ids
+
+    async def update_table(self, request: TableRequest) -> TableVersion:
+        table = (await self._answer_to(Request(table=request))).table
+        if table is None:
+            raise self._misunderstood()
+        return table
 
     def _misunderstood(self) -> ConversionFailedError:
         self._kill()

@@ -19,6 +19,7 @@ import trio
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.gatherer import MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
 from journal.engine.parquet.gathering_queue import GatheringQueue, Waiting
+from journal.engine.parquet.history_table import HistoryTable
 from journal.engine.parquet.own_files import OwnFiles
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
@@ -91,6 +92,7 @@ class ParquetScheduler:
         flush_all: Writes the tails of shards to their log files, and returns when that was tried.
         put_parts: Puts the parts that decisions name into their shards.
         refuse: Returns why no file may be written now; None if it may.
+        history: The Delta table over shared files, which follows each decision about them.
         rewritable: Returns the shared files that are to be rewritten together; gets those that are left alone for now,
             and those that have too many parts to be merged.
         own_files: Scans the views for segments in files of their own, see `OwnFiles`.
@@ -114,6 +116,7 @@ class ParquetScheduler:
         flush_all: Callable[[Iterable[Shard]], Awaitable[None]],
         put_parts: Callable[[], Awaitable[None]],
         refuse: Callable[[], StorageError | None],
+        history: HistoryTable,
         rewritable: Callable[[set[FileKey], set[FileKey]], list[SharedFileRecord]],
         own_files: Callable[[], Generator[tuple[int, int] | None, None, None]],
     ) -> None:
@@ -126,6 +129,7 @@ class ParquetScheduler:
         self._flush = flush
         self._put_parts = put_parts
         self._refuse = refuse
+        self._history = history
         self._rewritable = rewritable
         # Shared files that were rewritten, or could not be, and when they are looked at again: until a checkpoint has
         # removed a file, it seems to be as it was.
@@ -154,6 +158,11 @@ class ParquetScheduler:
     def waiting(self) -> Waiting:
         """Closed segments that wait until they are gathered."""
         return self._gathering.waiting
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether the engine has: what its views say may not be durable."""
+        return isinstance(self._stopped, StorageFailedError)
 
     # What others call
 
@@ -249,7 +258,9 @@ class ParquetScheduler:
                 nursery.start_soon(self._look_at_recorded)
                 while True:
                     self._wake = trio.Event()
-                    if (found := await self._next()) is not None:
+                    if self._history.is_due and not self._has_failed:
+                        await self._history.bring_up_to_date(self._converter)
+                    elif (found := await self._next()) is not None:
                         if self._config.gather_after_s:
                             await self._gather(gatherer, [found])
                         else:
@@ -290,6 +301,9 @@ class ParquetScheduler:
             await self._wake.wait()
 
     def _pause_ends(self) -> float:
+        return min(self._conversion_pause_ends(), float("inf") if self._has_failed else self._history.due_at)
+
+    def _conversion_pause_ends(self) -> float:
         if not (self._shards or self._gathering or self._own_files) or self._stopped is not None:
             return float("inf")
         if self._refuse() is not None:
@@ -381,13 +395,17 @@ class ParquetScheduler:
                 # Otherwise a checkpoint has removed one in the meantime.
                 continue
             chosen = await self._segments_in(sorted(shard_ids), keys)
-            if len(records) > 1 and (len(shard_ids) > self._most_parts or len(chosen) >= MOST_SOURCES):
+            is_whole = len(shard_ids) <= self._most_parts and len(chosen) < MOST_SOURCES
+            if len(records) > 1 and not is_whole:
                 # A part of them would become another file of the same size, and be merged again and again.
                 self._not_mergeable |= keys
                 continue
-            # If there is nothing, what refers to them was dropped since the last checkpoint.
-            self._let_rest(keys)
-            return await in_order(chosen)
+            stopped = set(filter(None, (_file_of(segment) for shard, segment in chosen if shard.damage)))
+            # If nothing is chosen, what refers to them was dropped since the last checkpoint.
+            self._let_rest(stopped or keys)
+            if is_whole and not stopped:
+                return await in_order(chosen)
+            # A file is rewritten whole: otherwise other programs would find records in two files.
         return []
 
     async def _next_of_own_files(self) -> list[Chosen]:
@@ -594,11 +612,15 @@ def _closed_logs(shard: Shard) -> Iterator[LogSegment]:
 
 def _segments_in(shard: Shard, keys: set[FileKey]) -> Iterator[ParquetSegment]:
     """The segments of a shard in some shared files."""
-    for segment in shard.segments if not shard.damage else ():
-        place = segment.place if isinstance(segment, ParquetSegment) else None
-        if place is not None and (place.day, place.file_id) in keys:
-            assert isinstance(segment, ParquetSegment)  # it has a place
+    for segment in shard.segments:
+        if isinstance(segment, ParquetSegment) and _file_of(segment) in keys:
             yield segment
+
+
+def _file_of(segment: Segment) -> FileKey | None:
+    """The shared file of a segment."""
+    place = segment.place if isinstance(segment, ParquetSegment) else None
+    return (place.day, place.file_id) if place is not None else None
 
 
 def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:

@@ -11,11 +11,13 @@ import queue
 import signal
 import sys
 import threading
+import time
 from typing import BinaryIO
 
 import msgspec
 
 from journal.engine.parquet.converter import Answer, Request, joined_request, lines_of_answer
+from shards.delta.actions import TableRequest
 from shards.errors import CorruptionError, StorageError
 from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
@@ -32,6 +34,8 @@ def answer(files: FileSystem, request: Request) -> Answer:
     except (ImportError, OSError) as error:
         return Answer(failure=f"the libraries that write Parquet cannot be loaded: {error}")
     try:
+        if request.table is not None:
+            return _update_table(files, request.table)
         if request.look_into:
             with SharedReader(files, request.look_into) as shared:
                 return Answer(shard_ids=shared.shard_ids())
@@ -47,6 +51,16 @@ def answer(files: FileSystem, request: Request) -> Answer:
         return Answer(failure=f"{error.filename or out_path}: {error.strerror or error}")
     except StorageError as error:
         return Answer(failure=str(error))
+
+
+def _update_table(files: FileSystem, request: TableRequest) -> Answer:
+    # Imported only here: most stores have no table, and the library takes as much memory as all others.
+    try:
+        from shards.delta.library import DeltaLibrary
+        from shards.delta.table import update_table
+    except (ImportError, OSError) as error:
+        return Answer(failure=f"the library that reads Delta tables cannot be loaded: {error}")
+    return Answer(table=update_table(files, request, DeltaLibrary(), time.time_ns() // 1_000_000))
 
 
 def _read_requests(source: BinaryIO, requests: queue.SimpleQueue[bytes]) -> None:

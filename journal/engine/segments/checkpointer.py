@@ -41,6 +41,7 @@ from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
+from shards.views.shared_files import FileKey, SharedFileRecord
 
 _log = logging.getLogger("journal.maintenance")
 
@@ -71,6 +72,7 @@ class Checkpointer:
         closing: Called with a shard that is about to be closed, because nothing uses it.
         flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
         put_parts: Returns when no parts of shared files are pending that decisions so far put into shards.
+        may_remove: Returns whether a shared file to which nothing refers may be removed already.
 
     Attributes:
         dirty: Shards that changed since their records were saved.
@@ -104,6 +106,7 @@ class Checkpointer:
         closing: Callable[[Shard], None],
         flushed: Callable[[], None],
         put_parts: Callable[[], Awaitable[None]],
+        may_remove: Callable[[FileKey], bool],
     ) -> None:
         self._directory = directory
         self._storage = storage = config.storage
@@ -131,6 +134,8 @@ class Checkpointer:
         self._large_tails_at = self._tail_budget_bytes // 8
         self._flushed = flushed
         self._put_parts = put_parts
+        self._may_remove = may_remove
+        self._unneeded_files: list[SharedFileRecord] = []
         self._segment_files = segment_files
         self.retention = SegmentRetention(
             defaults=config.shards,
@@ -250,6 +255,7 @@ class Checkpointer:
                 if self._to_flush:
                     await self._flush_soon()
                 await self.remove_files()
+                await self._remove_shared_files()
                 await self.clean_views()
                 await self.prepare_spares()
                 await self._mark_when_idle()
@@ -454,24 +460,30 @@ class Checkpointer:
         self._shared_drops -= shared_drops
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s.observe(self.checkpointed_at - began)
+        self._look_at_references()
         await self._remove_shared_files()
         if len(self._views.files):
             # Some may be due for rewriting: what refers to them is known again.
             self._flushed()
 
-    async def _remove_shared_files(self) -> None:
-        """Remove the shared files to which nothing refers any more, as of the last checkpoint.
-
-        Files with dead records are noted. The records of removed files go afterwards. A crash in between leaves them,
-        and the next checkpoint removes the files again.
-        """
+    def _look_at_references(self) -> None:
+        """Note which shared files have dead records, and find those to which nothing refers, as of this checkpoint."""
         files = self._views.files
         mutations = Mutations()
         files.note_dead(mutations, self.checkpoint_lsn, self._time.expiry_us())
         if len(mutations):
             self._views.store.write(mutations)
-        if not (removable := files.removable(self.checkpoint_lsn)):
+        self._unneeded_files = files.removable(self.checkpoint_lsn)
+
+    async def _remove_shared_files(self) -> None:
+        """Remove shared files to which nothing referred at the last checkpoint, as soon as each may be removed.
+
+        Their records go afterwards. A crash in between leaves them, and the next checkpoint removes the files again.
+        """
+        removable = [file for file in self._unneeded_files if self._may_remove(file.key)]
+        if not removable:
             return
+        files = self._views.files
         try:
             await self._segment_files.remove_shared([file.path(self._table.sealed_root) for file in removable])
         except DiskFullError as error:
@@ -481,6 +493,7 @@ class Checkpointer:
         for file in removable:
             files.fold_delete(mutations, file.key)
         self._views.store.write(mutations)
+        self._unneeded_files = [file for file in self._unneeded_files if file not in removable]
 
     async def _save_records(self) -> bool:
         """Save the records of changed shards into the views; False if the disk is full."""

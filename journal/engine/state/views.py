@@ -49,7 +49,7 @@ from shards.views.cursors import Cursors
 from shards.views.inverted_index import InvertedIndex, Words, words_of
 from shards.views.producer_records import load_producers
 from shards.views.producers import Producers
-from shards.views.shared_files import SharedFileRecord, SharedFiles
+from shards.views.shared_files import FileKey, SharedFileRecord, SharedFiles
 from shards.views.state_store import StateStore
 
 # Of a batch header: base_offset, lsn, append_time_us; record_count; producer_epoch, producer_id, sequence; newest
@@ -354,6 +354,7 @@ class Views:
         if replaced := shard.put_parts(segments):
             self._note().dropped += replaced
             self._note().converted.append(shard)
+            self.files.note_replacement(_files_of(segments), _files_of(replaced))
 
     def _offsets_reserved(self, mutations: Mutations, lsn: int, shard_id: int, decision: OffsetsReserved) -> None:
         shard = self.table.by_id(shard_id)
@@ -414,6 +415,15 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     ProducerUsed: Views._producer_used,
     ProducerDeleted: Views._producer_deleted,
 }
+
+
+def _files_of(segments: Iterable[Segment]) -> set[FileKey]:
+    """The shared files in which segments are."""
+    return {
+        (segment.place.day, segment.place.file_id)
+        for segment in segments
+        if isinstance(segment, ParquetSegment) and segment.place is not None
+    }
 
 
 def _decision_of(entry: Entry) -> Decision:
