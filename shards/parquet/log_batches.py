@@ -48,6 +48,9 @@ class LogRange(Protocol):
     @property
     def end_position(self) -> int: ...
 
+    @property
+    def file_position(self) -> int: ...
+
 
 class Batches(Protocol):
     """Batches that are read one after the other; the attributes are those of the batch that was returned last."""
@@ -158,7 +161,7 @@ class LogBatches:
             self._filled, at = known, 0
         wanted = min(len(self.buffer), at + left)
         view = memoryview(self.buffer)[self._filled : wanted]
-        self._filled += log.readinto(view, self._position + self._filled)
+        self._filled += log.readinto(view, source.file_position + self._position + self._filled)
         if self._filled < wanted:
             raise CorruptionError(
                 source.log_path,
@@ -268,7 +271,7 @@ def _why_out_of_order(header: BatchHeader, last: BatchHeader) -> str:
 
 
 def _check_header(log: File, source: LogRange) -> None:
-    header, size = LogHeader.decode(source.log_path, log.pread(_LOG_HEADER_BYTES, 0))
+    header, size = LogHeader.decode(source.log_path, log.pread(_LOG_HEADER_BYTES, source.file_position))
     for what, expected, found in (
         ("shard", source.name, header.name),
         ("shard id", f"{source.shard_id:016x}", f"{header.shard_id:016x}"),

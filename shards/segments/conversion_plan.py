@@ -38,6 +38,11 @@ class ConversionPlan:
     end_position: int
     created_us: int
 
+    @property
+    def file_position(self) -> int:
+        """Where the log begins in its file."""
+        return 0
+
 
 @attrs.frozen(slots=True)
 class SealedFile:
@@ -80,6 +85,7 @@ class PartSource:
         end_position: Byte position after the last batch there.
         kind: What the file is.
         first_row: Row of the first record in a shared file.
+        file_position: Where the log begins in its file; positions are relative to that.
     """
 
     log_path: str
@@ -91,6 +97,7 @@ class PartSource:
     end_position: int = 0
     kind: SourceKind = SourceKind.LOG
     first_row: int = 0
+    file_position: int = 0
 
 
 @attrs.frozen(slots=True)

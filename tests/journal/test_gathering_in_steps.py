@@ -178,6 +178,60 @@ async def test_items_are_sorted_as_in_one_step(items: list[int]) -> None:
         assert await in_order_of(items, abs) == sorted(items, key=abs)
 
 
+async def test_quiet_shards_get_no_log_files(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        before = await fill(engine, *NAMES)
+        await roll(engine, *NAMES)
+        await until(lambda: is_gathered(engine, *NAMES))
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+        await check_files(engine, files, DATA)
+    assert not any(".log" in str(operation) for operation in files.operations)
+    assert damages(files) == []
+    async with opened(files) as engine:
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+
+
+async def test_memory_that_is_freed_meanwhile_damages_nothing(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    converter.open = trio.Event()
+    async with opened(files, converter) as engine:
+        before = await fill(engine, *NAMES)
+        await roll(engine, *NAMES)
+        await converter.asked.wait()
+        # The tails are flushed, one is trimmed, and their memory is used by others.
+        await engine.parts.commands.trim(NAMES[1], 8)
+        await engine.checkpoint()
+        later = await fill(engine, "other")
+        converter.open.set()
+        names = [name for name in NAMES if name != NAMES[1]]
+        await until(lambda: is_gathered(engine, *names))
+        assert {name: await values_of(engine, name) for name in names} == {name: before[name] for name in names}
+        assert await values_of(engine, "other") == later["other"]
+        await check_files(engine, files, DATA)
+        assert engine.parts.conversion.last_failure == ""
+    assert damages(files) == []
+
+
+async def test_tails_that_are_damaged_in_their_file_are_written_again(autojump_clock: object) -> None:
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    converter.open = trio.Event()
+    async with opened(files, converter) as engine:
+        before = await fill(engine, *NAMES)
+        await roll(engine, *NAMES)
+        await converter.asked.wait()
+        (tails,) = {source.log_path for source in converter.plans[0].sources}
+        assert "sealing" in tails
+        files.open(tails).pwritev([b"damage"], 100)
+        converter.open.set()
+        await until(lambda: is_gathered(engine, *NAMES))
+        assert len(converter.plans) == 2
+        assert {name: await values_of(engine, name) for name in NAMES} == before
+        await check_files(engine, files, DATA)
+
+
 async def test_tails_that_are_only_in_memory_go_into_the_same_file(autojump_clock: object) -> None:
     files = SimulatedFileSystem()
     converter = Converter(files)

@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias, overload
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeGuard, overload
+
+import attrs
 
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.segments.lifecycle import SegmentFiles, UnsyncedDirectoryError
@@ -16,7 +18,7 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice, collect, in_order_of
 from journal.engine.wal.entry_payloads import ConvertedFile, ConvertedPart, FilesConverted
 from journal.engine.write.commands import Commands
-from shards.errors import StorageError
+from shards.errors import ConversionFailedError, CorruptionError, StorageError
 from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedPlan, SourceKind
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
@@ -28,6 +30,7 @@ MOST_PARTS = 1 << 17
 MOST_SOURCES = 1 << 20
 """So many segments are gathered at once at most: those of one shard become one part."""
 MOST_BYTES = 256 << 20
+_WRITTEN_AT_ONCE = 1 << 20
 # Of an encoded part: a tag, and ten numbers with a tag each.
 _PART_BYTES = 91
 
@@ -74,7 +77,35 @@ class Gatherer:
             CorruptionError: A log segment is damaged; its path tells which.
             ConversionFailedError: The disk refused, or the worker process has ended.
         """
-        return await self._converter.gather(SharedPlan(prefix, file_id, Sources(chosen)))
+        path = self._files.tails_path(prefix)
+        tails = await self._write_tails(chosen, path)
+        try:
+            return await self._converter.gather(SharedPlan(prefix, file_id, Sources(chosen, path, tails)))
+        except CorruptionError as error:
+            if error.path != path:
+                raise
+            # No segment is damaged on the disk.
+            raise ConversionFailedError(str(error)) from error
+
+    async def _write_tails(self, chosen: Sequence[Chosen], path: str) -> dict[int, int]:
+        """Write the logs that are only in memory one after the other into one file; returns where each begins."""
+        places: dict[int, int] = {}
+        pieces = bytearray()
+        written = 0
+        step = TimeSlice()
+        for number, (shard, segment) in enumerate(chosen):
+            if step.is_over:
+                await step.rest()
+            if _is_in_memory(segment) and is_wanted(shard, segment):
+                places[number] = written + len(pieces)
+                # A copy, since a flush or a trim frees the memory.
+                for buffer in segment.plan_flush(segment.end, segment.next_offset).buffers:
+                    pieces += buffer
+            if len(pieces) >= _WRITTEN_AT_ONCE or (pieces and number == len(chosen) - 1):
+                await self._files.write_aside(path, bytes(pieces), written)
+                written += len(pieces)
+                pieces.clear()
+        return places
 
     async def put_in_place(self, chosen: Sequence[Chosen], file_id: int, prefix: str, written: GatheredFiles) -> int:
         """Move written files into place and decide that they are valid; must not be cancelled.
@@ -196,11 +227,17 @@ def _shard_and_offset(part: ConvertedPart) -> tuple[int, int]:
     return part.shard_id, part.base_offset
 
 
+def _is_in_memory(segment: LogSegment | ParquetSegment) -> TypeGuard[LogSegment]:
+    return isinstance(segment, LogSegment) and segment.flushed == segment.start_position < segment.end
+
+
 class Sources(Sequence[PartSource]):
     """The sources of a plan, each made when it is asked for: there may be a hundred thousand."""
 
-    def __init__(self, chosen: Sequence[Chosen]) -> None:
+    def __init__(self, chosen: Sequence[Chosen], tails_path: str, tails: Mapping[int, int]) -> None:
         self._chosen = chosen
+        self._tails_path = tails_path
+        self._tails = tails
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -213,8 +250,13 @@ class Sources(Sequence[PartSource]):
 
     def __getitem__(self, at: int | slice) -> PartSource | list[PartSource]:
         if isinstance(at, slice):
-            return [_source(segment) for _, segment in self._chosen[at]]
-        return _source(self._chosen[at][1])
+            return [self._source(number) for number in range(*at.indices(len(self)))]
+        return self._source(range(len(self))[at])
+
+    def _source(self, number: int) -> PartSource:
+        source = _source(self._chosen[number][1])
+        place = self._tails.get(number)
+        return source if place is None else attrs.evolve(source, log_path=self._tails_path, file_position=place)
 
 
 def _source(segment: LogSegment | ParquetSegment) -> PartSource:

@@ -84,7 +84,9 @@ class GatheringQueue:
         return self._since + self._config.gather_after_s
 
     async def take(self, most_parts: int) -> list[Chosen]:
-        """Remove and return the segments to gather now, in no order. What is not in its log file yet is flushed first.
+        """Remove and return the segments to gather now, in no order.
+
+        Those of which a part is in a log file are flushed first. Others have no file, and get none.
 
         Shards that begin to wait in the meantime wait for the next time.
 
@@ -92,7 +94,7 @@ class GatheringQueue:
             most_parts: Number of segments; those of one shard are returned together even if they are more.
         """
         shards = list(self._shards.values())
-        await self._flush_all(await self._unflushed(shards))
+        await self._flush_all(await self._in_part(shards))
         now = trio.current_time()
         chosen: list[Chosen] = []
         size_bytes = 0
@@ -101,7 +103,7 @@ class GatheringQueue:
             if step.is_over:
                 await step.rest()
             segments = list(self._small_logs(shard))
-            if any(segment.flushed < segment.end for segment in segments):
+            if any(map(_is_in_part, segments)):
                 # The disk is full, or it was rolled a moment ago.
                 continue
             size_bytes += sum(segment.size_bytes for segment in segments)
@@ -113,12 +115,17 @@ class GatheringQueue:
         self._since = now
         return chosen
 
-    async def _unflushed(self, shards: Iterable[Shard]) -> list[Shard]:
+    async def _in_part(self, shards: Iterable[Shard]) -> list[Shard]:
         found = []
         step = TimeSlice()
         for shard in shards:
             if step.is_over:
                 await step.rest()
-            if any(segment.flushed < segment.end for segment in self._small_logs(shard)):
+            if any(map(_is_in_part, self._small_logs(shard))):
                 found.append(shard)
         return found
+
+
+def _is_in_part(segment: LogSegment) -> bool:
+    """Whether a part of the segment is in its log file, and the rest only in memory."""
+    return segment.start_position < segment.flushed < segment.end

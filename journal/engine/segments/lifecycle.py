@@ -376,6 +376,26 @@ class SegmentFiles:
         """The beginning of the paths at which the shared files of a conversion are written."""
         return f"{self._sealing}/{file_id:016x}"
 
+    def tails_path(self, prefix: str) -> str:
+        """Where the logs are written of which nothing is in a log file, for the conversion with this prefix."""
+        return f"{prefix}-tails"
+
+    async def write_aside(self, path: str, content: bytes, position: int) -> None:
+        """Write a part of a file in ``sealing/``. It is not synced, as no start needs it.
+
+        Raises:
+            OSError: The disk refused.
+        """
+
+        def write() -> None:
+            file = self._files.open(path, create=True)
+            try:
+                file.pwritev([content], position)
+            finally:
+                file.close()
+
+        await self._off_loop(write)
+
     async def discard_shared(self, prefix: str) -> None:
         """Remove the files in ``sealing/`` of a conversion to shared files that is finished or given up, and its note.
 
