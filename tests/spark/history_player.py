@@ -24,6 +24,7 @@ import trio
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.engine import Engine, Environment, open_engine, open_rocks_store
 from shards.format.record import Record
+from shards.delta.table import update_table
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet.conversion import convert_log
 from shards.parquet.shared_file import write_shared_files
@@ -33,12 +34,13 @@ from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
 from tests.crash.simulation import QUIET
 from tests.patience import PATIENCE_S
+from tests.simulation.delta_log import JsonLog
 from tests.simulation.inline import InlineConverter
 from tests.spark.history_model import Kept, ShardModel
 
 _CONFIG = attrs.evolve(QUIET, shards=attrs.evolve(QUIET.shards, memory_max_bytes=1 << 30))
 # Sooner than a configuration file can say.
-_GATHERING = attrs.evolve(_CONFIG, conversion=attrs.evolve(_CONFIG.conversion, gather_after_s=0.01))  # type: ignore[arg-type]
+_GATHERING = attrs.evolve(_CONFIG, conversion=attrs.evolve(_CONFIG.conversion, gather_after_s=0.01, delta_grace_s=0))  # type: ignore[arg-type]
 _CHANGES = {
     *("open", "open_directory", "mkdir", "rename", "remove", "remove_directory", "sync_directory", "sync_all"),
     *("pwritev", "truncate", "fdatasync", "fsync", "flush"),
@@ -189,6 +191,7 @@ class Player:
                     # Small row groups: parts are in several, and several parts in one.
                     lambda plan: write_shared_files(files, plan, row_group_bytes=1000),
                     lambda path: _shards_in(files, path),
+                    lambda request: update_table(files, request, JsonLog(files), self.clock.now_us() // 1000),
                 ),
             ) as self.engine,
             EmbeddedAdapter(self.engine) as self.adapter,
