@@ -96,7 +96,8 @@ class SealedPass:
         report, path = self._report, segment.path
         is_there = self._files.exists(path)
         if not is_there and (
-            self._journal.drops(segment.shard_id, segment.next_offset)
+            segment.next_offset <= self._start_of(segment.shard_id)
+            or self._journal.drops(segment.shard_id, segment.next_offset)
             or self._journal.gathers(segment.shard_id, segment.base_offset)
         ):
             return
