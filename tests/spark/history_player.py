@@ -23,8 +23,8 @@ import trio
 
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.engine import Engine, Environment, open_engine, open_rocks_store
-from shards.format.record import Record
 from shards.delta.table import update_table
+from shards.format.record import Record
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
 from shards.parquet.conversion import convert_log
 from shards.parquet.shared_file import write_shared_files
