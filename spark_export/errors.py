@@ -40,3 +40,15 @@ class QueryError(SourceError):
 
 class UnreadableError(SourceError):
     """A file, directory or server cannot be read: damaged, of another kind, or unreachable."""
+
+
+class FilesReplacedError(UnreadableError):
+    """The server has replaced sealed files between the plan of a query and its reading; a new plan has the new files.
+
+    Attributes:
+        path: One of the files.
+    """
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path

@@ -14,7 +14,7 @@ from shards.model import SegmentKind
 from shards.topics.names import directory_name
 from spark_export.bare_tree import counting_once
 from spark_export.discovery import take_snapshot
-from spark_export.errors import UnreadableError
+from spark_export.errors import FilesReplacedError, UnreadableError
 from spark_export.file_access import FileTree, is_local
 from spark_export.options import SourceOptions
 from spark_export.sealed_files import SealedName, SharedName
@@ -136,6 +136,7 @@ def chosen_files(tree: SealedTree, ranges: Iterable[ShardRange]) -> SealedTree:
     """The files of a tree that have records of some ranges, and which of their rows count.
 
     Raises:
+        FilesReplacedError: A shared file was replaced since the listing.
         UnreadableError: A shared file cannot be reached, or is damaged.
     """
     files: list[SealedName] = []
@@ -165,9 +166,10 @@ def _counting_rows(
     for file, rows in parts.items():
         try:
             has_others = record_count(tree, file) > sum(end - first for _, first, end in rows)
+        except FileNotFoundError as error:
+            path = tree.shown(file.path)
+            raise FilesReplacedError(f"{path} was replaced by the server just now; try again", path) from error
         except (StorageError, OSError) as error:
-            raise UnreadableError(
-                f"cannot read {tree.shown(file.path)}: {error}; if the server has replaced it just now, try again"
-            ) from error
+            raise UnreadableError(f"cannot read {tree.shown(file.path)}: {error}") from error
         counting[file] = tuple(rows) if has_others else None
     return counting

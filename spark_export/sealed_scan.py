@@ -295,6 +295,8 @@ def _root(files: HadoopFiles, path: str) -> str | None:
 
 def _frame(spark: SparkSession, patterns: list[str], root: str, schema: str) -> DataFrame:
     reader = spark.read.schema(schema).option("basePath", root).option("pathGlobFilter", "*.parquet")
+    # A file that is gone is an error whatever the session says: without its records the result would be wrong.
+    reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
     return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*patterns)
 
 

@@ -20,7 +20,7 @@ from shards.segments.segment_paths import sealed_path
 from shards.topics.topic_filters import is_filter
 from spark_export import shared_files
 from spark_export.distinct_ranges import distinct
-from spark_export.errors import UnreadableError
+from spark_export.errors import FilesReplacedError, UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.options import SourceOptions
 from spark_export.sealed_files import DATE_PREFIX, SealedName, SharedName, counted, parse_file, parse_mark, parse_shared
@@ -29,6 +29,7 @@ from spark_export.shared_files import runs_in
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 
 _SEALED: Final = "sealed"
+_MOST_LISTINGS: Final = 3
 
 
 @attrs.frozen(slots=True)
@@ -75,10 +76,24 @@ def tree_snapshot(sealed: str, options: SourceOptions) -> Snapshot:
     which these are: all rows count, except those of a shard of which a later one has the name.
 
     Raises:
+        FilesReplacedError: Files were replaced again and again while they were read.
         UnreadableError: It cannot be listed, or files of a shard overlap.
         CorruptionError: A file that has to be opened is damaged.
     """
-    tree = FileTree(sealed)
+    for _ in range(_MOST_LISTINGS):
+        try:
+            return _snapshot_of(FileTree(sealed), options)
+        except FileNotFoundError as error:
+            missing = error
+    path = str(missing.filename or missing)
+    raise FilesReplacedError(
+        f"{path} was replaced while it was read, and so were others in {_MOST_LISTINGS} attempts; try again, or give "
+        "the data directory or the server in place of the files alone",
+        path,
+    ) from missing
+
+
+def _snapshot_of(tree: FileTree, options: SourceOptions) -> Snapshot:
     listed = tree.files()
     found = {shard.name: (shard, trimmed) for shard, trimmed in _with_own_files(tree, listed, options)}
     shared = (file for path, _ in listed if (file := parse_shared(path)) is not None)
@@ -91,7 +106,7 @@ def tree_snapshot(sealed: str, options: SourceOptions) -> Snapshot:
     shards = [found[name][0] for name in sorted(found)]
     if options.starting_us is not None:
         shards = [_with_time(tree, shard, options.starting_us) for shard in shards]
-    return Snapshot(Store(sealed=sealed), tuple(shards))
+    return Snapshot(Store(sealed=tree.where), tuple(shards))
 
 
 def _with_own_files(

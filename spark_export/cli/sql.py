@@ -20,6 +20,7 @@ from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
 from spark_export.cli.task_progress import task_progress
 from spark_export.cli.topic_levels import Replaced, with_levels
 from spark_export.options import parse_options
+from spark_export.replanning import replaced_file, with_present_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,11 +78,16 @@ def sql(
             note("journal-spark", f"only the first {most:,} rows are shown; --limit N shows more")
 
     if engine == "duckdb":
-        write(_ask_duckdb(place, topics, text, most, with_unsealed=RECORDS in views))
+        write(with_present_files(lambda: _ask_duckdb(place, topics, text, most, with_unsealed=RECORDS in views)))
         return
+
+    def ask(session: SparkSession) -> Answer:
+        with _made(session, views, place, topics):
+            return _ask(session, text, most)
+
     with running_spark(spark, makes_archive=True) as session:
-        with task_progress(session, "asking"), _made(session, views, place, topics):
-            answer = _ask(session, text, most)
+        with task_progress(session, "asking"):
+            answer = with_present_files(lambda: ask(session))
         # The result is printed before Spark is stopped.
         write(answer)
 
@@ -105,7 +111,7 @@ def _ask(spark: SparkSession, query: str, most: int | None) -> Answer:
         return _collected(spark.sql(replaced.text), most)
     except Exception as error:
         message = explain(error)
-        if message is None:
+        if message is None or replaced_file(error) is not None:
             raise
         raise CommandError(_in_original(query, replaced, message)) from error
 

@@ -16,7 +16,8 @@ from spark_export.export.writing import (
     target_of,
     write_aside,
 )
-from spark_export.history import take_history
+from spark_export.history import History, take_history
+from spark_export.replanning import with_present_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,7 @@ def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgr
         DataLossError: Records were trimmed before they were exported, a shard was deleted, or the store was restored to
             an older state, and the options make that an error.
         OptionError: Earlier runs of the export had other settings.
+        FilesReplacedError: The server replaced files again and again while they were read.
         UnreadableError: The journal or the target cannot be reached.
     """
     report = progress or ignore
@@ -47,13 +49,22 @@ def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgr
     target = target_of(session, options)
     last = target.last_state()
     last.check_settings(options.settings(), options.name)
-    history = take_history(session, options.origin, last.places if last.run else None)
-    # An accepted loss is stored, if necessary by a run without rows, so that the next run does not report it again.
-    if not history.ranges and not history.passes_over_loss:
+    run = last.run + 1
+
+    def write() -> tuple[History, int | None]:
+        """Plan the run and write its rows aside, if it has any; return their number."""
+        history = take_history(session, options.origin, last.places if last.run else None)
+        # An accepted loss is stored, if necessary by a run without rows, so that the next run does not report it again.
+        if not history.ranges and not history.passes_over_loss:
+            return history, None
+        with abandoned_on_failure(target):
+            return history, write_aside(session, target, history.read(session), options, run, report)
+
+    history, records = with_present_files(write)
+    if records is None:
         return ExportResult(None, 0, 0, target.shown)
-    state = ExportState(last.run + 1, options.settings(), history.places)
+    state = ExportState(run, options.settings(), history.places)
     with abandoned_on_failure(target):
-        records = write_aside(session, target, history.read(session), options, state.run, report)
         report(ExportProgress("publishing"))
         history.require_unchanged()
         target.publish(state)
