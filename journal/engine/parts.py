@@ -18,7 +18,7 @@ from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.environment import Environment
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.history_table import HistoryTable
-from journal.engine.parquet.rewriting import due
+from journal.engine.parquet.rewriting import due, due_in_s
 from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
 from journal.engine.segments.checkpointer import Checkpointer
@@ -261,8 +261,14 @@ class EngineParts:
             rewritable=lambda failed, unmerged: due(
                 self.views.files, self.checkpointer.checkpoint_lsn, failed, self.time.expiry_us(), unmerged
             ),
+            rewriting_due_at=self._rewriting_due_at,
             own_files=lambda: own_files(self._store),
         )
+
+    def _rewriting_due_at(self, after: float) -> float:
+        """When the first shared file after some time is due for rewriting by time alone; both by trio's clock."""
+        elapsed_us = round((trio.current_time() - after) * 1_000_000)
+        return after + due_in_s(self.views.files, self.time.expiry_us() - elapsed_us)
 
     def _recorded_logs(self) -> Generator[int | None, None, None]:
         """Ids of the shards, open or not, with log segments that conversion has to look at, now or later."""

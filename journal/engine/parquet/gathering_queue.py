@@ -54,6 +54,8 @@ class GatheringQueue:
         self._record_count = 0
         # When the first of them began to wait.
         self._since = 0.0
+        # Until then they wait, however many they are: none could be taken the last time.
+        self._not_before = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._shards)
@@ -80,7 +82,7 @@ class GatheringQueue:
         if not self._shards:
             return float("inf")
         if len(self._shards) >= EARLY_SHARDS:
-            return self._since
+            return max(self._since, self._not_before)
         return self._since + self._config.gather_after_s
 
     async def take(self, most_parts: int) -> list[Chosen]:
@@ -113,6 +115,8 @@ class GatheringQueue:
             self._shards.pop(shard.shard_id, None)
             self._record_count -= self._records.pop(shard.shard_id, 0)
         self._since = now
+        if not chosen:
+            self._not_before = now + self._config.gather_after_s
         return chosen
 
     async def _in_part(self, shards: Iterable[Shard]) -> list[Shard]:

@@ -53,6 +53,19 @@ def due(
     return []
 
 
+def due_in_s(records: Iterable[SharedFileRecord], now_us: int) -> float:
+    """Return after how many seconds the next file is due because it has had dead records for long.
+
+    Infinite if there is none; files that are due already are left out.
+
+    Args:
+        records: All shared files.
+        now_us: The time in microseconds since 1970.
+    """
+    ends = (each.dead_since_us + LONGEST_DEAD_S * 1_000_000 for each in records if each.dead_since_us > 0)
+    return min((end - now_us for end in ends if end > now_us), default=float("inf")) / 1_000_000
+
+
 def _is_dead_for_long(record: SharedFileRecord, now_us: int) -> bool:
     return record.dead_since_us > 0 and now_us - record.dead_since_us >= LONGEST_DEAD_S * 1_000_000
 

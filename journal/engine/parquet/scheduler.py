@@ -41,7 +41,7 @@ _log = logging.getLogger("journal.conversion")
 _FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
 _IDLE_S = 30.0
 _LOOKED_AGAIN_S = 300.0
-"""Shared files become due for rewriting by time alone, and are looked at so often."""
+"""What is due is looked at so often without any reason, since the time of day, by which files become due, may jump."""
 
 
 @attrs.define(eq=False)
@@ -95,6 +95,8 @@ class ParquetScheduler:
         history: The Delta table over shared files, which follows each decision about them.
         rewritable: Returns the shared files that are to be rewritten together; gets those that are left alone for now,
             and those that have too many parts to be merged.
+        rewriting_due_at: Returns when the first shared file after some time becomes one to rewrite by time alone; both
+            are times of trio's clock.
         own_files: Scans the views for segments in files of their own, see `OwnFiles`.
 
     Attributes:
@@ -118,6 +120,7 @@ class ParquetScheduler:
         refuse: Callable[[], StorageError | None],
         history: HistoryTable,
         rewritable: Callable[[set[FileKey], set[FileKey]], list[SharedFileRecord]],
+        rewriting_due_at: Callable[[float], float],
         own_files: Callable[[], Generator[tuple[int, int] | None, None, None]],
     ) -> None:
         self._config = config
@@ -131,6 +134,7 @@ class ParquetScheduler:
         self._refuse = refuse
         self._history = history
         self._rewritable = rewritable
+        self._rewriting_due_at = rewriting_due_at
         # Shared files that were rewritten, or could not be, and when they are looked at again: until a checkpoint has
         # removed a file, it seems to be as it was.
         self._not_rewritable: dict[FileKey, float] = {}
@@ -258,6 +262,7 @@ class ParquetScheduler:
                 nursery.start_soon(self._look_at_recorded)
                 while True:
                     self._wake = trio.Event()
+                    looked_at = trio.current_time()
                     if self._history.is_due and not self._has_failed:
                         await self._history.bring_up_to_date(self._converter)
                     elif (found := await self._next()) is not None:
@@ -272,7 +277,7 @@ class ParquetScheduler:
                     ):
                         await self._gather(gatherer, chosen)
                     else:
-                        await self._rest()
+                        await self._rest(looked_at)
         finally:
             with trio.CancelScope(shield=True):
                 await self._converter.rest()
@@ -290,32 +295,41 @@ class ParquetScheduler:
             await self._own_files.find_recorded()
             self.wake()
 
-    async def _rest(self) -> None:
-        """Wait for something to do: a change, or the end of a pause after a failure."""
+    async def _rest(self, looked_at: float) -> None:
+        """Wait for something to do: a change, or the time at which something is due.
+
+        Args:
+            looked_at: When the task began to look for something to do and found nothing, by trio's clock.
+        """
         assert self._converter is not None  # only then is there a task
-        with trio.move_on_at(min(self._pause_ends(), trio.current_time() + _LOOKED_AGAIN_S)):
+        with trio.move_on_at(min(self._due_after(looked_at), trio.current_time() + _LOOKED_AGAIN_S)):
             with trio.move_on_after(_IDLE_S):
                 await self._wake.wait()
                 return
             await self._converter.rest()
             await self._wake.wait()
 
-    def _pause_ends(self) -> float:
-        return min(self._conversion_pause_ends(), float("inf") if self._has_failed else self._history.due_at)
+    def _due_after(self, looked_at: float) -> float:
+        """When something becomes due by time alone, by trio's clock; infinite if nothing does.
 
-    def _conversion_pause_ends(self) -> float:
-        if not (self._shards or self._gathering or self._own_files) or self._stopped is not None:
-            return float("inf")
-        if self._refuse() is not None:
-            # There is no event for free disk space.
-            return trio.current_time() + _FAILED.first_s
-        ends = [
-            max(failed.not_before, self._not_before) for failed in self._failures.values() if failed.corruption is None
-        ]
-        # Other segments wait for the end of this pause too, even if the segment that failed has been dropped.
-        ends.append(self._not_before)
-        ends.append(self._gathering.due_at)
-        return min((end for end in ends if end > trio.current_time()), default=float("inf"))
+        What was due when the task looked is left out: there was nothing to do about it, and a change wakes the task.
+        What has become due since is not, so this may be in the past.
+
+        Args:
+            looked_at: When the task began to look.
+        """
+        ends = [] if self._has_failed else [self._history.due_at]
+        if self._stopped is None:
+            # Whatever is due waits for the end of this pause, also if the segment that failed has been dropped.
+            ends.append(self._not_before)
+            ends += [failed.not_before for failed in self._failures.values() if failed.corruption is None]
+            ends.append(self._gathering.due_at)
+            ends += self._not_rewritable.values()
+            ends.append(self._rewriting_due_at(looked_at))
+            if self._refuse() is not None:
+                # There is no event for free disk space.
+                ends.append(trio.current_time() + _FAILED.first_s)
+        return min((end for end in ends if end > looked_at), default=float("inf"))
 
     # Choosing
 
