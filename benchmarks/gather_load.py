@@ -33,7 +33,7 @@ TIMEOUT_S = 600.0
 _LOOK_S = 0.002
 CONFIG = ServerConfig(
     storage=StorageConfig(retention_interval_s=86_400),
-    conversion=ConversionConfig(max_age_s=60 * (MINUTES - 1), gather_after_s=1),
+    conversion=ConversionConfig(max_age_s=10),
 )
 
 

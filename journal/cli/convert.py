@@ -27,7 +27,7 @@ def roll_command(
 ) -> None:
     """Close the active segments of shards.
 
-    The server converts them to Parquet in the background, if they are large.
+    The server converts them to Parquet in the background.
 
     Args:
         names: Names of the shards.
@@ -44,7 +44,7 @@ def convert_command(
 ) -> None:
     """Close the active segments of shards, and wait until all closed segments are Parquet files.
 
-    Small segments are converted too.
+    This is done now, and not after conversion.max_age_s.
 
     Args:
         names: Names of the shards.

@@ -8,7 +8,6 @@ Callers use `engine.Engine` alone. The order in which an engine is started and s
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
 from time import perf_counter
 
 import attrs
@@ -43,6 +42,7 @@ from journal.engine.write.producer_expiry import ProducerExpiry
 from journal.engine.write.transactions import Transactions
 from journal.protocol.errors import QuotaExceededError
 from journal.settings.server import ServerConfig
+from shards.delta.log_files import LOG
 from shards.errors import (
     DiskFullError,
     LimitExceededError,
@@ -62,7 +62,7 @@ from shards.segments.shard import Shard
 from shards.topics.publish_epochs import PublishEpochs
 from shards.views.inverted_index import Words, word_count, words_of
 from shards.views.producer_records import load_producers
-from shards.views.shard_records import closed_logs, logs, own_files
+from shards.views.shard_records import logs, own_files
 
 _OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
 """Decisions about a shard that change nothing in its saved record: the views have stored all of them already."""
@@ -233,10 +233,9 @@ class EngineParts:
 
     def _make_history(self, *, is_converting: bool) -> HistoryTable:
         conversion = self.config.conversion
-        # Files of a time when segments were gathered are still rewritten and removed.
-        has_table = conversion.delta and (conversion.gather_after_s > 0 or len(self.views.files) > 0)
         return HistoryTable(
-            enabled=is_converting and has_table,
+            enabled=is_converting and conversion.delta,
+            exists=self._environment.files.exists(f"{self.table.sealed_root}/{LOG}"),
             files=self.views.files,
             root=self.table.sealed_root,
             grace_s=conversion.delta_grace_s,
@@ -252,7 +251,7 @@ class EngineParts:
             files=self.segment_files,
             table=self.table,
             commands=self.commands,
-            recorded=self._recorded_logs,
+            recorded=lambda: logs(self._store),
             flush=self.checkpointer.flush_soon,
             flush_all=self.checkpointer.flush_all,
             put_parts=self._put_parts,
@@ -262,6 +261,7 @@ class EngineParts:
                 self.views.files, self.checkpointer.checkpoint_lsn, failed, self.time.expiry_us(), unmerged
             ),
             rewriting_due_at=self._rewriting_due_at,
+            valid=lambda: self.views.files.valid(self.checkpointer.checkpoint_lsn),
             own_files=lambda: own_files(self._store),
         )
 
@@ -269,13 +269,6 @@ class EngineParts:
         """When the first shared file after some time is due for rewriting by time alone; both by trio's clock."""
         elapsed_us = round((trio.current_time() - after) * 1_000_000)
         return after + due_in_s(self.views.files, self.time.expiry_us() - elapsed_us)
-
-    def _recorded_logs(self) -> Generator[int | None, None, None]:
-        """Ids of the shards, open or not, with log segments that conversion has to look at, now or later."""
-        conversion = self.config.conversion
-        if conversion.gather_after_s:
-            return logs(self._store)
-        return closed_logs(self._store, conversion.min_bytes)
 
     def _take_over_shards(self) -> None:
         """Continue work that the recovery found: files to remove, shards to save, segments to convert."""

@@ -144,7 +144,7 @@ class ServerCollector(Collector):
         waiting, after_s = engine.waiting, self._engine.config.conversion.gather_after_s
         yield Gauge("journal_gathering_waiting_records", "Records that wait until they are gathered.", waiting.records)
         yield Gauge("journal_gathering_waiting_seconds", "How long the oldest have waited.", waiting.seconds)
-        yield Gauge("journal_gathering_after_seconds", "How long they are to wait; 0 without gathering.", after_s)
+        yield Gauge("journal_gathering_after_seconds", "How long they are to wait.", after_s)
         yield Gauge("journal_shared_files", "Parquet files with segments of several shards.", shared.count)
         yield _by_label(
             Gauge("journal_shared_file_bytes", "Their bytes: of records that are kept, or not.", labels=["state"]),

@@ -82,14 +82,22 @@ class ShardsConfig:
 
 @attrs.frozen
 class ConversionConfig:
-    """When closed log segments are converted to Parquet."""
+    """When log segments are converted to Parquet: ``max_age_s`` bounds the time from an append to the shared file."""
 
     enabled: bool = True
-    min_bytes: Size = field(default=4 * MIB, metadata=bytes_within(0, 64 * GIB))
-    max_age_s: int = field(default=3_600, metadata=within("seconds", 0, 3_153_600_000))
-    gather_after_s: int = field(default=0, metadata=within("seconds", 0, 86_400))
+    max_age_s: int = field(default=600, metadata=within("seconds", 1, 86_400))
     delta: bool = True
     delta_grace_s: int = field(default=600, metadata=within("seconds", 0, 86_400))
+
+    @property
+    def gather_after_s(self) -> float:
+        """How long closed segments wait for those of other shards: a tenth of the time."""
+        return self.max_age_s / 10
+
+    @property
+    def close_after_s(self) -> float:
+        """How old an active segment gets: the rest of the time."""
+        return self.max_age_s - self.gather_after_s
 
 
 @attrs.frozen

@@ -83,7 +83,7 @@ def test_a_record_batch_that_expands_to_a_gigabyte_costs_the_server_what_was_sen
 ) -> None:
     """The server stores bodies as they came; who opens one believes neither the header nor the compressed bytes."""
     batch = bomb(codec, claimed_bytes=claimed_bytes)
-    with scene(tmp_path / "data", "conversion.min_bytes=0") as found:
+    with scene(tmp_path / "data", "conversion.max_age_s=1") as found:
         with client_of(found.server.ports["tcp"]) as abuser:
             handle = abuser.open("bombs", FILE)
             for _ in range(20):

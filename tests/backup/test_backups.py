@@ -17,7 +17,6 @@ from journal.check import check_directory
 from journal.engine import open_engine
 from shards.errors import CorruptionError, DataDirectoryError, FormatVersionError
 from shards.model import ShardConfig
-from shards.parquet.conversion import convert_log
 from shards.seams.os_file_system import OsDirectory, OsFile, OsFileSystem
 from tests.journal.engines import append, config, stop_without_checkpoint, values_of
 from tests.simulation.inline import InlineConverter
@@ -35,9 +34,7 @@ def objects(backup: Path) -> dict[str, Path]:
 
 
 async def write(directory: Path, *values: bytes, convert: bool = False) -> None:
-    async with open_engine(
-        str(directory), config(), make_converter=lambda: InlineConverter(lambda plan: convert_log(FILES, plan))
-    ) as engine:
+    async with open_engine(str(directory), config(), make_converter=lambda: InlineConverter(FILES)) as engine:
         await engine.create_shard("plant", ShardConfig(), exist_ok=True)
         await append(engine, "plant", *values)
         if convert:

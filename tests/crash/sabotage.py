@@ -472,11 +472,6 @@ def _(patch: Patch) -> None:
     patch.setattr(shard_records, "safe_offset", lambda shard: shard.next_offset)
 
 
-@_sabotage("removes a log before the Parquet file in its place is durable")
-def _(patch: Patch) -> None:
-    _without_syncs(patch, SegmentFiles, "_place", "sync")
-
-
 @_sabotage("forgets files to be removed at a checkpoint")
 def _(patch: Patch) -> None:
     def settle(self: SegmentFiles) -> None:
@@ -497,8 +492,8 @@ def _(patch: Patch) -> None:
 
 @_sabotage("places shared files without a note", gathering=True)
 def _(patch: Patch) -> None:
-    def place(original: Callable[..., None], self: SegmentFiles, prefix: str, moves: Any) -> None:
-        original(self, prefix, moves)
+    def place(original: Callable[..., None], self: SegmentFiles, prefix: str, *arguments: Any) -> None:
+        original(self, prefix, *arguments)
         self._files.remove(f"{prefix}.place")
 
     _around(patch, SegmentFiles, "_place_shared", place)

@@ -24,13 +24,8 @@ import trio.testing
 from journal.engine import Engine, Environment, open_engine
 from journal.engine.wal.disk import Done, Work
 from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
-from shards.delta.table import update_table
 from shards.errors import CorruptionError, DataDirectoryError, DiskFullError, StorageFailedError
-from shards.parquet.conversion import convert_log
-from shards.parquet.shared_file import write_shared_files
-from shards.parquet.shared_reading import SharedReader
 from shards.seams.clock import ManualClock
-from tests.simulation.delta_log import JsonLog
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 from tests.simulation.inline import InlineConverter
 from tests.simulation.store import SimulatedStore
@@ -55,13 +50,11 @@ TINY = ServerConfig(
         retention_interval_s=1,
     ),
     shards=ShardsConfig(memory_max_bytes=4 * KIB),
-    conversion=ConversionConfig(min_bytes=1536, max_age_s=2),
+    conversion=ConversionConfig(max_age_s=2, delta_grace_s=0),
 )
 
-# The same, and closed segments are gathered into shared files.
-GATHERING = attrs.evolve(
-    TINY, conversion=ConversionConfig(min_bytes=1 << 30, max_age_s=1, gather_after_s=1, delta_grace_s=0)
-)
+# The same, and closed segments are gathered more often.
+GATHERING = attrs.evolve(TINY, conversion=ConversionConfig(max_age_s=1, delta_grace_s=0))
 
 # The same, but nothing happens in the background unless a test asks for it.
 QUIET = ServerConfig(
@@ -76,7 +69,7 @@ QUIET = ServerConfig(
         retention_interval_s=86_400,
     ),
     shards=ShardsConfig(memory_max_bytes=4 * KIB),
-    conversion=ConversionConfig(min_bytes=1 << 30),
+    conversion=ConversionConfig(max_age_s=86_400, delta_grace_s=0),
 )
 
 
@@ -192,12 +185,7 @@ async def opened(
             make_disk=lambda: SimulatedDisk(rng),
             open_store=lambda path: open_simulated_store(files, rng, path),
         ),
-        make_converter=lambda: InlineConverter(
-            lambda plan: convert_log(files, plan),
-            lambda plan: write_shared_files(files, plan),
-            lambda path: SharedReader(files, path).shard_ids(),
-            lambda request: update_table(files, request, JsonLog(files), clock.now_us() // 1000),
-        ),
+        make_converter=lambda: InlineConverter(files, clock.now_us),
     ) as engine:
         yield engine
 

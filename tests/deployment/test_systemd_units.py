@@ -164,7 +164,7 @@ def test_the_server_asks_the_kernel_for_nothing_that_its_unit_refuses(tmp_path: 
     """Appends, reads, checkpoint, conversion by its worker process, a snapshot, HTTP, and an orderly stop."""
     trace = tmp_path / "trace"
     under = ("strace", "-f", "-qq", "-e", "signal=none", "-o", str(trace))
-    with running(tmp_path / "data", "conversion.min_bytes=1 KiB", under=under) as server:
+    with running(tmp_path / "data", "conversion.max_age_s=1", under=under) as server:
         with server.client() as client:
             use(client)
         assert server.http("/readyz")[0] == 200

@@ -24,7 +24,7 @@ SETTINGS = (
     "limits.max_batch_bytes=256 KiB",
     "limits.max_frame_bytes=1 MiB",
     "storage.segment_bytes=64 KiB",
-    "conversion.min_bytes=0",
+    "conversion.max_age_s=1",
 )
 PARTS = ("", "journal", "log", "sealed", "sealing", "snapshots", "state")
 VALUE_BYTES = 20_000
@@ -218,13 +218,13 @@ def test_a_log_file_that_was_replaced_by_a_copy_is_not_taken_for_the_one_that_wa
 
 @pytest.mark.slow("starts servers and writes some MB")
 @pytest.mark.parametrize("mishap", ["away", "empty"])
-def test_no_segment_is_moved_into_another_directory_than_that_of_its_shard(data: Path, mishap: str) -> None:
+def test_no_file_is_moved_into_another_directory_than_that_of_its_day(data: Path, mishap: str) -> None:
     """Its log file was removed then, and the Parquet file was not in the directory that was put back."""
     acknowledged: list[bytes] = []
     with running(data, *SETTINGS) as server, server.client() as client:
         append(client, "a", FULL_ROUND, acknowledged)
         wait_for(lambda: list((data / "sealed").glob("*/*.parquet")))
-        (path,) = (data / "sealed").glob("shard=*")
+        (path,) = (data / "sealed").glob("date=*")
         moved = Moved(path)
         MISHAPS[mishap][0](moved)
         append(client, "a", FULL_ROUND, acknowledged)

@@ -92,7 +92,7 @@ async def test_what_no_record_knows_goes_and_the_rest_stays_as_it_is(data: Path)
 async def test_shared_files_stay_while_something_in_them_is_kept(tmp_path: Path) -> None:
     """A deleted shard leaves dead rows, and a file of which nothing is kept goes; so does one that no record knows."""
     data = tmp_path / "data"
-    gathering = attrs.evolve(config(), conversion=ConversionConfig(max_age_s=0, gather_after_s=1))
+    gathering = attrs.evolve(config(), conversion=ConversionConfig(max_age_s=1))
     async with open_engine(str(data), gathering) as engine:
         for names in (("a", "b"), ("c",)):
             for name in names:

@@ -200,7 +200,7 @@ def test_a_wrong_override_is_named_as_one(tmp_path: Path) -> None:
         ("log.level", "loud", "override log.level: [log] level = 'loud' is not one of the choices"),
         ("log.levle", "info", "override log.levle: [log] levle = 'info' is unknown; did you mean level?"),
         ("lag.level", "info", "override lag.level: [lag] is unknown; did you mean log?"),
-        ("sealing.min_bytes", 4096, "override sealing.min_bytes: [sealing] has a new name: [conversion]"),
+        ("sealing.max_age_s", 60, "override sealing.max_age_s: [sealing] has a new name: [conversion]"),
         ("level", "info", "override level: level is not a dotted name"),
     ):
         with pytest.raises(ConfigurationError, match=r"^override") as caught:

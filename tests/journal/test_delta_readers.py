@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow("starts processes that write Parquet")
 
 CONFIG = ServerConfig(
     storage=StorageConfig(disk_reserve_bytes=0, flush_interval_ms=20),
-    conversion=ConversionConfig(gather_after_s=1, delta_grace_s=60),
+    conversion=ConversionConfig(max_age_s=1, delta_grace_s=60),
 )
 NAMES = ("plant/a", "plant/b", "plant/c")
 Row = tuple[str, int, bytes]

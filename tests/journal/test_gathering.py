@@ -17,14 +17,14 @@ from journal.engine.parquet.gathering_queue import Waiting
 from journal.engine.parquet.rewriting import LONGEST_DEAD_S, MERGED_AT_ONCE
 from journal.engine.parquet.scheduler import ConversionCounts
 from journal.engine.segments.checkpointer import SHARED_DROPS_WAIT_S
-from journal.settings.server import ConversionConfig, ServerConfig
+from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
+from journal.settings.values import MIB
 from shards.delta.actions import TableRequest, TableVersion
 from shards.delta.table import update_table
 from shards.errors import ConversionFailedError
 from shards.format.batch import encode, iterate
 from shards.format.record import Record
 from shards.model import SegmentKind, ShardConfig
-from shards.parquet.conversion import convert_log
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import SharedReader
 from shards.parquet.shared_verification import verify_shared
@@ -35,7 +35,6 @@ from shards.segments.parquet_segment import ParquetSegment
 from shards.views.inverted_index import By
 from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, apply_retention, stop_without_checkpoint, values_of
-from tests.journal.test_parquet_scheduler import CONFIG
 from tests.patience import PATIENCE_S
 from tests.shards.batches import NOW_US
 from tests.simulation.delta_log import JsonLog
@@ -43,9 +42,18 @@ from tests.simulation.file_system import SimulatedFileSystem, everything_lost, e
 from tests.simulation.inline import InlineDisk
 from tests.simulation.store import SimulatedStore
 
-GATHERING = attrs.evolve(
-    CONFIG, conversion=ConversionConfig(min_bytes=3 << 10, max_age_s=60, gather_after_s=1, delta_grace_s=0)
+KIB = 1 << 10
+GATHERING = ServerConfig(
+    storage=StorageConfig(
+        journal_file_bytes=MIB,
+        journal_budget_bytes=4 * MIB,
+        segment_bytes=4 * KIB,
+        disk_reserve_bytes=0,
+        retention_interval_s=86_400,
+    ),
+    conversion=ConversionConfig(max_age_s=10, delta_grace_s=0),
 )
+GATHERED_AFTER_S = GATHERING.conversion.gather_after_s
 NAMES = ("plant/a", "plant/b", "plant/c")
 DAY_S = 86_400
 WORDS: tuple[tuple[By, bytes], ...] = (("key", b"k1"), ("tag", b"t4"), ("key", b"no"))
@@ -66,8 +74,7 @@ class Converter:
         self.tables_asked_at: list[float] = []
 
     async def convert(self, plan: ConversionPlan) -> SealedFile:
-        await trio.lowlevel.checkpoint()
-        return convert_log(self._files, plan)
+        raise AssertionError(f"{plan} has a file of its own")
 
     async def gather(self, plan: SharedPlan) -> GatheredFiles:
         self.plans.append(plan)
@@ -191,13 +198,13 @@ async def test_they_wait_for_each_other(autojump_clock: object) -> None:
     async with opened(files, converter) as engine:
         await fill(engine, *NAMES)
         await roll(engine, NAMES[1])
-        await trio.sleep(0.6)
+        await trio.sleep(0.6 * GATHERED_AFTER_S)
         await roll(engine, NAMES[2], NAMES[0])
-        await trio.sleep(0.3)
+        await trio.sleep(0.3 * GATHERED_AFTER_S)
         assert converter.plans == []
         waiting = engine.statistics().waiting
         assert waiting.records == 24
-        assert waiting.seconds > 0.8
+        assert waiting.seconds > 0.8 * GATHERED_AFTER_S
         await until(lambda: is_gathered(engine, *NAMES))
         assert engine.statistics().waiting == Waiting(0, 0.0)
         assert engine.statistics().conversions == ConversionCounts(gatherings=1)
@@ -206,23 +213,51 @@ async def test_they_wait_for_each_other(autojump_clock: object) -> None:
         assert [source.name for source in plan.sources] == sorted(NAMES)
 
 
-async def test_a_segment_that_is_large_enough_does_not_wait_for_others(autojump_clock: object) -> None:
+async def test_large_segments_and_many_bytes_do_not_wait(autojump_clock: object) -> None:
+    """A segment of 32 MiB has a file of its own, and 64 MiB of others are gathered together, all at once."""
     files = SimulatedFileSystem()
     converter = Converter(files)
-    async with opened(files, converter) as engine:
-        await fill(engine, *NAMES)
-        await append(engine, NAMES[0], b"x" * 4000)
-        await gathered(engine, NAMES[1], NAMES[2])
-        await roll(engine, NAMES[0])
-        await until(lambda: is_gathered(engine, NAMES[0]))
-        assert [source.name for source in converter.plans[-1].sources] == [NAMES[0]]
+    storage = attrs.evolve(
+        GATHERING.storage, journal_file_bytes=16 * MIB, journal_budget_bytes=256 * MIB, segment_bytes=64 * MIB
+    )
+    async with opened(files, converter, config=attrs.evolve(GATHERING, storage=storage)) as engine:
+        for name, batches in zip(NAMES, (5, 4, 4), strict=True):
+            await engine.create_shard(name, ShardConfig())
+            for _ in range(batches):
+                await append(engine, name, bytes(7 * MIB))
+        began = trio.current_time()
+        await roll(engine, *NAMES)
+        await until(lambda: is_gathered(engine, NAMES[0]), step_s=0.001)
+        assert [[source.name for source in plan.sources] for plan in converter.plans] == [[NAMES[0]]]
+        for _ in range(2):
+            await append(engine, NAMES[2], bytes(7 * MIB))
+        await roll(engine, NAMES[2])
+        await until(lambda: is_gathered(engine, *NAMES), step_s=0.001)
+        assert [source.name for source in converter.plans[-1].sources] == [NAMES[1], NAMES[2], NAMES[2]]
+        assert trio.current_time() - began < GATHERED_AFTER_S
+
+
+async def test_each_record_is_in_a_file_after_the_time_that_is_set_however_quiet_its_shard_is(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    files, clock = SimulatedFileSystem(), ManualClock()
+    async with opened(files, clock=clock) as engine:
+        before = await fill(engine, *NAMES)
+        # On top of it comes the time until the next pass over the shards.
+        for _ in range(GATHERING.conversion.max_age_s + 5 * int(GATHERED_AFTER_S)):
+            clock.advance(seconds=1)
+            await trio.sleep(1)
+            if is_gathered(engine, *NAMES):
+                break
+        assert is_gathered(engine, *NAMES)
+        assert {name: await values_of(engine, name) for name in NAMES} == before
 
 
 async def test_quiet_shards_roll_by_age_and_are_gathered(autojump_clock: object) -> None:
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock=clock) as engine:
         before = await fill(engine, *NAMES)
-        clock.advance(seconds=61)
+        clock.advance(seconds=10)
         await apply_retention(engine)
         await until(lambda: is_gathered(engine, *NAMES))
         assert {name: await values_of(engine, name) for name in NAMES} == before
@@ -349,46 +384,6 @@ async def test_few_dead_records_of_a_quiet_node_go_after_an_hour(autojump_clock:
         (record,) = engine.parts.views.files
         assert record.live_records == record.record_count == 16
     assert damages(files) == []
-
-
-async def test_segments_with_files_of_their_own_go_into_shared_files(autojump_clock: object) -> None:
-    """A store of before moves by itself, a day at a time, the oldest first, when nothing else is to do."""
-    files, clock = SimulatedFileSystem(), ManualClock()
-    async with opened(files, clock=clock, config=CONFIG) as engine:
-        for _ in range(2):
-            before = await fill(engine, *NAMES)
-            for name in NAMES:
-                await engine.convert(name)
-            clock.advance(seconds=DAY_S)
-        await engine.trim(NAMES[1], 3)
-        assert shared_files(files) == []
-    converter = Converter(files)
-    async with opened(files, converter, clock) as engine:
-        await until(lambda: all(each.place is not None for name in NAMES for each in sealed(engine, name)))
-        assert [{source.base_offset for source in plan.sources} for plan in converter.plans] == [{0}, {8}]
-        assert {name: await values_of(engine, name) for name in (NAMES[0], NAMES[2])} == {
-            name: before[name] for name in (NAMES[0], NAMES[2])
-        }
-        assert await values_of(engine, NAMES[1]) == before[NAMES[1]][3:]
-        await check_files(engine, files, DATA)
-        assert not any("shard=" in directory for directory in segment_directories(files, DATA))
-        stop_without_checkpoint(engine)
-    files = files.crash(everything_survived)
-    assert damages(files) == []
-
-
-async def test_a_damaged_file_of_one_segment_stays_and_the_others_are_gathered(autojump_clock: object) -> None:
-    files = SimulatedFileSystem()
-    async with opened(files, config=CONFIG) as engine:
-        before = await fill(engine, *NAMES)
-        for name in NAMES:
-            await engine.convert(name)
-        damaged = sealed(engine, NAMES[1])[0].path
-    files.open(damaged).pwritev([b"damage"], 40)
-    async with opened(files) as engine:
-        await until(lambda: is_gathered(engine, NAMES[0], NAMES[2]))
-        assert sealed(engine, NAMES[1])[0].path == damaged
-        assert await values_of(engine, NAMES[2]) == before[NAMES[2]]
 
 
 async def test_a_file_that_cannot_be_rewritten_is_tried_again_later(autojump_clock: object) -> None:

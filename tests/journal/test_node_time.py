@@ -16,7 +16,6 @@ from journal.settings.server import ConversionConfig, ServerConfig
 from shards.errors import VersionConflictError
 from shards.format.batch_header import BatchHeader
 from shards.model import Retention, SegmentKind, ShardConfig
-from shards.parquet.conversion import convert_log
 from shards.seams.clock import ManualClock
 from shards.seams.steady_clock import FORWARD_HOLD_US, SECOND_US
 from shards.seams.store import Family, Mutations
@@ -29,7 +28,7 @@ HOUR_S = 3600
 
 
 def settings() -> ServerConfig:
-    return attrs.evolve(config(), conversion=ConversionConfig(min_bytes=1, max_age_s=0))
+    return attrs.evolve(config(), conversion=ConversionConfig(max_age_s=86_400))
 
 
 @asynccontextmanager
@@ -43,7 +42,7 @@ async def opened(files: SimulatedFileSystem, clock: ManualClock) -> AsyncIterato
             make_disk=InlineDisk,
             open_store=lambda path: SimulatedStore(files, path),
         ),
-        make_converter=lambda: InlineConverter(lambda plan: convert_log(files, plan)),
+        make_converter=lambda: InlineConverter(files),
     ) as engine:
         yield engine
 

@@ -51,7 +51,7 @@ DIES = (sys.executable, "-c", "import os, sys; sys.stdin.readline(); os.kill(os.
 BABBLES = (sys.executable, "-c", "import sys; sys.stdin.readline(); print('what?', flush=True); sys.stdin.read()")
 CONFIG = ServerConfig(
     storage=StorageConfig(journal_file_bytes=1 << 20, journal_budget_bytes=4 << 20, disk_reserve_bytes=0),
-    conversion=ConversionConfig(min_bytes=1 << 30),
+    conversion=ConversionConfig(max_age_s=86_400, delta=False),
 )
 
 

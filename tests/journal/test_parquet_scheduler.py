@@ -1,13 +1,11 @@
-"""Closed segments become Parquet files: which, when, and what is left when something comes in between."""
+"""Conversion on request, and what is left when something fails or comes in between."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -15,86 +13,24 @@ import pytest
 import trio
 import trio.testing
 
-from journal.check import check_directory
-from journal.engine import Engine, Environment, open_engine
+from journal.engine import Engine
 from journal.engine.directory.data_directory import MARKER
-from journal.engine.parquet.converter import ParquetConverter
-from journal.engine.wal.entry_payloads import Converted
-from journal.settings.server import ConversionConfig, ServerConfig, ShardsConfig, StorageConfig
-from journal.settings.values import MIB
+from journal.settings.server import ConversionConfig
 from shards.errors import ConversionFailedError, CorruptionError, InvalidRequestError, ShardNotFoundError
 from shards.model import Mode, Retention, SegmentKind, ShardConfig
-from shards.parquet.conversion import convert_log
-from shards.seams.clock import ManualClock
-from shards.segments.conversion_plan import ConversionPlan, SealedFile
-from shards.segments.log_segment import LogSegment
-from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.conversion_plan import GatheredFiles, SharedPlan
 from shards.segments.shard import Shard
 from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, apply_retention, stop_without_checkpoint, values_of
-from tests.patience import PATIENCE_S
+from tests.journal.test_gathering import GATHERING, Converter, opened, shared_files, until
 from tests.simulation.faults import OperationKind, Trigger
-from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost, everything_survived
-from tests.simulation.inline import InlineConverter, InlineDisk
-from tests.simulation.store import SimulatedStore
+from tests.simulation.file_system import Fault, SimulatedFileSystem, everything_lost
 
-KIB = 1024
 LARGE = random.Random(1).randbytes(1000)
-CONFIG = ServerConfig(
-    storage=StorageConfig(
-        journal_file_bytes=MIB,
-        journal_budget_bytes=4 * MIB,
-        segment_bytes=4 * KIB,
-        disk_reserve_bytes=0,
-        retention_interval_s=86_400,
-    ),
-    shards=ShardsConfig(),
-    conversion=ConversionConfig(min_bytes=3 * KIB, max_age_s=60),
-)
-
-
-@asynccontextmanager
-async def opened(
-    files: SimulatedFileSystem,
-    *,
-    config: ServerConfig = CONFIG,
-    clock: ManualClock | None = None,
-    converter: ParquetConverter | None = None,
-) -> AsyncIterator[Engine]:
-    async with open_engine(
-        DATA,
-        config,
-        Environment(
-            files=files,
-            clock=clock or ManualClock(),
-            make_disk=InlineDisk,
-            open_store=lambda path: SimulatedStore(files, path),
-        ),
-        make_converter=lambda: converter or InlineConverter(lambda plan: convert_log(files, plan)),
-    ) as engine:
-        yield engine
-
-
-class Gate:
-    """A converter that waits until the test lets it write, or fails with the error that the test sets."""
-
-    def __init__(self, files: SimulatedFileSystem) -> None:
-        self._files = files
-        self.asked = trio.Event()
-        self.open = trio.Event()
-        self.failures: list[Exception] = []
-        self.plans: list[ConversionPlan] = []
-
-    async def convert(self, plan: ConversionPlan) -> SealedFile:
-        self.plans.append(plan)
-        self.asked.set()
-        await self.open.wait()
-        if self.failures:
-            raise self.failures.pop(0)
-        return convert_log(self._files, plan)
-
-    async def rest(self) -> None:
-        await trio.lowlevel.checkpoint()
+"""Four values of this size fill a segment."""
+PATIENT = attrs.evolve(GATHERING, conversion=ConversionConfig(max_age_s=86_400))
+"""What is not asked for is not converted while a test runs."""
+DISABLED = attrs.evolve(GATHERING, conversion=ConversionConfig(enabled=False))
 
 
 class FailingFileSystem(SimulatedFileSystem):
@@ -119,10 +55,11 @@ class FailingFileSystem(SimulatedFileSystem):
         return super()._begin(what, kind, grows=grows)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    with trio.fail_after(PATIENCE_S):
-        while not holds():
-            await trio.sleep(0.001)
+def shut(files: SimulatedFileSystem) -> Converter:
+    """A converter that waits until the test opens it."""
+    converter = Converter(files)
+    converter.open = trio.Event()
+    return converter
 
 
 async def fill(engine: Engine, name: str, count: int, *, first: int = 0) -> list[bytes]:
@@ -141,64 +78,39 @@ def kinds(shard: Shard) -> list[SegmentKind]:
     return [segment.kind for segment in shard.segments]
 
 
-def sealed_files(files: SimulatedFileSystem, directory: str = "shard=s") -> list[str]:
-    path = f"{DATA}/sealed/{directory}"
-    return files.listdir(path) if files.exists(path) else []
-
-
-async def test_a_full_segment_becomes_a_parquet_file_and_its_log_goes() -> None:
+async def test_a_request_converts_at_once_and_the_logs_go() -> None:
     files = SimulatedFileSystem()
-    async with opened(files) as engine:
+    async with opened(files, config=PATIENT) as engine:
         shard = await create(engine)
         values = await fill(engine, "s", 10)
-        await until(lambda: kinds(shard)[:2] == [SegmentKind.PARQUET] * 2)
+        info = await engine.convert("s")
+        assert [segment.kind for segment in info.segments if segment.size_bytes] == [SegmentKind.PARQUET]
+        assert kinds(shard) == [SegmentKind.PARQUET, SegmentKind.LOG]
         assert await values_of(engine, "s") == values
         await check_files(engine, files, DATA)
-        assert [name.partition("-")[0] for name in sealed_files(files)] == ["0" * 20, "0" * 19 + "4"]
+        assert len(shared_files(files)) == 1
+        assert engine.statistics().waiting.records == 0
     async with opened(files) as engine:
-        assert kinds(engine.parts.table.by_name("s")) == [SegmentKind.PARQUET, SegmentKind.PARQUET, SegmentKind.LOG]
         assert await values_of(engine, "s") == values
 
 
-async def test_a_small_segment_stays_a_log_until_a_conversion_is_requested() -> None:
+async def test_what_several_callers_want_is_written_together() -> None:
     files = SimulatedFileSystem()
-    async with opened(files) as engine:
-        shard = await create(engine)
-        await append(engine, "s", b"small")
-        await engine.roll("s")
-        await fill(engine, "s", 8, first=1)
-        await until(lambda: SegmentKind.PARQUET in kinds(shard))
-        assert kinds(shard)[0] is SegmentKind.LOG
-        info = await engine.convert("s")
-        assert [segment.kind for segment in info.segments if segment.size_bytes] == [SegmentKind.PARQUET] * 3
-        assert (await values_of(engine, "s"))[0] == b"small"
-
-
-async def test_a_segment_that_is_open_for_long_is_closed_if_it_is_large_enough() -> None:
-    files, clock = SimulatedFileSystem(), ManualClock()
-    config = attrs.evolve(CONFIG, storage=attrs.evolve(CONFIG.storage, segment_bytes=MIB))
-    async with opened(files, config=config, clock=clock) as engine:
-        large, small = await create(engine, "large"), await create(engine, "small")
-        await fill(engine, "large", 5)
-        await fill(engine, "small", 1)
-        clock.advance(seconds=59)
-        await apply_retention(engine)
-        assert kinds(large) == kinds(small) == [SegmentKind.LOG]
-        clock.advance(seconds=2)
-        await apply_retention(engine)
-        await until(lambda: kinds(large) == [SegmentKind.PARQUET, SegmentKind.LOG])
-        assert kinds(small) == [SegmentKind.LOG]
-
-
-async def test_segments_that_were_closed_before_a_start_are_sealed_after_it() -> None:
-    files = SimulatedFileSystem()
-    async with opened(files, config=attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))) as engine:
-        await create(engine)
-        values = await fill(engine, "s", 10)
-    async with opened(files) as engine:
-        # No client has used the shard since the start.
-        await until(lambda: engine.parts.conversion.sealed_segments == 2)
-        assert await values_of(engine, "s") == values
+    converter = shut(files)
+    async with opened(files, converter) as engine:
+        for name in ("first", "a", "b"):
+            await create(engine, name)
+            await fill(engine, name, 5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(engine.convert, "first"))
+            await converter.asked.wait()
+            nursery.start_soon(partial(engine.convert, "a"))
+            nursery.start_soon(partial(engine.convert, "b"))
+            await trio.testing.wait_all_tasks_blocked()
+            converter.open.set()
+        plans = [sorted({source.name for source in plan.sources}) for plan in converter.plans]
+        assert plans == [["first"], ["a", "b"]]
+        await check_files(engine, files, DATA)
 
 
 async def test_the_last_segment_may_be_sealed_and_published() -> None:
@@ -219,23 +131,6 @@ async def test_the_last_segment_may_be_sealed_and_published() -> None:
         await check_files(engine, files, DATA)
 
 
-async def test_what_is_trimmed_while_it_is_written_is_not_kept() -> None:
-    files = SimulatedFileSystem()
-    gate = Gate(files)
-    async with opened(files, converter=gate) as engine:
-        shard = await create(engine)
-        values = await fill(engine, "s", 5)
-        await gate.asked.wait()
-        await engine.trim("s", 4)
-        gate.open.set()
-        await append(engine, "s", b"after")
-        await until(lambda: files.listdir(f"{DATA}/sealing") == [])
-        assert kinds(shard) == [SegmentKind.LOG]
-        assert await values_of(engine, "s") == [values[4], b"after"]
-        await check_files(engine, files, DATA)
-        assert engine.parts.conversion.sealed_segments == 0
-
-
 @pytest.mark.parametrize(
     "failure", [ConversionFailedError("No such file"), CorruptionError("log", 0, "ends here")], ids=type
 )
@@ -244,16 +139,16 @@ async def test_a_conversion_that_fails_because_of_a_trim_is_no_failure(
 ) -> None:
     """The log file went with the trim while the writer was about to read it: nothing is left that stays a log."""
     files = SimulatedFileSystem()
-    gate = Gate(files)
-    gate.failures = [failure]
-    async with opened(files, converter=gate) as engine:
+    converter = shut(files)
+    converter.failures = [failure]
+    async with opened(files, converter) as engine:
         shard = await create(engine)
         await append(engine, "s", b"trimmed")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(engine.convert, "s"))
-            await gate.asked.wait()
+            await converter.asked.wait()
             await engine.trim("s", 1)
-            gate.open.set()
+            converter.open.set()
         assert engine.parts.conversion.last_failure == ""
         assert "stays a log file" not in caplog.text
         # Nothing waits for the end of a pause either.
@@ -264,11 +159,10 @@ async def test_a_conversion_that_fails_because_of_a_trim_is_no_failure(
 
 async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> None:
     files = SimulatedFileSystem()
-    gate = Gate(files)
-    async with opened(files, converter=gate) as engine:
+    converter = shut(files)
+    async with opened(files, converter) as engine:
         await create(engine)
         await fill(engine, "s", 5)
-        await gate.asked.wait()
         async with trio.open_nursery() as nursery:
 
             async def wait() -> None:
@@ -276,56 +170,37 @@ async def test_a_shard_that_is_deleted_while_it_is_written_leaves_nothing() -> N
                     await engine.convert("s")
 
             nursery.start_soon(wait)
-            await trio.testing.wait_all_tasks_blocked()
+            await converter.asked.wait()
             await engine.delete_shard("s")
-            gate.open.set()
+            converter.open.set()
         await until(lambda: files.listdir(f"{DATA}/sealing") == [])
         await check_files(engine, files, DATA)
         assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
-async def test_a_parquet_file_that_cannot_be_removed_after_its_shard_was_deleted_goes_at_the_next_start(
+async def test_a_file_that_cannot_be_removed_after_its_shard_was_deleted_goes_at_the_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Removing a placed file failed for lack of space, and its note went all the same: it stayed for ever."""
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         await create(engine)
-        other = await create(engine, "t")
-        place = engine.parts.segment_files.place
+        place = engine.parts.segment_files.place_shared
 
-        async def place_and_delete(path: str, segment: ParquetSegment, start_offset: int) -> None:
-            await place(path, segment, start_offset)
-            if segment.name == "s":
-                await engine.delete_shard("s")
-                files.inject(Fault(Trigger(1, r"^remove /data/sealed/.*\.parquet"), errno.EDQUOT))
+        async def place_and_delete(prefix: str, moves: list[tuple[str, str]], valid: list[str]) -> None:
+            await place(prefix, moves, valid)
+            await engine.delete_shard("s")
+            files.inject(Fault(Trigger(1, r"^remove /data/sealed/.*\.parquet"), errno.EDQUOT))
 
-        monkeypatch.setattr(engine.parts.segment_files, "place", place_and_delete)
+        monkeypatch.setattr(engine.parts.segment_files, "place_shared", place_and_delete)
         await fill(engine, "s", 5)
-        await until(lambda: files.failed)
-        # When the next segment is sealed, all is done that was to be done about the one before.
-        await fill(engine, "t", 5)
-        await until(lambda: SegmentKind.PARQUET in kinds(other))
-    assert len(sealed_files(files)) == 1
+        with pytest.raises(ShardNotFoundError):
+            await engine.convert("s")
+        assert files.failed
+    assert len(shared_files(files)) == 1
     async with opened(files) as engine:
-        assert sealed_files(files) == []
+        assert shared_files(files) == []
         await check_files(engine, files, DATA)
-
-
-async def test_a_trim_inside_a_parquet_file_is_marked_until_the_file_goes() -> None:
-    files = SimulatedFileSystem()
-    async with opened(files) as engine:
-        shard = await create(engine)
-        values = await fill(engine, "s", 6)
-        await engine.convert("s")
-        await engine.trim("s", 2)
-        await engine.parts.checkpointer.remove_files()
-        mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
-        assert json.loads(files.open(mark).pread(100, 0)) == {"start_offset": 2}
-        assert await values_of(engine, "s") == values[2:]
-        await engine.trim("s", 6)
-        await engine.parts.checkpointer.remove_files()
-        assert files.listdir(f"{DATA}/sealed") == [MARKER]
 
 
 class NoRoomToRemove(SimulatedFileSystem):
@@ -334,12 +209,14 @@ class NoRoomToRemove(SimulatedFileSystem):
     is_full = True
 
     def remove_directory(self, path: str) -> None:
-        if self.is_full:
+        if self.is_full and "date=" in path:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         super().remove_directory(path)
 
 
-async def test_a_directory_that_a_full_disk_does_not_let_go_is_removed_later() -> None:
+async def test_a_directory_that_a_full_disk_does_not_let_go_is_removed_later(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """The disk was taken for failed, and the engine stopped."""
     files = NoRoomToRemove()
     async with opened(files) as engine:
@@ -347,183 +224,68 @@ async def test_a_directory_that_a_full_disk_does_not_let_go_is_removed_later() -
         await fill(engine, "s", 6)
         await engine.convert("s")
         await engine.trim("s", 6)
-        await engine.parts.checkpointer.remove_files()
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: shared_files(files) == [])
         assert engine.failure is None
-        assert files.listdir(f"{DATA}/sealed/shard=s") == []
+        assert [name for name in files.listdir(f"{DATA}/sealed") if "date=" in name]
         files.is_full = False
-        await engine.parts.checkpointer.remove_files()
-        assert files.listdir(f"{DATA}/sealed") == [MARKER]
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: not any("date=" in name for name in files.listdir(f"{DATA}/sealed")))
 
 
-async def test_a_file_sealed_behind_a_trim_is_marked_before_it_can_be_seen() -> None:
-    files = SimulatedFileSystem()
-    async with opened(files) as engine:
-        shard = await create(engine)
-        await fill(engine, "s", 3)
-        await engine.trim("s", 2)
-        await engine.convert("s")
-        operations = files.operations
-        marked = min(n for n, what in enumerate(operations) if what.startswith("rename") and "_start-" in what)
-        seen = min(n for n, what in enumerate(operations) if what.startswith("rename") and what.endswith(".parquet"))
-        assert marked < seen
-        assert shard.segments[0].base_offset < shard.start_offset
-
-
-@pytest.mark.parametrize("trim", [0, 2])
-async def test_a_check_after_a_crash_knows_a_trim_from_before_the_first_conversion(trim: int) -> None:
-    """A check called the mark of a committed trim damage: the views knew the trim, but no Parquet file of the shard."""
-    files = SimulatedFileSystem()
-    async with opened(files) as engine:
-        await create(engine)
-        values = await fill(engine, "s", 3)
-        if trim:
-            await engine.trim("s", trim)
-    # The trim is in the views alone: a start goes on in a new journal file and removes those before the checkpoint.
-    async with opened(files) as engine:
-        shard = engine.parts.table.by_name("s")
-        await engine.convert("s")
-        mark = f"{DATA}/sealed/shard=s/_start-{shard.shard_id:016x}"
-        assert files.exists(mark) == bool(trim)
-        stop_without_checkpoint(engine)
-    files = files.crash(everything_survived)
-    report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
-    assert (report.damages, report.notes) == ([], [])
-    files = files.crash(everything_survived)
-    if trim:
-        # A crash may come before the mark is written: the check says so and the next start writes it.
-        files.remove(mark)
-        report = check_directory(DATA, files=files, open_store=lambda path: SimulatedStore(files, path))
-        assert ["the mark is missing" in note.problem for note in report.notes] == [True]
-        files = files.crash(everything_survived)
-    async with opened(files) as engine:
-        await check_files(engine, files, DATA)
-        assert await values_of(engine, "s") == values[trim:]
-
-
-async def test_retention_removes_parquet_files() -> None:
+async def test_retention_trims_parts_of_shared_files(autojump_clock: trio.testing.MockClock) -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         shard = await create(engine, retention=Retention(max_records=5))
-        await fill(engine, "s", 12)
-        await engine.convert("s")
+        for first in (0, 4, 8):
+            await fill(engine, "s", 4, first=first)
+            await engine.convert("s")
         await apply_retention(engine)
         await engine.parts.committer.wait_for_all()
-        await engine.parts.checkpointer.remove_files()
         assert shard.start_offset == 8
-        assert len(sealed_files(files)) == 1
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: len(shared_files(files)) == 1)
 
 
-async def test_the_parquet_file_is_valid_after_a_crash_before_any_checkpoint() -> None:
+async def test_logs_of_a_shard_whose_deletion_was_known_before_the_crash_go_with_it() -> None:
     files = SimulatedFileSystem()
-    async with opened(files) as engine:
-        shard = await create(engine)
-        values = await fill(engine, "s", 6)
-        await engine.convert("s")
-        await engine.parts.checkpointer.remove_files()
-        log = engine.parts.table.log_path(shard.shard_id, 0)
-        assert not files.exists(log)
-        stop_without_checkpoint(engine)
-    files = files.crash(everything_lost)
-    for _ in range(2):
-        async with opened(files) as engine:
-            # The journal still has the appends; the log is not made again.
-            assert engine.recovery.entries > 0
-            shard = engine.parts.table.by_name("s")
-            assert kinds(shard)[:2] == [SegmentKind.PARQUET] * 2
-            assert await values_of(engine, "s") == values
-            stop_without_checkpoint(engine)
-    async with opened(files) as engine:
-        await check_files(engine, files, DATA)
-
-
-async def test_a_conversion_that_is_folded_again_changes_nothing() -> None:
-    files = SimulatedFileSystem()
-    async with opened(files) as engine:
-        shard = await create(engine)
-        values = await fill(engine, "s", 5)
-        await engine.convert("s")
-        segment = shard.segments[0]
-        assert isinstance(segment, ParquetSegment)
-        fields = (field.name for field in attrs.fields(Converted))
-        again = Converted(**{name: getattr(segment, name) for name in fields})
-        engine.parts.views.fold([(engine.parts.views.folded_lsn, shard.shard_id, again)])
-        assert shard.segments[0] is segment
-        await check_files(engine, files, DATA)
-        assert await values_of(engine, "s") == values
-        await engine.trim("s", 4)
-        engine.parts.views.fold([(engine.parts.views.folded_lsn, shard.shard_id, again)])
-        await check_files(engine, files, DATA)
-        assert await values_of(engine, "s") == values[4:]
-
-
-async def test_a_file_that_was_placed_but_not_recorded_is_gone_after_the_next_start() -> None:
-    files = SimulatedFileSystem()
-    gate = Gate(files)
-    async with opened(files, converter=gate) as engine:
-        shard = await create(engine)
-        values = await fill(engine, "s", 5)
-        await gate.asked.wait()
-        plan = gate.plans[0]
-        written = convert_log(files, plan)
-        segment = shard.segments[0]
-        assert isinstance(segment, LogSegment)
-        sealed = engine.parts.table.sealed_segment(
-            shard, Converted(0, 4, written.size_bytes, written.digest, 1, 1, segment.last_lsn, 1)
-        )
-        await engine.parts.segment_files.place(plan.out_path, sealed, shard)
-        assert len(sealed_files(files)) == 1
-        stop_without_checkpoint(engine)
-    disabled = attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))
-    async with opened(files, config=disabled) as engine:
-        assert sealed_files(files) == []
-        assert (files.listdir(f"{DATA}/sealed"), files.listdir(f"{DATA}/sealing")) == ([MARKER], [])
-        assert await values_of(engine, "s") == values
-    async with opened(files) as engine:
-        await engine.convert("s")
-        assert await values_of(engine, "s") == values
-        await check_files(engine, files, DATA)
-
-
-async def test_files_of_a_shard_whose_deletion_was_known_before_the_crash_go_with_it() -> None:
-    files = SimulatedFileSystem()
-    async with opened(files) as engine:
+    async with opened(files, config=DISABLED) as engine:
         await create(engine, "other")
         shard = await create(engine)
         await fill(engine, "s", 6)
-        await engine.convert("s")
         await engine.parts.checkpointer.checkpoint()
         engine.parts.checkpointer.drop = lambda segments: None  # type: ignore[method-assign]
         await engine.delete_shard("s")
         # RocksDB may write what it was given at any time, long before a checkpoint.
         engine.parts.views.store.flush()
         stop_without_checkpoint(engine)
-        assert sealed_files(files)
-        assert files.exists(engine.parts.table.log_path(shard.shard_id, 4)) or len(sealed_files(files)) == 2
+        assert files.exists(engine.parts.table.log_path(shard.shard_id, 4))
     async with opened(files) as engine:
         await check_files(engine, files, DATA)
-        assert files.listdir(f"{DATA}/sealed") == [MARKER]
+        assert not files.exists(engine.parts.table.log_path(shard.shard_id, 4))
 
 
 async def test_a_damaged_log_is_reported_once_and_disturbs_no_other_shard(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedFileSystem()
-    gate = Gate(files)
-    async with opened(files, converter=gate) as engine:
+    converter = shut(files)
+    async with opened(files, converter) as engine:
         bad, good = await create(engine, "bad"), await create(engine, "good")
         await fill(engine, "bad", 5)
-        await gate.asked.wait()
+        values = await fill(engine, "good", 5)
+        await engine.parts.checkpointer.flush()
+        await converter.asked.wait()
         path = engine.parts.table.log_path(bad.shard_id, 0)
         log = files.open(path)
         at = log.size() - 500
         log.pwritev([bytes([log.pread(1, at)[0] ^ 1])], at)
-        gate.open.set()
-        values = await fill(engine, "good", 5)
+        converter.open.set()
         await until(lambda: SegmentKind.PARQUET in kinds(good))
         assert kinds(bad) == [SegmentKind.LOG] * 2
         for _ in range(2):
             with pytest.raises(CorruptionError) as caught:
                 await engine.convert("bad")
             assert caught.value.path == path
-        assert sum(plan.log_path == path for plan in gate.plans) == 1
+        assert sum(any(source.log_path == path for source in plan.sources) for plan in converter.plans) == 1
         (told,) = [message for message in caplog.messages if path in message]
         assert "'bad', offsets 0 to 4" in told
         assert await values_of(engine, "good") == values
@@ -533,69 +295,74 @@ async def test_a_damaged_log_is_reported_once_and_disturbs_no_other_shard(caplog
 
 async def test_a_conversion_that_fails_is_tried_again_after_a_pause(autojump_clock: trio.testing.MockClock) -> None:
     files = SimulatedFileSystem()
-    gate = Gate(files)
-    gate.open.set()
-    gate.failures = [ConversionFailedError("no room"), OSError(errno.EIO, "Input/output error")]
-    async with opened(files, converter=gate) as engine:
+    converter = Converter(files)
+    converter.failures = [ConversionFailedError("no room"), OSError(errno.EIO, "Input/output error")]
+    async with opened(files, converter) as engine:
         shard = await create(engine)
         began = trio.current_time()
         values = await fill(engine, "s", 5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
         assert trio.current_time() - began >= 1 + 2
-        assert len(gate.plans) == len({plan.out_path for plan in gate.plans}) == 3
+        assert len(converter.plans) == len({plan.out_prefix for plan in converter.plans}) == 3
         assert await values_of(engine, "s") == values
         assert engine.failure is None
 
 
 @pytest.mark.parametrize("delete", [False, True], ids=["trimmed", "deleted"])
 async def test_a_log_removed_before_its_conversion_reads_it_is_no_failure_and_holds_up_no_other_segment(
-    delete: bool, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    delete: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A trim removed the log before its conversion opened it; this counted as a failing disk, and conversion paused."""
     files = SimulatedFileSystem()
-    gate = Gate(files)
-    async with opened(files, converter=gate) as engine:
+    converter = shut(files)
+    async with opened(files, converter, config=PATIENT) as engine:
         await create(engine)
         other = await create(engine, "other")
-        await fill(engine, "s", 5)
-        await gate.asked.wait()
+        await fill(engine, "s", 4)
         await fill(engine, "other", 5)
-        if delete:
-            await engine.delete_shard("s")
-        else:
-            await engine.trim("s", 4)
-        await engine.parts.checkpointer.remove_files()
-        assert not files.exists(gate.plans[0].log_path)
-        gate.open.set()
-        await until(lambda: kinds(other)[0] is SegmentKind.PARQUET)
-        # Every pause follows an error in the log; the clock of the test also runs on while a thread works.
+        async with trio.open_nursery() as nursery:
+
+            async def convert(name: str) -> None:
+                with suppress(ShardNotFoundError):
+                    await engine.convert(name)
+
+            nursery.start_soon(convert, "s")
+            await converter.asked.wait()
+            nursery.start_soon(convert, "other")
+            if delete:
+                await engine.delete_shard("s")
+            else:
+                await engine.trim("s", 4)
+            await engine.parts.checkpointer.remove_files()
+            assert not files.exists(converter.plans[0].sources[0].log_path)
+            converter.open.set()
+        assert kinds(other)[0] is SegmentKind.PARQUET
+        # Every pause follows an error in the log.
         assert "stays a log file" not in caplog.text
         assert engine.parts.conversion.last_failure == ""
-        assert len(gate.plans) == 2
         await check_files(engine, files, DATA)
 
 
-async def test_a_parquet_file_that_is_gone_before_it_is_put_into_place_is_written_again(
+async def test_a_file_that_is_gone_before_it_is_put_into_place_is_written_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A Parquet file that went missing while it was written ended all conversion until the next start."""
     files = SimulatedFileSystem()
 
-    class Losing(Gate):
-        async def convert(self, plan: ConversionPlan) -> SealedFile:
-            sealed = await super().convert(plan)
+    class Losing(Converter):
+        async def gather(self, plan: SharedPlan) -> GatheredFiles:
+            gathered = await super().gather(plan)
             if len(self.plans) < 3:
-                files.remove(plan.out_path)
-            return sealed
+                files.remove(gathered.files[0].path)
+            return gathered
 
     converter = Losing(files)
-    converter.open.set()
-    async with opened(files, converter=converter) as engine:
+    async with opened(files, converter) as engine:
         shard = await create(engine)
         values = await fill(engine, "s", 5)
         await until(lambda: kinds(shard)[0] is SegmentKind.PARQUET)
         await until(lambda: engine.parts.conversion.last_failure == "")
-        assert len({plan.out_path for plan in converter.plans}) == 3
+        assert len({plan.out_prefix for plan in converter.plans}) == 3
         assert await values_of(engine, "s") == values
         await check_files(engine, files, DATA)
 
@@ -605,10 +372,9 @@ async def test_what_failed_of_a_segment_that_was_trimmed_since_is_forgotten(
 ) -> None:
     """The note of a failed conversion stayed in memory for every segment that was trimmed before it was tried again."""
     files = SimulatedFileSystem()
-    gate = Gate(files)
-    gate.open.set()
-    gate.failures = [ConversionFailedError("no room")]
-    async with opened(files, converter=gate) as engine:
+    converter = Converter(files)
+    converter.failures = [ConversionFailedError("no room")]
+    async with opened(files, converter) as engine:
         shard = await create(engine)
         await fill(engine, "s", 5)
         await until(lambda: engine.parts.conversion.last_failure != "")
@@ -620,10 +386,9 @@ async def test_what_failed_of_a_segment_that_was_trimmed_since_is_forgotten(
 
 async def test_who_waits_gets_the_error_of_a_failed_conversion() -> None:
     files = SimulatedFileSystem()
-    gate = Gate(files)
-    gate.open.set()
-    gate.failures = [ConversionFailedError("the disk had enough of it")]
-    async with opened(files, converter=gate) as engine:
+    converter = Converter(files)
+    converter.failures = [ConversionFailedError("the disk had enough of it")]
+    async with opened(files, converter) as engine:
         shard = await create(engine)
         await append(engine, "s", b"v")
         with pytest.raises(ConversionFailedError, match="had enough"):
@@ -663,7 +428,7 @@ async def test_no_failure_while_a_file_is_put_into_its_place_stops_appends(numbe
 
 async def test_nothing_waits_for_conversion_where_it_is_switched_off() -> None:
     files = SimulatedFileSystem()
-    async with opened(files, config=attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))) as engine:
+    async with opened(files, config=DISABLED) as engine:
         shard = await create(engine)
         await fill(engine, "s", 5)
         with pytest.raises(InvalidRequestError, match=r"conversion\.enabled"):

@@ -137,7 +137,7 @@ def test_the_audit_log_is_for_the_group_if_the_umask_at_the_start_allows_it(
 def test_nothing_that_a_server_a_backup_and_a_restore_write_is_open_to_others(tmp_path: Path) -> None:
     data, backup, restored = (tmp_path / name for name in ("data", "backup", "restored"))
     under = ("sh", "-c", 'umask 0; exec "$@"', "sh")
-    with running(data, "conversion.min_bytes=1 KiB", under=under) as server:
+    with running(data, "conversion.max_age_s=1", under=under) as server:
         with server.client() as client:
             use(client)
         assert open_ones(data) == []

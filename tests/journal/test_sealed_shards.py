@@ -16,35 +16,28 @@ from journal.settings.server import ConversionConfig, ServerConfig, StorageConfi
 from shards.format.batch import encode, read_records
 from shards.format.record import Record
 from shards.model import SegmentKind, ShardConfig
-from shards.parquet.conversion import convert_log
 from shards.position import Start
 from shards.seams.os_file_system import OsFileSystem
-from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.subscriptions.events import Push
 from tests.patience import PATIENCE_S
 from tests.shards.batches import NOW_US
+from tests.simulation.inline import InlineConverter
 
 MIB = 1 << 20
 CONFIG = ServerConfig(
     storage=StorageConfig(journal_file_bytes=4 * MIB, journal_budget_bytes=16 * MIB, disk_reserve_bytes=0),
-    conversion=ConversionConfig(min_bytes=1 << 30),
+    conversion=ConversionConfig(max_age_s=86_400),
 )
 
 
-class ThreadSealer:
-    """Writes the files in a thread of this process."""
-
-    async def convert(self, plan: ConversionPlan) -> SealedFile:
-        return await trio.to_thread.run_sync(convert_log, OsFileSystem(), plan)
-
-    async def rest(self) -> None:
-        pass
+def make_converter() -> InlineConverter:
+    return InlineConverter(OsFileSystem())
 
 
 @asynccontextmanager
 async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
     """Three closed log segments of four batches each; they are converted on request."""
-    async with open_engine(str(directory / "data"), CONFIG, make_converter=ThreadSealer) as engine:
+    async with open_engine(str(directory / "data"), CONFIG, make_converter=make_converter) as engine:
         await engine.create_shard("s", ShardConfig(index_keys=True, index_tags=True))
         shard = engine.parts.table.by_name("s")
         for number in range(12):
@@ -62,7 +55,8 @@ async def shard_with_closed_segments(directory: Path) -> AsyncIterator[Engine]:
 async def convert_everything(engine: Engine) -> None:
     shard = engine.parts.table.by_name("s")
     with trio.fail_after(PATIENCE_S):
-        await engine.parts.conversion.wait_until_sealed(shard, shard.published_offset)
+        for up_to in (12, 24, 36):
+            await engine.parts.conversion.wait_until_sealed(shard, up_to)
     assert [segment.kind for segment in shard.segments if segment.next_offset > segment.base_offset] == [
         SegmentKind.PARQUET
     ] * 3
@@ -161,7 +155,7 @@ async def test_a_sealed_shard_reads_the_same_after_a_restart(tmp_path: Path) -> 
     async with shard_with_closed_segments(tmp_path) as engine:
         before = await by_word(engine)
         await convert_everything(engine)
-    async with open_engine(str(tmp_path / "data"), CONFIG, make_converter=ThreadSealer) as engine:
+    async with open_engine(str(tmp_path / "data"), CONFIG, make_converter=make_converter) as engine:
         assert await by_word(engine) == before
         subscription = await subscribe(engine)
         assert await take(subscription, len(EXPECTED)) == EXPECTED
@@ -175,4 +169,3 @@ async def test_a_check_finds_a_directory_with_sealed_and_trimmed_segments_sound(
     report = check_directory(str(tmp_path / "data"))
     assert (report.damages, report.notes) == ([], [])
     assert report.counts.sealed_segments == 2
-    assert len(list(tmp_path.rglob("data/sealed/*/_start-*"))) == 1

@@ -9,8 +9,15 @@ import trio
 
 from journal.engine.wal.disk import Done, Work
 from shards.delta.actions import TableRequest, TableVersion
+from shards.delta.table import update_table
 from shards.errors import ConversionFailedError
+from shards.parquet.log_batches import ROW_GROUP_BYTES
+from shards.parquet.shared_file import write_shared_files
+from shards.parquet.shared_reading import SharedReader
+from shards.seams.file_system import FileSystem
 from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
+from tests.shards.batches import NOW_US
+from tests.simulation.delta_log import JsonLog
 
 
 class InlineDisk:
@@ -28,47 +35,45 @@ class InlineConverter:
     """A `ParquetConverter` inside this process, for any file system: for tests and simulations.
 
     Args:
-        write: Writes one plan; blocks.
-        gather: Writes the shared files of a plan; blocks.
-        look_into: Returns the ids of the shards in a shared file; blocks.
-        table: Brings the Delta table to a state; blocks.
+        files: The file system.
+        now_us: Returns the time of commits to the Delta table, in microseconds since 1970.
+        row_group_bytes: Size of the row groups.
     """
 
     def __init__(
-        self,
-        write: Callable[[ConversionPlan], SealedFile],
-        gather: Callable[[SharedPlan], GatheredFiles] | None = None,
-        look_into: Callable[[str], list[int]] | None = None,
-        table: Callable[[TableRequest], TableVersion] | None = None,
+        self, files: FileSystem, now_us: Callable[[], int] = lambda: NOW_US, row_group_bytes: int = ROW_GROUP_BYTES
     ) -> None:
-        self._write = write
-        self._gather = gather
-        self._look_into = look_into
-        self._table = table
+        self.files = files
+        self._now_us = now_us
+        self._row_group_bytes = row_group_bytes
 
     async def convert(self, plan: ConversionPlan) -> SealedFile:
-        try:
-            return await trio.to_thread.run_sync(self._write, plan)
-        except OSError as error:
-            raise ConversionFailedError(f"{error.filename or plan.out_path}: {error.strerror or error}") from error
+        raise AssertionError(f"{plan} has a file of its own")
 
     async def gather(self, plan: SharedPlan) -> GatheredFiles:
-        assert self._gather is not None, "no test gathers here"
         try:
             return await trio.to_thread.run_sync(self._gather, plan)
         except OSError as error:
             raise ConversionFailedError(f"{error.filename or plan.out_prefix}: {error.strerror or error}") from error
 
+    def _gather(self, plan: SharedPlan) -> GatheredFiles:
+        return write_shared_files(self.files, plan, row_group_bytes=self._row_group_bytes)
+
     async def shards_in(self, path: str) -> list[int]:
-        assert self._look_into is not None, "no test rewrites shared files here"
-        return await trio.to_thread.run_sync(self._look_into, path)
+        return await trio.to_thread.run_sync(self._shards_in, path)
+
+    def _shards_in(self, path: str) -> list[int]:
+        with SharedReader(self.files, path) as reader:
+            return reader.shard_ids()
 
     async def update_table(self, request: TableRequest) -> TableVersion:
-        assert self._table is not None, "no test has a Delta table here"
         try:
-            return await trio.to_thread.run_sync(self._table, request)
+            return await trio.to_thread.run_sync(self._update_table, request)
         except OSError as error:
             raise ConversionFailedError(f"{error.filename or request.root}: {error.strerror or error}") from error
+
+    def _update_table(self, request: TableRequest) -> TableVersion:
+        return update_table(self.files, request, JsonLog(self.files), self._now_us() // 1000)
 
     async def rest(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -23,24 +23,29 @@ import trio
 
 from broker_adapter.engines.embedded import EmbeddedAdapter
 from journal.engine import Engine, Environment, open_engine, open_rocks_store
-from shards.delta.table import update_table
+from journal.settings.server import ConversionConfig
 from shards.format.record import Record
 from shards.model import AckLevel, Mode, SegmentKind, ShardConfig, ShardInfo
-from shards.parquet.conversion import convert_log
-from shards.parquet.shared_file import write_shared_files
-from shards.parquet.shared_reading import SharedReader
 from shards.seams.clock import ManualClock
-from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
 from tests.crash.simulation import QUIET
 from tests.patience import PATIENCE_S
-from tests.simulation.delta_log import JsonLog
 from tests.simulation.inline import InlineConverter
 from tests.spark.history_model import Kept, ShardModel
 
 _CONFIG = attrs.evolve(QUIET, shards=attrs.evolve(QUIET.shards, memory_max_bytes=1 << 30))
-# Sooner than a configuration file can say.
-_GATHERING = attrs.evolve(_CONFIG, conversion=attrs.evolve(_CONFIG.conversion, gather_after_s=0.01, delta_grace_s=0))  # type: ignore[arg-type]
+
+
+@attrs.frozen
+class _AtOnce(ConversionConfig):
+    """Closed segments are gathered sooner than a configuration file can say; none is closed by age."""
+
+    @property
+    def gather_after_s(self) -> float:
+        return 0.01
+
+
+_GATHERING = attrs.evolve(_CONFIG, conversion=_AtOnce(max_age_s=86_400, delta_grace_s=0))
 _CHANGES = {
     *("open", "open_directory", "mkdir", "rename", "remove", "remove_directory", "sync_directory", "sync_all"),
     *("pwritev", "truncate", "fdatasync", "fsync", "flush"),
@@ -186,13 +191,8 @@ class Player:
                     clock=self.clock,
                     open_store=lambda path: watch.watched(open_rocks_store(path)),
                 ),
-                make_converter=lambda: InlineConverter(
-                    lambda plan: convert_log(files, plan),
-                    # Small row groups: parts are in several, and several parts in one.
-                    lambda plan: write_shared_files(files, plan, row_group_bytes=1000),
-                    lambda path: _shards_in(files, path),
-                    lambda request: update_table(files, request, JsonLog(files), self.clock.now_us() // 1000),
-                ),
+                # Small row groups: parts are in several, and several parts in one.
+                make_converter=lambda: InlineConverter(files, self.clock.now_us, row_group_bytes=1000),
             ) as self.engine,
             EmbeddedAdapter(self.engine) as self.adapter,
         ):
@@ -265,11 +265,6 @@ class Player:
             end=info.next_offset,
             kept={offset: kept for offset, kept in upper.kept.items() if offset < info.next_offset},
         )
-
-
-def _shards_in(files: FileSystem, path: str) -> list[int]:
-    with SharedReader(files, path) as reader:
-        return reader.shard_ids()
 
 
 def _copy(directory: Path, target: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+import pyarrow.parquet as pq
 import trio
 
 from broker_adapter import StorageAdapter
@@ -71,6 +72,15 @@ def convert(directory: Path, *shards: str) -> None:
             await adapter.convert(shard)
 
     within(directory, work, conversion=True)
+
+
+def sealed_file(directory: Path, shard: str) -> Path:
+    """The Parquet file of a data directory that has the first sealed record of a shard."""
+    firsts: list[tuple[int, Path]] = []
+    for path in directory.glob("sealed/date=*/*.parquet"):
+        rows = pq.read_table(path, columns=["shard", "offset"], partitioning=None).to_pylist()
+        firsts += [(row["offset"], path) for row in rows if row["shard"] == shard][:1]
+    return min(firsts)[1]
 
 
 def trim(directory: Path, shard: str, before_offset: int) -> None:

@@ -11,13 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from journal.check import check_directory
 from shards.format.record import Record
-from shards.parquet.reading import SealedReader
-from shards.parquet.schema import SCHEMA
+from shards.parquet.shared_reading import SharedReader
+from shards.parquet.shared_schema import SHARED_SCHEMA
 from shards.seams.os_file_system import OsFileSystem
-from shards.topics.names import directory_name
 from spark_export.errors import UnreadableError
 from spark_export.sealed_table import read_sealed
-from tests.spark.stores import append, convert
+from tests.spark.stores import append, convert, sealed_file
 
 BROKEN, WHOLE = "größe/broken", "whole"
 Damage = Callable[[bytes, int], bytes]
@@ -58,9 +57,9 @@ def data(tmp_path: Path) -> Path:
 
 def damaged(data: Path, damage: Damage) -> Path:
     """Damage the first segment of `BROKEN`; return its path."""
-    path = min((data / "sealed" / directory_name(BROKEN)).glob("*.parquet"))
-    with SealedReader(OsFileSystem(), str(path)) as reader:
-        values = reader.footer.row_group(0).column(SCHEMA.get_field_index("value"))
+    path = sealed_file(data, BROKEN)
+    with SharedReader(OsFileSystem(), str(path)) as reader:
+        values = reader.footer.row_group(0).column(SHARED_SCHEMA.get_field_index("value"))
         place = values.data_page_offset + values.total_compressed_size // 2
     path.write_bytes(damage(path.read_bytes(), place))
     return path

@@ -26,7 +26,7 @@ from spark_export.sealed_scan import SealedTree
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 from tests.spark.sealed_trees import values
 
-CONFIG = attrs.evolve(BROKER_CONFIG, conversion=ConversionConfig(enabled=True, min_bytes=0))
+CONFIG = attrs.evolve(BROKER_CONFIG, conversion=ConversionConfig(enabled=True, max_age_s=1))
 PARQUET, LOG = SegmentKind.PARQUET, SegmentKind.LOG
 
 

@@ -20,11 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from broker_adapter import open_adapter
 from shards.format.record import Record
 from shards.model import Mode, ShardConfig
-from shards.topics.names import directory_name
 from spark_export.errors import UnreadableError
 from spark_export.server_connection import connected
 from tests.faults.processes import running
-from tests.spark.stores import append, convert, numbered, places, trim
+from tests.spark.stores import append, convert, numbered, places, sealed_file, trim
 
 ROOT = Path(__file__).parents[2]
 HUGE = bytes(range(256)) * (5 << 12)
@@ -142,7 +141,7 @@ def test_damage_is_reported_with_file_shard_and_offsets_and_other_shards_are_rea
     append(data, "broken", numbered(0, 50))
     append(data, "whole", numbered(0, 50))
     convert(data, "broken", "whole")
-    path = next((data / "sealed" / directory_name("broken")).glob("*.parquet"))
+    path = sealed_file(data, "broken")
     content = bytearray(path.read_bytes())
     content[60] ^= 1
     path.write_bytes(content)

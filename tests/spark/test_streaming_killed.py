@@ -151,7 +151,7 @@ def test_a_stream_that_is_killed_misses_nothing_and_repeats_nothing(
 ) -> None:
     data = tmp_path / "data"
     stream = Stream(data, tmp_path)
-    with running(data, "conversion.min_bytes=0") as server:
+    with running(data, "conversion.max_age_s=1") as server:
         writer = Writer(server.ports["tcp"])
         with writer.writing():
             for _ in range(rounds):

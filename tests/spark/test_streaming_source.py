@@ -76,7 +76,7 @@ def test_a_tree_of_sealed_segments_is_followed_from_a_time_on(spark: SparkSessio
 
 
 def test_a_running_query_reads_on_while_segments_are_sealed(followed: Followed) -> None:
-    with running(followed.source, "conversion.min_bytes=0", "storage.segment_bytes=64 KiB") as server:
+    with running(followed.source, "conversion.max_age_s=1", "storage.segment_bytes=64 KiB") as server:
         frame = followed.spark.readStream.format("journal").option("path", str(followed.source))
         query = (
             frame.option("startingOffsets", "earliest")

@@ -48,10 +48,8 @@ CONFIG: Final = ServerConfig(
         disk_reserve_bytes=0,
         flush_interval_ms=20,
     ),
-    conversion=ConversionConfig(min_bytes=64 * KIB),
+    conversion=ConversionConfig(max_age_s=1),
 )
-
-GATHERING: Final = attrs.evolve(CONFIG, conversion=ConversionConfig(min_bytes=64 * KIB, gather_after_s=1))
 
 KINDS: Final = {
     "journal file": "journal/journal-*",
@@ -168,9 +166,8 @@ class Template:
 async def make_templates(directory: Path, seed: int) -> list[Template]:
     """A store as a kill leaves it, one as a stop leaves it, and a backup."""
     data, killed, stopped, backup = (directory / name for name in ("data", "killed", "stopped", "backup"))
-    async with open_engine(str(data), GATHERING) as engine, EmbeddedAdapter(engine) as adapter:
+    async with open_engine(str(data), CONFIG) as engine, EmbeddedAdapter(engine) as adapter:
         await gather(engine, adapter, seed)
-    # Without gathering: otherwise files of one segment would go into shared files, too.
     async with open_engine(str(data), CONFIG) as engine, EmbeddedAdapter(engine) as adapter:
         await fill(adapter, seed)
         for shard in GATHERED:

@@ -179,7 +179,7 @@ def open_worker_converter(config: ConversionConfig) -> ParquetConverter:
         ConfigurationError: A library that it needs is not installed.
     """
     _require("conversion.enabled", "parquet", "numpy", "pyarrow")
-    if config.gather_after_s and config.delta:
+    if config.delta:
         _require("conversion.delta", "delta", "deltalake")
     return WorkerConverter()
 

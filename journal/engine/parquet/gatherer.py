@@ -24,6 +24,7 @@ from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment_paths import shared_path
 from shards.segments.shard import Shard
+from shards.views.shared_files import FileKey
 
 MOST_PARTS = 1 << 17
 """So many parts are in one decision at most."""
@@ -47,6 +48,7 @@ class Gatherer:
         commands: Records which segments are in which files.
         put_parts: Puts the parts that decisions name into their shards.
         most_parts: How many parts a decision may have.
+        valid: Returns the shared files that are valid now.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Gatherer:
         commands: Commands,
         put_parts: Callable[[], Awaitable[None]],
         most_parts: int,
+        valid: Callable[[], Sequence[FileKey]],
     ) -> None:
         self._converter = converter
+        self._valid = valid
         self._put_parts = put_parts
         self._most_parts = most_parts
         self._files = files
@@ -114,6 +118,7 @@ class Gatherer:
             The number of segments that are in them now: others were trimmed or deleted meanwhile.
 
         Raises:
+            ConversionFailedError: The directory of a day was moved or replaced.
             UnsyncedDirectoryError: It is not known which files are in place; the note stays for the next start.
             NotWithdrawnError: Files that are not valid stay until the next start.
             StorageFailedError: Only after a restart it is known whether the files are valid.
@@ -124,7 +129,7 @@ class Gatherer:
         places = [shared_path(root, file.day, file_id) for file in written.files]
         try:
             moves = [(file.path, place) for file, place in zip(written.files, places, strict=True)]
-            await self._files.place_shared(prefix, moves)
+            await self._files.place_shared(prefix, moves, [shared_path(root, *key) for key in self._valid()])
         except UnsyncedDirectoryError as unsynced:
             try:
                 await self._files.withdraw_shared(places)

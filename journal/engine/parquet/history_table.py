@@ -29,6 +29,7 @@ class HistoryTable:
 
     Args:
         enabled: Whether there is a table at all; if not, files may be removed at any time.
+        exists: Whether there may be a table with files already. Otherwise the first file makes it.
         files: The shared files.
         root: The directory of all Parquet segments.
         grace_s: How long a file stays after the commit without it.
@@ -45,6 +46,7 @@ class HistoryTable:
         self,
         *,
         enabled: bool,
+        exists: bool,
         files: SharedFiles,
         root: str,
         grace_s: float,
@@ -60,7 +62,7 @@ class HistoryTable:
         self._checkpoint_lsn = checkpoint_lsn
         self._is_full = is_full
         # The files in the table as of the last commit; None before the first one, since a crash may have prevented it.
-        self._committed: frozenset[FileKey] | None = None
+        self._committed: frozenset[FileKey] | None = None if exists else frozenset()
         self._compared: tuple[int, int] | None = None
         self._out_since: dict[FileKey, float] = {}
         self._failures = 0

@@ -1,8 +1,7 @@
-"""Conversion: closed log segments become Parquet files, one after the other, in the background.
+"""Conversion: closed log segments go into shared Parquet files in the background, many shards together.
 
-This module decides which segment is next, handles failed conversions, and serves callers that wait for a conversion. A
-`ParquetConverter` writes the file and `SegmentFiles` moves it into place. It is valid as soon as a `Converted` entry is
-durable; then the log file is removed. At any time exactly one of the two files is valid.
+This module decides which segments are next, handles failed conversions, and serves callers that wait for a conversion.
+A `Gatherer` has the files written and makes them valid; then the logs are removed.
 No failure here stops the engine: a segment that cannot be converted stays a log file, and no record is lost.
 """
 
@@ -17,19 +16,18 @@ import attrs
 import trio
 
 from journal.engine.parquet.converter import ParquetConverter
-from journal.engine.parquet.gatherer import MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
-from journal.engine.parquet.gathering_queue import GatheringQueue, Waiting
+from journal.engine.parquet.gatherer import MOST_BYTES, MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
+from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting
 from journal.engine.parquet.history_table import HistoryTable
 from journal.engine.parquet.own_files import OwnFiles
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
-from journal.engine.wal.entry_payloads import Converted, Decision, Rolled, ShardDeleted, Trimmed
+from journal.engine.wal.entry_payloads import Decision, Rolled, ShardDeleted, Trimmed
 from journal.engine.write.commands import Commands
 from journal.settings.server import ConversionConfig
 from shards.back_off import BackOff
 from shards.errors import ConversionFailedError, CorruptionError, InvalidRequestError, StorageError, StorageFailedError
-from shards.segments.conversion_plan import ConversionPlan, SealedFile
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
@@ -82,7 +80,7 @@ class ParquetScheduler:
     """Converts the segments of one engine; one task runs it.
 
     Args:
-        config: Which segments are due for conversion.
+        config: When segments are due for conversion.
         converter: Writes the files; None if conversion is disabled.
         files: Moves the files into place.
         table: The shards.
@@ -97,6 +95,7 @@ class ParquetScheduler:
             and those that have too many parts to be merged.
         rewriting_due_at: Returns when the first shared file after some time becomes one to rewrite by time alone; both
             are times of trio's clock.
+        valid: Returns the shared files that are valid now.
         own_files: Scans the views for segments in files of their own, see `OwnFiles`.
 
     Attributes:
@@ -121,9 +120,9 @@ class ParquetScheduler:
         history: HistoryTable,
         rewritable: Callable[[set[FileKey], set[FileKey]], list[SharedFileRecord]],
         rewriting_due_at: Callable[[float], float],
+        valid: Callable[[], Sequence[FileKey]],
         own_files: Callable[[], Generator[tuple[int, int] | None, None, None]],
     ) -> None:
-        self._config = config
         self._converter = converter
         self._files = files
         self._table = table
@@ -133,6 +132,7 @@ class ParquetScheduler:
         self._put_parts = put_parts
         self._refuse = refuse
         self._history = history
+        self._valid = valid
         self._rewritable = rewritable
         self._rewriting_due_at = rewriting_due_at
         # Shared files that were rewritten, or could not be, and when they are looked at again: until a checkpoint has
@@ -141,7 +141,7 @@ class ParquetScheduler:
         self._own_files = OwnFiles(table, own_files, lambda shard, segment: self._corruption(shard, segment) is None)
         self._not_mergeable: set[FileKey] = set()
         self._shards: dict[int, Shard] = {}
-        self._gathering = GatheringQueue(config, self._small_logs, flush_all)
+        self._gathering = GatheringQueue(config.gather_after_s, self._small_logs, flush_all)
         self._most_parts = most_parts(commands.largest_decision_bytes)
         self._requests: list[_ConversionRequest] = []
         self._failures: dict[tuple[int, int], _FailedConversion] = {}
@@ -255,7 +255,7 @@ class ParquetScheduler:
         if self._converter is None:
             return
         gatherer = Gatherer(
-            self._converter, self._files, self._table, self._commands, self._put_parts, self._most_parts
+            self._converter, self._files, self._table, self._commands, self._put_parts, self._most_parts, self._valid
         )
         try:
             async with trio.open_nursery() as nursery:
@@ -265,13 +265,9 @@ class ParquetScheduler:
                     looked_at = trio.current_time()
                     if self._history.is_due and not self._has_failed:
                         await self._history.bring_up_to_date(self._converter)
-                    elif (found := await self._next()) is not None:
-                        if self._config.gather_after_s:
-                            await self._gather(gatherer, [found])
-                        else:
-                            await self._convert(self._converter, *found)
                     elif (
-                        chosen := await self._next_gathering()
+                        chosen := await self._next()
+                        or await self._next_gathering()
                         or await self._next_rewriting(self._converter)
                         or await self._next_of_own_files()
                     ):
@@ -291,9 +287,8 @@ class ParquetScheduler:
                     self.look_at(shard)
                 if step.is_over:
                     await step.rest()
-        if self._config.gather_after_s:
-            await self._own_files.find_recorded()
-            self.wake()
+        await self._own_files.find_recorded()
+        self.wake()
 
     async def _rest(self, looked_at: float) -> None:
         """Wait for something to do: a change, or the time at which something is due.
@@ -333,9 +328,33 @@ class ParquetScheduler:
 
     # Choosing
 
-    async def _next(self) -> tuple[Shard, LogSegment] | None:
-        """The segment to convert now: requested ones first, then those that are due. Answers completed requests."""
+    async def _next(self) -> list[Chosen]:
+        """The segments to convert now, without others: requested ones first, then large ones.
+
+        Answers completed requests.
+        """
         refused = self._stopped or self._refuse()
+        if requested := self._requested(refused):
+            return await in_order(requested)
+        now = trio.current_time()
+        if refused is not None or now < self._not_before:
+            return []
+        step = TimeSlice()
+        for shard_id, shard in list(self._shards.items()):
+            if step.is_over:
+                await step.rest()
+            due = [] if shard.damage else [each for each in _closed_logs(shard) if self._is_due(shard, each)]
+            if not due:
+                del self._shards[shard_id]
+                self._gathering.look_at(shard)
+            elif ready := self._ready(shard, due, now=now):
+                return [(shard, ready[0])]
+        return []
+
+    def _requested(self, refused: StorageError | None) -> list[Chosen]:
+        """The segments of which some caller waits for the conversion, as many as are gathered at once."""
+        chosen: dict[tuple[int, int], Chosen] = {}
+        size_bytes = 0
         for request in self._requests:
             if request.done.is_set():
                 continue
@@ -352,27 +371,18 @@ class ParquetScheduler:
                 _grant(request, refused)
             elif len(waiting) == len(corruptions):
                 _grant(request, corruptions[0] if corruptions else None)
-            elif ready := self._ready(request.shard, waiting, now=float("inf")):
-                return request.shard, ready
-        now = trio.current_time()
-        if refused is not None or now < self._not_before:
-            return None
-        step = TimeSlice()
-        for shard_id, shard in list(self._shards.items()):
-            if step.is_over:
-                await step.rest()
-            due = [] if shard.damage else [each for each in _closed_logs(shard) if self._is_due(shard, each)]
-            if not due:
-                del self._shards[shard_id]
-                self._gathering.look_at(shard)
-            elif ready := self._ready(shard, due, now=now):
-                return shard, ready
-        return None
+            else:
+                for segment in self._ready(request.shard, waiting, now=float("inf")):
+                    size_bytes += segment.size_bytes
+                    if chosen and (len(chosen) == self._most_parts or size_bytes > MOST_BYTES):
+                        return list(chosen.values())
+                    chosen[request.shard.shard_id, segment.base_offset] = request.shard, segment
+        return list(chosen.values())
 
     def _small_logs(self, shard: Shard) -> Iterator[LogSegment]:
         if not shard.damage:
             for segment in _closed_logs(shard):
-                if segment.size_bytes < self._config.min_bytes and self._corruption(shard, segment) is None:
+                if segment.size_bytes < LARGE_SEGMENT_BYTES and self._corruption(shard, segment) is None:
                     yield segment
 
     async def _next_gathering(self) -> list[Chosen]:
@@ -446,31 +456,21 @@ class ParquetScheduler:
         return failed.corruption if failed is not None else None
 
     def _is_due(self, shard: Shard, segment: LogSegment) -> bool:
-        return segment.size_bytes >= self._config.min_bytes and self._corruption(shard, segment) is None
+        return segment.size_bytes >= LARGE_SEGMENT_BYTES and self._corruption(shard, segment) is None
 
-    def _ready(self, shard: Shard, segments: list[LogSegment], *, now: float) -> LogSegment | None:
-        """The first of these segments that is completely in its file; a flush of the others is under way on return."""
-        for segment in segments:
-            if segment.flushed < segment.end:
-                self._flush(shard)
-                return None
-            failed = self._failures.get((shard.shard_id, segment.base_offset))
-            if failed is None or (failed.corruption is None and now >= failed.not_before):
-                return segment
-        return None
+    def _ready(self, shard: Shard, segments: list[LogSegment], *, now: float) -> list[LogSegment]:
+        """Those that may be converted now; none, and a flush is under way, if one is not completely in its file."""
+        if any(segment.flushed < segment.end for segment in segments):
+            self._flush(shard)
+            return []
+        failures = [self._failures.get((shard.shard_id, segment.base_offset)) for segment in segments]
+        return [
+            segment
+            for segment, failed in zip(segments, failures, strict=True)
+            if failed is None or (failed.corruption is None and now >= failed.not_before)
+        ]
 
-    # Converting one
-
-    async def _convert(self, converter: ParquetConverter, shard: Shard, segment: LogSegment) -> None:
-        path = self._files.new_path(shard.shard_id, segment.base_offset)
-
-        async def convert() -> None:
-            written = await converter.convert(_plan(segment, path))
-            # From here on the work is not cancelled: a file in its place needs either its entry or its removal.
-            with trio.CancelScope(shield=True):
-                await self._put_in_place(shard, segment, path, written)
-
-        await self._attempt([(shard, segment)], convert, lambda: self._files.discard(path))
+    # Converting
 
     async def _gather(self, gatherer: Gatherer, chosen: list[Chosen]) -> None:
         file_id, prefix = gatherer.new_file()
@@ -538,30 +538,6 @@ class ParquetScheduler:
     def _forget_failures(self, chosen: list[Chosen]) -> None:
         for shard, segment in chosen:
             self._failures.pop((shard.shard_id, segment.base_offset), None)
-
-    async def _put_in_place(self, shard: Shard, segment: LogSegment, path: str, written: SealedFile) -> None:
-        decision = _decision(segment, written)
-        sealed = self._table.sealed_segment(shard, decision)
-        if is_wanted(shard, segment):
-            try:
-                await self._files.place(path, sealed, shard)
-            except UnsyncedDirectoryError as unsynced:
-                # The note stays: it is not known whether the removal is durable either.
-                try:
-                    await self._files.withdraw(sealed)
-                except OSError as error:
-                    raise unsynced from error
-                raise
-            except (StorageError, OSError):
-                await self._files.withdraw(sealed)
-                raise
-        if not is_wanted(shard, segment):
-            # Trimmed or deleted while the file was being written.
-            await self._files.withdraw(sealed)
-        else:
-            await self._commands.record_converted(shard, decision)
-            self.sealed_segments += 1
-        await self._discard(lambda: self._files.discard(path))
 
     async def _discard(self, discard: Callable[[], Awaitable[None]]) -> None:
         """Remove the files of a finished or failed conversion from ``sealing/``. The next start removes the rest."""
@@ -641,30 +617,3 @@ def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:
     """The segment that an error is about: the one whose log is damaged, otherwise the first."""
     path = error.path if isinstance(error, CorruptionError) else ""
     return next((each for each in chosen if each[1].path == path), chosen[0])
-
-
-def _plan(segment: LogSegment, out_path: str) -> ConversionPlan:
-    return ConversionPlan(
-        log_path=segment.path,
-        out_path=out_path,
-        name=segment.name,
-        shard_id=segment.shard_id,
-        base_offset=segment.base_offset,
-        next_offset=segment.next_offset,
-        start_position=segment.start_position,
-        end_position=segment.end,
-        created_us=segment.created_us,
-    )
-
-
-def _decision(segment: LogSegment, written: SealedFile) -> Converted:
-    return Converted(
-        base_offset=segment.base_offset,
-        next_offset=segment.next_offset,
-        size_bytes=written.size_bytes,
-        digest=written.digest,
-        created_us=segment.created_us,
-        newest_append_us=segment.newest_append_us,
-        last_lsn=segment.last_lsn,
-        newest_us=segment.newest_us,
-    )

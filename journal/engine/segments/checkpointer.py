@@ -110,6 +110,8 @@ class Checkpointer:
     ) -> None:
         self._directory = directory
         self._storage = storage = config.storage
+        # The same pass closes segments by age: it comes often enough for the age that they may have.
+        self._retention_interval_s = min(storage.retention_interval_s, max(1.0, config.conversion.gather_after_s))
         self._disk = disk
         self._writer = writer
         self._committer = committer
@@ -235,7 +237,7 @@ class Checkpointer:
             nursery.cancel_scope.cancel()
 
     async def _work(self) -> None:
-        next_retention = trio.current_time() + self._storage.retention_interval_s
+        next_retention = trio.current_time() + self._retention_interval_s
         try:
             self.look_at_disk()
             await self.retention.open_shards()
@@ -260,7 +262,7 @@ class Checkpointer:
                 await self.prepare_spares()
                 await self._mark_when_idle()
                 if trio.current_time() >= next_retention and self._committer.disk_full is None:
-                    next_retention = trio.current_time() + self._storage.retention_interval_s
+                    next_retention = trio.current_time() + self._retention_interval_s
                     await self.retention.apply()
                 self._progress.unpark_all()
         except Exception as error:  # noqa: BLE001 after any error nothing more may be acknowledged

@@ -290,35 +290,60 @@ class SegmentFiles:
         except OSError as error:
             raise UnsyncedDirectoryError(error.errno, error.strerror, directory) from error
 
-    async def place_shared(self, prefix: str, moves: Sequence[tuple[str, str]]) -> None:
+    async def place_shared(self, prefix: str, moves: Sequence[tuple[str, str]], valid: Sequence[str]) -> None:
         """Move synced shared files into place, durably. Until a decision makes them valid, there is a note.
 
         Args:
             prefix: The path from `new_prefix`.
             moves: For each file where it was written, and its place.
+            valid: The shared files that are valid now.
 
         Raises:
+            ConversionFailedError: A directory was moved or replaced. Call `withdraw_shared`.
             UnsyncedDirectoryError: The files must not be used, nor others in their directories.
             OSError: The disk refused, or a file is missing. Call `withdraw_shared`.
         """
-        await self._off_loop(lambda: self._place_shared(prefix, moves))
+        await self._off_loop(lambda: self._place_shared(prefix, moves, valid))
 
-    def _place_shared(self, prefix: str, moves: Sequence[tuple[str, str]]) -> None:
+    def _place_shared(self, prefix: str, moves: Sequence[tuple[str, str]], valid: Sequence[str]) -> None:
         places = [place.removeprefix(f"{self._sealed}/") for _, place in moves]
         write_json(self._files, f"{prefix}{_NOTE}", {"files": places})
         self._files.sync_directory(self._sealing)
+        directories = sorted({posixpath.dirname(place) for _, place in moves})
+        for directory in directories:
+            self._require_known_day(directory, valid)
         try:
+            for directory in directories:
+                self._make_directory(directory)
+                self._know(directory)
             for path, place in moves:
-                self._make_directory(posixpath.dirname(place))
                 self._files.rename(path, place)
-            for directory in sorted({posixpath.dirname(place) for _, place in moves}):
+            for directory in directories:
                 self._sync_directory(directory)
+                self._know(directory)
         except UnsyncedDirectoryError:
             raise
         except OSError as error:
             if is_full(error) or isinstance(error, FileNotFoundError):
                 raise
             raise UnsyncedDirectoryError(error.errno, error.strerror, self._sealed) from error
+
+    def _require_known_day(self, directory: str, valid: Iterable[str]) -> None:
+        """Check that the directory of a day was not replaced: logs will be removed once it has the file.
+
+        What was there before this process is known by the valid files in it.
+        """
+        known = self._known.get(directory)
+        if known is None:
+            others = [path for path in valid if posixpath.dirname(path) == directory]
+            is_there = not others or any(map(self._files.exists, others))
+        else:
+            is_there = self._files.identity(directory) == known
+        if not is_there:
+            raise ConversionFailedError(
+                f"{directory} is not the directory that it was: it was moved or replaced, or files in it are missing. "
+                f"Put it back; until then segments of its day stay log files"
+            )
 
     async def withdraw_shared(self, places: Sequence[str]) -> None:
         """Remove shared files that were placed and will not become valid; call `discard_shared` afterwards.
@@ -361,6 +386,7 @@ class SegmentFiles:
         self._remove(place)
         if self._files.exists(directory) and not self._files.listdir(directory):
             self._files.remove_directory(directory)
+            self._known.pop(directory, None)
             self._unsynced.discard(directory)
             self._unsynced.add(self._sealed)
         elif not self._files.exists(directory):

@@ -159,19 +159,12 @@ class SegmentRetention:
         )
 
     def _is_for_conversion(self, active: Segment, now_us: int) -> bool:
-        """Whether the active segment is old and large enough to be closed, so that it is converted to Parquet."""
+        """Whether the active segment is old enough to be closed, so that it is converted to Parquet."""
         return (
             self._is_for_conversion_one_day(active)
-            and now_us - active.created_us > self._conversion.max_age_s * 1_000_000
+            and now_us - active.created_us > self._conversion.close_after_s * 1_000_000
         )
 
     def _is_for_conversion_one_day(self, active: Segment) -> bool:
         """Whether it will be, at some age."""
-        conversion = self._conversion
-        return (
-            conversion.enabled
-            and conversion.max_age_s > 0
-            and isinstance(active, LogSegment)
-            and active.next_offset > active.base_offset
-            and (active.size_bytes >= conversion.min_bytes or conversion.gather_after_s > 0)
-        )
+        return self._conversion.enabled and isinstance(active, LogSegment) and active.next_offset > active.base_offset
