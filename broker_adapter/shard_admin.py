@@ -30,10 +30,14 @@ class ShardAdmin(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
+    async def list_shards(self, topic_filter: str = "#", *, with_segments: bool = False) -> list[ShardInfo]:
         """All shards whose name matches the topic filter, sorted by name.
 
         A filter that begins with a wildcard leaves out names that begin with ``$``.
+
+        Args:
+            topic_filter: The filter.
+            with_segments: Whether each shard has its segments, as from `describe_shard`, in few requests for all.
         """
 
     @abc.abstractmethod

@@ -150,8 +150,10 @@ class _Requests:
         self._shown = shown
         self._adapter = adapter
 
-    async def list_shards(self, topic_filter: str) -> list[ShardInfo]:
-        return await self._answer("list its shards", lambda: self._adapter.list_shards(topic_filter))
+    async def list_shards(self, topic_filter: str, *, with_segments: bool) -> list[ShardInfo]:
+        return await self._answer(
+            "list its shards", lambda: self._adapter.list_shards(topic_filter, with_segments=with_segments)
+        )
 
     async def describe_shard(self, name: str) -> ShardInfo:
         return await self._answer(f"describe shard {name!r}", lambda: self._adapter.describe_shard(name))
@@ -183,7 +185,7 @@ async def _shards(
 ) -> tuple[ShardSnapshot, ...]:
     infos: dict[str, ShardInfo] = {}
     for topic_filter in options.shards:
-        for info in await adapter.list_shards(topic_filter):
+        for info in await adapter.list_shards(topic_filter, with_segments=with_segments):
             infos[info.name] = info
     names = sorted(infos)
 
@@ -191,7 +193,7 @@ async def _shards(
         info = infos[name]
         # If some offsets have no records, the segments show which.
         described = with_segments or info.record_count < info.next_offset - info.start_offset
-        if described:
+        if described and not with_segments:
             info = await adapter.describe_shard(name)
         time_offset = None
         if options.starting_us is not None:

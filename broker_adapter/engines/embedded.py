@@ -154,7 +154,7 @@ class EmbeddedAdapter(StorageAdapter):
     ) -> ShardInfo:
         return await self._calls.run(self._engine.create_shard(name, config, exist_ok=exist_ok))
 
-    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
+    async def list_shards(self, topic_filter: str = "#", *, with_segments: bool = False) -> list[ShardInfo]:
         self._calls.require_open()
         validate_filter(topic_filter)
         engine = self._engine
@@ -163,7 +163,7 @@ class EmbeddedAdapter(StorageAdapter):
         while (names := await scan.more()) is not None:
             for name in names:
                 if engine.shard_id(name) is not None:
-                    infos.append(engine.describe_shard(name, with_segments=False))
+                    infos.append(engine.describe_shard(name, with_segments=with_segments))
                 if step.is_over:
                     await step.rest()
         return infos

@@ -96,8 +96,8 @@ class JournalAdapter(StorageAdapter):
     ) -> ShardInfo:
         return await self._calls.run(self._client.create_shard(name, config, exist_ok=exist_ok))
 
-    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
-        return await self._calls.run(self._client.list_shards(topic_filter))
+    async def list_shards(self, topic_filter: str = "#", *, with_segments: bool = False) -> list[ShardInfo]:
+        return await self._calls.run(self._client.list_shards(topic_filter, with_segments=with_segments))
 
     async def describe_shard(self, name: str) -> ShardInfo:
         return await self._calls.run(self._client.describe_shard(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import attrs
@@ -47,6 +48,7 @@ from journal.protocol.messages import (
     StateScanRequest,
     TrimRequest,
 )
+from shards.errors import ShardNotFoundError
 from shards.model import (
     AckLevel,
     Appended,
@@ -62,6 +64,8 @@ from shards.model import (
 from shards.position import Start
 
 _DEFAULT_CONFIG: Final = ShardConfig()
+_SEGMENTS_IN_LISTING: Final = 100
+"""Shards with more segments are described one by one: each of them fills a good part of a page."""
 
 
 class Operations(abc.ABC):
@@ -105,21 +109,44 @@ class Operations(abc.ABC):
         info: ShardInfo = await self._call(Op.CREATE_SHARD, CreateShardRequest(name, config, exist_ok), repeat=exist_ok)
         return info
 
-    async def list_shards_page(self, topic_filter: str = "#", *, after: str = "", limit: int = 1000) -> ListShardsReply:
-        """One page of shards by name, without segments. Repeatable."""
-        reply: ListShardsReply = await self._call(
-            Op.LIST_SHARDS, ListShardsRequest(topic_filter, after, limit), repeat=True
-        )
+    async def list_shards_page(
+        self, topic_filter: str = "#", *, after: str = "", limit: int = 1000, segments: int = 0
+    ) -> ListShardsReply:
+        """One page of shards by name. Repeatable.
+
+        Args:
+            topic_filter: Which shards.
+            after: Only shards with names behind this one.
+            limit: Most shards on the page.
+            segments: Shards with up to this many segments are listed with them, others without any.
+        """
+        request = ListShardsRequest(topic_filter, after, limit, segments)
+        reply: ListShardsReply = await self._call(Op.LIST_SHARDS, request, repeat=True)
         return reply
 
-    async def list_shards(self, topic_filter: str = "#") -> list[ShardInfo]:
-        """All shards that match, sorted by name, without segments. Repeatable."""
+    async def list_shards(self, topic_filter: str = "#", *, with_segments: bool = False) -> list[ShardInfo]:
+        """All shards that match, sorted by name. Repeatable.
+
+        Args:
+            topic_filter: Which shards.
+            with_segments: Whether each has its segments. They come with the pages of shards; a shard with very many is
+                requested by itself, and left out if it was deleted meanwhile.
+        """
         shards: list[ShardInfo] = []
+        after = ""
         while True:
-            page = await self.list_shards_page(topic_filter, after=shards[-1].name if shards else "")
-            shards += page.shards
+            page = await self.list_shards_page(
+                topic_filter, after=after, segments=_SEGMENTS_IN_LISTING if with_segments else 0
+            )
+            for info in page.shards:
+                if with_segments and not info.segments and info.next_offset > info.start_offset:
+                    with suppress(ShardNotFoundError):
+                        shards.append(await self.describe_shard(info.name))
+                else:
+                    shards.append(info)
             if not page.more or not page.shards:
                 return shards
+            after = page.shards[-1].name
 
     async def describe_shard(self, name: str) -> ShardInfo:
         """A shard with its segments, page by page. Repeatable.

@@ -123,16 +123,21 @@ class HandleRequest:
 
 @attrs.frozen(slots=True)
 class ListShardsRequest:
-    """One page of the shards that match ``filter``, sorted by name, after ``after``."""
+    """One page of the shards that match ``filter``, sorted by name, after ``after``.
+
+    Attributes:
+        segments: A shard with up to this many segments is listed with them, one with more without any.
+    """
 
     filter: str = "#"
     after: str = ""
     limit: U32 = 1000
+    segments: U32 = 0
 
 
 @attrs.frozen(slots=True)
 class ListShardsReply:
-    """Shards sorted by name, without their segments; ``more`` means that another page follows."""
+    """Shards sorted by name, with their segments as the request wants; ``more`` means that another page follows."""
 
     shards: list[ShardInfo]
     more: bool = False

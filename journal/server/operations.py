@@ -244,10 +244,12 @@ class ServerOperations:
         request: messages.ListShardsRequest = decode_request(Op.LIST_SHARDS, body)
         output = connection.output
         # As for FETCH: without this, many pages could be made and held at once while little waits to be sent.
-        reserved_bytes = self._shards.page_bytes(request.limit)
+        reserved_bytes = self._shards.page_bytes(request.limit, request.segments)
         await output.reserve(reserved_bytes)
         try:
-            page = await self._shards.list_shards(connection, request.filter, request.after, request.limit)
+            page = await self._shards.list_shards(
+                connection, request.filter, request.after, request.limit, most_segments=request.segments
+            )
             reply = messages.ListShardsReply(page.shards, page.more)
             connection.reply(build(Op.LIST_SHARDS, correlation, encode(reply)))
         finally:

@@ -46,7 +46,7 @@ class Requester(Protocol):
 
 @attrs.frozen(slots=True)
 class ShardPage:
-    """Shards sorted by name, without their segments; ``more`` means that others follow."""
+    """Shards sorted by name, without their segments unless these are wanted; ``more`` means that others follow."""
 
     shards: list[ShardInfo]
     more: bool
@@ -107,9 +107,10 @@ class ShardOperations:
         # One page is made at a time: the steps of a hundred concurrent requests would add up to a long one.
         self._making = trio.Lock()
 
-    def page_bytes(self, limit: int) -> int:
+    def page_bytes(self, limit: int, most_segments: int = 0) -> int:
         """Approximate upper bound of the size of a listing's reply."""
-        return min(max(1, limit), LARGEST_PAGE) * _ENTRY_BYTES
+        entries = min(max(1, limit), LARGEST_PAGE) * (1 + min(most_segments, self.largest_segment_page))
+        return min(entries * _ENTRY_BYTES, self._page_bytes) if most_segments else entries * _ENTRY_BYTES
 
     async def list_shards(
         self,
@@ -118,12 +119,14 @@ class ShardOperations:
         after: str,
         limit: int,
         operation: Operation = Operation.LIST_SHARDS,
+        *,
+        most_segments: int = 0,
     ) -> ShardPage:
         """One page of the shards that match a filter, sorted by name, after ``after``.
 
         Each shard is described as of some moment before this returns. Over all pages, a shard that exists during the
         whole listing is listed exactly once; one that is created or deleted during the listing may be listed or not. No
-        shard is opened.
+        shard is opened. A shard with up to ``most_segments`` segments is listed with them, one with more without any.
 
         Raises:
             InvalidNameError: The filter is not valid.
@@ -131,9 +134,10 @@ class ShardOperations:
         """
         pages = self._names(requester, operation, topic_filter, after)
         async with self._making:
-            return await self._shard_page(pages, max(1, min(limit, LARGEST_PAGE)))
+            most_segments = min(most_segments, self.largest_segment_page)
+            return await self._shard_page(pages, max(1, min(limit, LARGEST_PAGE)), most_segments)
 
-    async def _shard_page(self, pages: NameScan, limit: int) -> ShardPage:
+    async def _shard_page(self, pages: NameScan, limit: int, most_segments: int) -> ShardPage:
         found: list[ShardInfo] = []
         room = self._page_bytes
         step = TimeSlice()
@@ -141,10 +145,13 @@ class ShardOperations:
             for name in names:
                 if (shard_id := self._id_of(name)) is None or (shard := self._engine.peek(shard_id)) is None:
                     continue
-                room -= len(name.encode()) + _ENTRY_BYTES
+                info = shard.info(with_segments=most_segments > 0)
+                if len(info.segments) > most_segments:
+                    info = attrs.evolve(info, segments=())
+                room -= len(name.encode()) + _ENTRY_BYTES * (1 + len(info.segments))
                 if len(found) == limit or (found and room < 0):
                     return ShardPage(found, more=True)
-                found.append(shard.info(with_segments=False))
+                found.append(info)
                 if step.is_over:
                     await step.rest()
         return ShardPage(found, more=False)

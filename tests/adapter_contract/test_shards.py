@@ -73,6 +73,19 @@ async def test_shards_are_listed_by_filter_in_order_of_their_names(adapter: Stor
         await names("a/#/b")
 
 
+async def test_a_listing_with_segments_has_what_the_description_of_each_shard_has(adapter: StorageAdapter) -> None:
+    for name, segments in (("empty", 0), ("few", 3), ("many", 130), ("other", 1)):
+        await adapter.create_shard(name)
+        for number in range(segments):
+            await adapter.append(name, [b"%d" % number])
+            await adapter.roll(name)
+    listed = await adapter.list_shards(with_segments=True)
+    assert listed == [await adapter.describe_shard(info.name) for info in listed]
+    assert [info.name for info in listed] == ["empty", "few", "many", "other"]
+    assert [len(info.segments) >= least for info, least in zip(listed, (0, 3, 130, 1), strict=True)] == [True] * 4
+    assert all(not info.segments for info in await adapter.list_shards())
+
+
 async def test_a_deleted_shard_is_gone_and_its_name_starts_anew(adapter: StorageAdapter) -> None:
     old = await adapter.create_shard("s", ShardConfig(index_keys=True))
     await adapter.append("s", [b"old"])

@@ -132,6 +132,7 @@ REPLIES: dict[Op, object] = {
     Op.PRODUCER_OPEN: ProducerIdentity(11, 2),
 }
 
+LIST_WITH_SEGMENTS = messages.ListShardsRequest("plant/#", "plant/a", 10, 5)
 DESCRIBE_PAGE = messages.DescribeShardRequest("plant/line-1", 105, 10)
 DESCRIBED_PAGE = messages.DescribedShard(*attrs.astuple(FULL_INFO, recurse=False), more=True)
 CURSOR_PAGE = messages.CursorListRequest("plant/line-1", "drain", 10)
@@ -202,8 +203,10 @@ def golden_frames() -> dict[str, bytes]:
     made["roll.waiting_request"] = frames.build(
         Op.ROLL, _correlation, encode(messages.RollRequest("plant/line-1", wait=True))
     )
-    # Without pages; those came later.
+    # Without pages and segments; those came later.
     for name, op, message in (
+        ("list_shards.request", Op.LIST_SHARDS, {"after": "plant/a", "filter": "plant/#", "limit": 10}),
+        ("list_shards.segments_request", Op.LIST_SHARDS, LIST_WITH_SEGMENTS),
         ("describe_shard.request", Op.DESCRIBE_SHARD, messages.NameRequest("plant/line-1")),
         ("describe_shard.reply", Op.DESCRIBE_SHARD, _as_first_sent(FULL_INFO)),
         ("describe_shard.page_request", Op.DESCRIBE_SHARD, DESCRIBE_PAGE),

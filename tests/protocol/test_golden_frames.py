@@ -27,6 +27,7 @@ from tests.protocol.samples import (
     END,
     ENDING_SUBSCRIBE,
     HEARTBEAT_HELLO,
+    LIST_WITH_SEGMENTS,
     PROGRESS,
     REPLIES,
     REQUESTS,
@@ -66,7 +67,7 @@ def test_the_frames_of_version_1_that_made_version_2_necessary() -> None:
         "roll.request": "seal.request",
         "roll.waiting_request": "seal.waiting_request",
     }
-    came_with_version_2 = {"describe_shard.shared_reply"}
+    came_with_version_2 = {"describe_shard.shared_reply", "list_shards.segments_request"}
     compared = FRAMES.keys() - came_with_version_2
     old = {name: _DIRECTORY / "v1" / "frames" / f"{old_names.get(name, name)}.bin" for name in compared}
     changed = {name for name, path in old.items() if path.read_bytes() != read(name)}
@@ -141,6 +142,7 @@ def test_a_hello_that_promises_heartbeats_is_read_from_the_golden_bytes() -> Non
 
 
 def test_pages_are_read_from_the_golden_bytes() -> None:
+    assert decode_request(Op.LIST_SHARDS, parse(read("list_shards.segments_request")).body) == LIST_WITH_SEGMENTS
     assert decode_request(Op.DESCRIBE_SHARD, parse(read("describe_shard.page_request")).body) == DESCRIBE_PAGE
     assert decode_reply(Op.DESCRIBE_SHARD, parse(read("describe_shard.page_reply")).body) == DESCRIBED_PAGE
     assert decode_request(Op.CURSOR_LIST, parse(read("cursor_list.page_request")).body) == CURSOR_PAGE

@@ -28,7 +28,7 @@ def test_unknown_fields_are_ignored(op: Op) -> None:
 
 
 def test_missing_fields_take_their_defaults() -> None:
-    assert decode_request(Op.LIST_SHARDS, b"") == ListShardsRequest("#", "", 1000)
+    assert decode_request(Op.LIST_SHARDS, b"") == ListShardsRequest("#", "", 1000, 0)
     assert decode_request(Op.PING, b"") == Empty()
     assert decode_request(Op.HELLO, encode({"version": 1, "client": "c"})) == HelloRequest(1, "c", None)
 

@@ -440,6 +440,16 @@ async def test_what_does_not_fit_into_a_frame_comes_in_pages(tmp_path: Path) -> 
             assert len(described.segments) >= 150
             assert [cursor.name for cursor in await found.list_cursors("a")] == names
             assert [info.name for info in await found.list_shards("+/+")] == long_names
+            # A page has a shard with its segments if they are not too many, and as many shards as fit into a frame.
+            await found.create_shard("0")
+            await found.append("0", [b""])
+            page = await found.list_shards_page(segments=20)
+            assert [(info.name, len(info.segments)) for info in page.shards[:2]] == [("0", 1), ("a", 0)]
+            assert page.more
+            assert len(page.shards) < 52
+            whole = await found.list_shards(with_segments=True)
+            assert whole == [await found.describe_shard(info.name) for info in whole]
+            assert len(whole) == 52
 
 
 async def test_state_is_set_under_its_version_scanned_and_expires(tmp_path: Path) -> None:
