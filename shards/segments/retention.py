@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from shards.model import Retention
+
+_LARGEST_SHARE: Final = 16
 
 
 class RetainedSegment(Protocol):
@@ -60,3 +62,22 @@ def due(retention: Retention, segments: Sequence[RetainedSegment], now_us: int) 
         total_records -= segment.next_offset - segment.base_offset
         trim_offset = segment.next_offset
     return trim_offset
+
+
+def may_be_one(retention: Retention, *, record_count: int, size_bytes: int, span_us: int) -> bool:
+    """Return whether segments may become one: it has at most a sixteenth of what each bound allows.
+
+    Retention drops whole segments, so a larger one would take records along that the bounds still allow, or keep
+    records that are too old.
+
+    Args:
+        retention: The bounds; 0 means no bound.
+        record_count: Records of the segments together.
+        size_bytes: Their bytes.
+        span_us: Time between the creation of the first and the newest append of the last, in microseconds.
+    """
+    return not (
+        (retention.max_records and record_count * _LARGEST_SHARE > retention.max_records)
+        or (retention.max_bytes and size_bytes * _LARGEST_SHARE > retention.max_bytes)
+        or (retention.max_age_s and span_us * _LARGEST_SHARE > retention.max_age_s * 1_000_000)
+    )

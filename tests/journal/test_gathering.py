@@ -24,7 +24,7 @@ from shards.delta.table import update_table
 from shards.errors import ConversionFailedError
 from shards.format.batch import encode, iterate
 from shards.format.record import Record
-from shards.model import SegmentKind, ShardConfig
+from shards.model import Retention, SegmentKind, ShardConfig
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import SharedReader
 from shards.parquet.shared_verification import verify_shared
@@ -422,6 +422,30 @@ async def test_small_files_of_a_day_are_merged_and_each_shard_has_one_segment(au
     assert damages(files) == []
     async with opened(files) as engine:
         assert {name: await values_of(engine, name) for name in NAMES} == before
+
+
+async def test_retention_drops_as_little_after_files_are_merged(autojump_clock: object) -> None:
+    """A shard of one segment a day lost nearly all of its records when it had one too many."""
+    files = SimulatedFileSystem()
+    bounded, free = NAMES[:2]
+    async with opened(files) as engine:
+        await engine.create_shard(bounded, ShardConfig(retention=Retention(max_records=8 * MERGED_AT_ONCE)))
+        await engine.create_shard(free, ShardConfig())
+        for number in range(MERGED_AT_ONCE):
+            for name in (bounded, free):
+                await append(engine, name, *[b"%d" % number] * 8)
+            await roll(engine, bounded, free)
+            while len(sealed(engine, free)) <= number:
+                await trio.sleep(0.1)
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: len(sealed(engine, free)) == 1)
+        assert len(sealed(engine, bounded)) == MERGED_AT_ONCE
+        assert {each.path for each in sealed(engine, bounded)} == {sealed(engine, free)[0].path}
+        await append(engine, bounded, b"one too many")
+        await apply_retention(engine)
+        assert len(await values_of(engine, bounded)) == 8 * MERGED_AT_ONCE - 8 + 1
+        await check_files(engine, files, DATA)
+    assert damages(files) == []
 
 
 async def test_what_was_trimmed_or_deleted_meanwhile_is_left_out(autojump_clock: object) -> None:

@@ -8,6 +8,7 @@ import pytest
 from journal.engine.parquet.gatherer import joined
 from journal.engine.parquet.rewriting import LARGEST_MERGED_BYTES, LONGEST_DEAD_S, MERGED_AT_ONCE, due
 from journal.engine.wal.entry_payloads import ConvertedPart
+from shards.model import Retention
 from shards.views.shared_files import SharedFileRecord
 
 MIB = 1 << 20
@@ -80,12 +81,31 @@ def test_a_record_is_rewritten_about_once_for_each_factor_of_eight(count: int) -
 def test_adjacent_parts_of_one_shard_become_one() -> None:
     first = ConvertedPart(7, 0, 5, 0, 20, 100, 3, 30, 300, 9)
     second = ConvertedPart(7, 5, 8, 0, 25, 50, 4, 40, 400, 8)
-    assert list(joined([first, second])) == [ConvertedPart(7, 0, 8, 0, 20, 150, 3, 40, 400, 9)]
+    assert list(joined([first, second], {})) == [ConvertedPart(7, 0, 8, 0, 20, 150, 3, 40, 400, 9)]
     for apart in (
         second._replace(base_offset=6),
         second._replace(file=1),
         second._replace(first_row=26),
         second._replace(shard_id=8),
     ):
-        assert list(joined([first, apart])) == [first, apart]
-    assert list(joined([])) == []
+        assert list(joined([first, apart], {})) == [first, apart]
+    assert list(joined([], {})) == []
+
+
+def test_parts_of_shards_with_a_retention_stay_small_enough_to_be_dropped_one_by_one() -> None:
+    parts = [ConvertedPart(7, 5 * at, 5 * at + 5, 0, 5 * at, 100, 1000 * at, 1000 * at + 900, at, 9) for at in range(6)]
+    for retention, most in (
+        (Retention(max_records=160), 2),
+        (Retention(max_records=159), 1),
+        (Retention(max_bytes=16 * 300), 3),
+        (Retention(max_age_s=3600), 6),
+        (Retention(max_records=100_000, max_bytes=16 * 400), 4),
+    ):
+        found = list(joined(parts, {7: retention}))
+        assert max(part.next_offset - part.base_offset for part in found) == 5 * most
+        assert [found[0].base_offset, found[-1].next_offset] == [0, 30]
+    aged = [
+        part._replace(created_us=part.created_us * 10**6, newest_append_us=part.newest_append_us * 10**6)
+        for part in parts
+    ]
+    assert len(list(joined(aged, {7: Retention(max_age_s=16 * 1900)}))) == 3

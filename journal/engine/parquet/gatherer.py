@@ -19,9 +19,11 @@ from journal.engine.time_slice import TimeSlice, collect, in_order_of
 from journal.engine.wal.entry_payloads import ConvertedFile, ConvertedPart, FilesConverted
 from journal.engine.write.commands import Commands
 from shards.errors import ConversionFailedError, CorruptionError, StorageError
+from shards.model import Retention
 from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedPlan, SourceKind
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.retention import may_be_one
 from shards.segments.segment_paths import shared_path
 from shards.segments.shard import Shard
 from shards.views.shared_files import FileKey
@@ -34,6 +36,7 @@ MOST_BYTES = 256 << 20
 _WRITTEN_AT_ONCE = 1 << 20
 # Of an encoded part: a tag, and ten numbers with a tag each.
 _PART_BYTES = 91
+_UNBOUNDED = Retention()
 
 Chosen: TypeAlias = tuple[Shard, LogSegment | ParquetSegment]
 
@@ -153,6 +156,7 @@ class Gatherer:
     ) -> tuple[FilesConverted, int]:
         """The decision, and the number of segments that are in the files with it."""
         parts: list[ConvertedPart] = []
+        bounds: dict[int, Retention] = {}
         wanted: set[int] = set()
         step = TimeSlice()
         for part in written.parts:
@@ -161,6 +165,8 @@ class Gatherer:
             shard, segment = chosen[part.source]
             if is_wanted(shard, segment):
                 wanted.add(part.source)
+                if shard.config.retention != Retention():
+                    bounds[shard.shard_id] = shard.config.retention
                 parts.append(
                     ConvertedPart(
                         shard_id=shard.shard_id,
@@ -178,7 +184,7 @@ class Gatherer:
         files = [
             ConvertedFile(file.day, file_id, file.size_bytes, file.record_count, file.digest) for file in written.files
         ]
-        found = await collect(joined(await in_order_of(parts, _shard_and_offset)))
+        found = await collect(joined(await in_order_of(parts, _shard_and_offset), bounds))
         if len(found) > self._most_parts:
             # Records of many days, for which there is no room in the journal: the segments of these shards stay.
             end = self._most_parts
@@ -195,14 +201,25 @@ def most_parts(decision_bytes: int) -> int:
     return max(1, min(MOST_PARTS, decision_bytes // 2 // _PART_BYTES))
 
 
-def joined(parts: Iterable[ConvertedPart]) -> Iterator[ConvertedPart]:
-    """Join parts of one shard that are adjacent in one file: the shard has one segment instead of several."""
+def joined(parts: Iterable[ConvertedPart], bounds: Mapping[int, Retention]) -> Iterator[ConvertedPart]:
+    """Join parts of one shard that are adjacent in one file: the shard has one segment instead of several.
+
+    Args:
+        parts: In the order of shards and offsets.
+        bounds: The retention of shards that have one. Their parts stay small enough to be dropped one by one.
+    """
     last: ConvertedPart | None = None
     for part in parts:
         if (
             last is not None
             and (part.shard_id, part.file, part.base_offset) == (last.shard_id, last.file, last.next_offset)
             and part.first_row == last.first_row + last.next_offset - last.base_offset
+            and may_be_one(
+                bounds.get(part.shard_id, _UNBOUNDED),
+                record_count=part.next_offset - last.base_offset,
+                size_bytes=last.size_bytes + part.size_bytes,
+                span_us=part.newest_append_us - last.created_us,
+            )
         ):
             last = last._replace(
                 next_offset=part.next_offset,

@@ -28,6 +28,7 @@ from journal.engine.write.commands import Commands
 from journal.settings.server import ConversionConfig
 from shards.back_off import BackOff
 from shards.errors import ConversionFailedError, CorruptionError, InvalidRequestError, StorageError, StorageFailedError
+from shards.model import Retention
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
@@ -419,7 +420,11 @@ class ParquetScheduler:
                 # Otherwise a checkpoint has removed one in the meantime.
                 continue
             chosen = await self._segments_in(sorted(shard_ids), keys)
-            is_whole = len(shard_ids) <= self._most_parts and len(chosen) < MOST_SOURCES
+            is_whole = (
+                len(shard_ids) <= self._most_parts
+                and len(chosen) < MOST_SOURCES
+                and await self._part_count(chosen) <= self._most_parts
+            )
             if len(records) > 1 and not is_whole:
                 # A part of them would become another file of the same size, and be merged again and again.
                 self._not_mergeable |= keys
@@ -450,6 +455,18 @@ class ParquetScheduler:
             if (shard := self._table.by_id(shard_id)) is not None:
                 chosen += [(shard, each) for each in _segments_in(shard, keys)]
         return chosen
+
+    async def _part_count(self, chosen: list[Chosen]) -> int:
+        """As how many parts segments of one day are rewritten at most: one a shard, or more to drop them one by one."""
+        step = TimeSlice()
+        count = 0
+        last: Shard | None = None
+        for shard, _ in chosen:
+            if step.is_over:
+                await step.rest()
+            count += shard is not last or shard.config.retention != Retention()
+            last = shard
+        return count
 
     def _corruption(self, shard: Shard, segment: LogSegment | ParquetSegment) -> CorruptionError | None:
         failed = self._failures.get((shard.shard_id, segment.base_offset))
