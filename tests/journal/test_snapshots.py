@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -17,6 +18,7 @@ from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
 from journal.engine.segments import snapshots
 from journal.engine.segments.checkpointer import Checkpointer
+from journal.settings.server import ConversionConfig
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
 from shards.model import Mode, ShardConfig
 from shards.seams.os_file_system import OsFileSystem
@@ -65,7 +67,9 @@ async def test_a_snapshot_opened_elsewhere_holds_what_was_acknowledged_before(tm
 
 @pytest.mark.slow("waits for a connection to be taken for dead")
 async def test_what_is_dropped_meanwhile_stays_in_the_snapshot(tmp_path: Path) -> None:
-    async with open_engine(str(tmp_path / "data"), config()) as engine:
+    # With a Delta table files stay for some time.
+    without_table = attrs.evolve(config(), conversion=ConversionConfig(delta=False))
+    async with open_engine(str(tmp_path / "data"), without_table) as engine:
         values = await fill(engine)
         async with engine.parts.snapshots.take() as snapshot:
             await engine.delete_shard("plant")
