@@ -27,7 +27,6 @@ from journal.engine.wal.entry import (
     decode_group_header,
 )
 from journal.engine.wal.entry_payloads import (
-    Converted,
     Decision,
     FilesConverted,
     ShardCreated,
@@ -73,7 +72,6 @@ class CheckedJournal:
         deleted: Shards that it deletes.
         trimmed: New first offset of each shard that it trims.
         created: Names of the shards that it creates.
-        sealed: Its decisions about Parquet segments, by shard id and base offset.
         shared: Its decisions about shared files, with their lsns.
         gathered: By shard: ranges of offsets that these put into shared files.
         gaps: Where files are missing between others.
@@ -86,7 +84,6 @@ class CheckedJournal:
     deleted: set[int] = attrs.Factory(set)
     trimmed: dict[int, int] = attrs.Factory(dict)
     created: dict[int, str] = attrs.Factory(dict)
-    sealed: dict[tuple[int, int], Converted] = attrs.Factory(dict)
     shared: list[tuple[int, FilesConverted]] = attrs.Factory(list)
     gathered: dict[int, list[tuple[int, int]]] = attrs.Factory(dict)
     gaps: list[LsnGap] = attrs.Factory(list)
@@ -110,11 +107,7 @@ class CheckedJournal:
         return shard_id in self.deleted or next_offset <= self.trimmed.get(shard_id, 0)
 
     def converts(self, shard_id: int, base_offset: int) -> bool:
-        """Whether the log file that begins there may be missing because a Parquet file has its records."""
-        return (shard_id, base_offset) in self.sealed or self.gathers(shard_id, base_offset)
-
-    def gathers(self, shard_id: int, base_offset: int) -> bool:
-        """Whether the Parquet file that begins there may be missing because a shared file has its records."""
+        """Whether the log file that begins there may be missing because a shared file has its records."""
         return any(first <= base_offset < end for first, end in self.gathered.get(shard_id, ()))
 
     def note(self, shard_id: int, decision: Decision, lsn: int = 0) -> None:
@@ -125,8 +118,6 @@ class CheckedJournal:
             self.trimmed[shard_id] = max(decision.start_offset, self.trimmed.get(shard_id, 0))
         elif isinstance(decision, ShardCreated):
             self.created[shard_id] = decision.name
-        elif isinstance(decision, Converted):
-            self.sealed[shard_id, decision.base_offset] = decision
         elif isinstance(decision, FilesConverted):
             self.shared.append((lsn, decision))
             for of_shard, parts in runs_of_parts(decision.parts):

@@ -110,7 +110,7 @@ class SharedPass:
             path = record.path(root)
             self._expected[path] = _Expected(path, record.size_bytes, record.digest)
         for segment in views.sealed:
-            if segment.place is not None and (found := self._expected.get(segment.path)) is not None:
+            if (found := self._expected.get(segment.path)) is not None:
                 found.parts.append(
                     _Part(segment.shard_id, segment.base_offset, segment.next_offset, segment.place.first_row)
                 )

@@ -78,7 +78,7 @@ async def _place(client: Client, shard: str, offset: int) -> str:
     """Where the server stores an offset, as far as it reports it."""
     from shards.errors import StorageError
     from shards.model import SegmentKind
-    from shards.segments.segment_paths import log_path, sealed_path
+    from shards.segments.segment_paths import log_path
 
     try:
         info = await client.describe_shard(shard)
@@ -90,8 +90,6 @@ async def _place(client: Client, shard: str, offset: int) -> str:
                 path = log_path("log", info.shard_id, segment.base_offset)
             elif segment.file:
                 path = f"sealed/{segment.file}"
-            elif segment.kind is SegmentKind.PARQUET:
-                path = sealed_path("sealed", shard, info.shard_id, segment.base_offset, segment.next_offset)
             else:
                 return ", in the server's memory"
             return f", in {path} of the server's data directory"

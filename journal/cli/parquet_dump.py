@@ -1,4 +1,4 @@
-"""The part of `journal dump` that shows sealed Parquet files by row groups: of one shard, and shared by many."""
+"""The part of `journal dump` that shows shared Parquet files by row groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from command_line.output import write_json, write_lines, write_text
 from shards.quantities import counted
 
 if TYPE_CHECKING:
-    from shards.parquet.reading import SealedReader
     from shards.parquet.shared_reading import RowsOfShard, SharedReader
 
 
@@ -31,65 +30,24 @@ class Wanted:
 
 
 def dump_parquet(path: str, content: memoryview, wanted: Wanted) -> None:
-    """Print a sealed Parquet file of either format.
+    """Print a shared Parquet file.
 
     Raises:
         CommandError: A library is missing, or the file does not have the wanted shard.
         CorruptionError: The file is damaged.
-        FormatVersionError: A newer program wrote it.
+        FormatVersionError: Another version of the program wrote it.
     """
-    from shards.errors import FormatVersionError
     from shards.extras import install_command
     from shards.seams.os_file_system import OsFileSystem
 
     try:
-        from shards.parquet.reading import SealedReader
         from shards.parquet.shared_reading import SharedReader
     except ImportError as error:
         raise CommandError(
             f"{path} is a Parquet file, and to read it {error.name} has to be installed: {install_command('parquet')}"
         ) from error
-    try:
-        sealed = SealedReader(OsFileSystem(), path)
-    except FormatVersionError:
-        with SharedReader(OsFileSystem(), path) as shared:
-            _dump_shared(shared, len(content), wanted)
-        return
-    with sealed:
-        if wanted.shard not in ("", sealed.metadata.shard):
-            raise CommandError(f"{path} has records of shard {sealed.metadata.shard!r} only")
-        _dump_sealed(sealed, len(content), wanted)
-
-
-def _dump_sealed(sealed: SealedReader, size_bytes: int, wanted: Wanted) -> None:
-    from journal.cli.shown_records import json_lines
-    from shards.format.batch import read_records
-
-    metadata = sealed.metadata
-    if wanted.as_json:
-        write_json({"kind": "sealed", "size_bytes": size_bytes, "metadata": metadata})
-    else:
-        write_text(
-            f"sealed segment of shard {metadata.shard!r} (number {metadata.shard_id}), offsets "
-            f"{metadata.base_offset} to {metadata.next_offset - 1}, {metadata.value_bytes:,} bytes of values in "
-            f"{size_bytes:,} bytes"
-        )
-    for group, entry in zip(sealed.row_groups, metadata.row_groups, strict=True):
-        # Decoded even if the records are not shown: everything that is shown was checked.
-        batches = sealed.batches(group.index).data
-        if wanted.as_json:
-            write_json(
-                {"row_group": group.index, "position": entry.start, "size_bytes": entry.end - entry.start}
-                | attrs.asdict(group, filter=attrs.filters.exclude("index"))
-            )
-        else:
-            write_text(
-                f"byte {entry.start}: row group {group.index}, offsets {group.first_offset} to "
-                f"{group.next_offset - 1} ({counted(group.next_offset - group.first_offset, 'record')}), last lsn "
-                f"{group.last_lsn}, {entry.end - entry.start} bytes, {group.value_bytes} of values"
-            )
-        if wanted.records:
-            write_lines(json_lines(metadata.shard, read_records(batches)))
+    with SharedReader(OsFileSystem(), path) as shared:
+        _dump_shared(shared, len(content), wanted)
 
 
 def _dump_shared(shared: SharedReader, size_bytes: int, wanted: Wanted) -> None:

@@ -56,13 +56,12 @@ from shards.model import Mode, ShardConfig
 from shards.quantities import format_size
 from shards.seams.store import DirectoryStore, Mutations
 from shards.segments.chunks import MemoryAccount
-from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
 from shards.topics.publish_epochs import PublishEpochs
 from shards.views.inverted_index import Words, word_count, words_of
 from shards.views.producer_records import load_producers
-from shards.views.shard_records import logs, own_files
+from shards.views.shard_records import logs
 
 _OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
 """Decisions about a shard that change nothing in its saved record: the views have stored all of them already."""
@@ -262,7 +261,6 @@ class EngineParts:
             ),
             rewriting_due_at=self._rewriting_due_at,
             valid=lambda: self.views.files.valid(self.checkpointer.checkpoint_lsn),
-            own_files=lambda: own_files(self._store),
         )
 
     def _rewriting_due_at(self, after: float) -> float:
@@ -273,24 +271,14 @@ class EngineParts:
     def _take_over_shards(self) -> None:
         """Continue work that the recovery found: files to remove, shards to save, segments to convert."""
         shards = self.table.open_shards()
-        for shard in shards:
-            self.views.look_at_start(shard)
         changes = self.views.take_changes() or ViewChanges()
         self.segment_files.sweep(changes.deleted_again)
         valid = {file.path(self.table.sealed_root) for file in self.views.files}
-        self.segment_files.clean_up(self._may_have, valid.__contains__)
+        self.segment_files.clean_up(valid.__contains__)
         self._apply(changes)
         for shard in shards:
             self.conversion.look_at(shard)
         self.checkpointer.dirty = {shard.shard_id: shard for shard in shards if shard.dirty}
-
-    def _may_have(self, shard_id: int, path: str) -> bool:
-        """Whether a Parquet file is valid. Files of a stopped shard are kept, since its record may be incomplete."""
-        shard = self.table.by_id(shard_id)
-        return shard is not None and (
-            shard.damage != ""
-            or any(isinstance(segment, ParquetSegment) and segment.path == path for segment in shard.segments)
-        )
 
     # Callbacks of the parts
 
@@ -298,8 +286,6 @@ class EngineParts:
         self.checkpointer.drop(changes.dropped)
         for shard in changes.trimmed:
             self.view_cleanup.index_trimmed(shard)
-        for shard in changes.start_in_sealed:
-            self.checkpointer.start_in_sealed(shard)
         for shard in changes.deleted:
             self.subscriptions.shard_deleted(shard)
         for shard in changes.created:

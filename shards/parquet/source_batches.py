@@ -11,7 +11,6 @@ from shards.errors import CorruptionError
 from shards.format.batch import BatchHeader
 from shards.format.checksum import Buffer
 from shards.parquet.log_batches import LogBatches
-from shards.parquet.reading import SealedReader
 from shards.parquet.shared_reading import PartOfFile, SharedReader
 from shards.parquet.wire_batches import EncodedGroup
 from shards.seams.file_system import FileSystem
@@ -64,9 +63,6 @@ class SourceBatches:
                     for at, header in self._logs.read(source):
                         self.buffer = self._logs.buffer
                         yield at, header
-                elif source.kind is SourceKind.PARQUET:
-                    with SealedReader(self._files, source.log_path) as own:
-                        yield from self._batches_of(source, (own.batches(each.index) for each in own.row_groups))
                 else:
                     if source.log_path not in shared:
                         reader = opened.enter_context(SharedReader(self._files, source.log_path))

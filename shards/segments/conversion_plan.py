@@ -67,7 +67,6 @@ class SourceKind(enum.StrEnum):
     """Where the records of a source are."""
 
     LOG = "log"
-    PARQUET = "parquet"
     SHARED = "shared"
 
 

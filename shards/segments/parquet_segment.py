@@ -1,4 +1,4 @@
-"""A sealed segment in a Parquet file, for its shard: its range, size and digest, without its content.
+"""A sealed segment, which is a part of a shared Parquet file, for its shard: its range and place, without its content.
 
 It has few attributes, since a shard has many segments, and a node even more. `shards.parquet`, which needs pyarrow,
 reads the file; this module does not need it.
@@ -11,9 +11,7 @@ import attrs
 from shards.model import SegmentInfo, SegmentKind
 from shards.segments.chunks import ChunkList, ChunkPool
 from shards.segments.segment import Segment
-from shards.segments.segment_paths import sealed_path, shared_path
-
-DIGEST_BYTES = 32
+from shards.segments.segment_paths import shared_path
 
 # A Parquet segment has nothing in memory, and nothing is ever appended to it: all share one empty list.
 _NOTHING = ChunkList(0, ChunkPool(0))
@@ -37,8 +35,8 @@ class SharedPlace:
 class ParquetSegment(Segment):
     """A segment that was converted to Parquet; it never changes.
 
-    Its size is that of the file, so that bounds by bytes count disk space. It has no byte positions: the file begins
-    at 0 and is visible as a whole.
+    Its size is its share of the file, so that bounds by bytes count disk space. It has no byte positions: it begins at
+    0 and is visible as a whole.
 
     Args:
         sealed_root: Directory of all Parquet segments, ``<data>/sealed``.
@@ -46,20 +44,19 @@ class ParquetSegment(Segment):
         shard_id: Id of its shard.
         base_offset: Offset of the first record.
         next_offset: Offset after the last record.
-        size_bytes: Size of the file; of a shared one, this segment's share.
-        digest: SHA-256 of the whole file; empty if it is shared: then its own record has it.
+        size_bytes: Its share of the file.
         created_us: When the original log segment was opened.
         newest_append_us: Server time of its newest batch.
         last_lsn: lsn of its newest batch.
         newest_us: Newest record timestamp in it.
-        place: Where it is in a shared file; None if it has a file of its own.
+        place: Where it is in a file.
 
     Attributes:
         is_recorded: Whether the views have its record.
     """
 
     kind = SegmentKind.PARQUET
-    __slots__ = ("_sealed_root", "_size_bytes", "digest", "is_recorded", "name", "place", "shard_id")
+    __slots__ = ("_sealed_root", "_size_bytes", "is_recorded", "name", "place", "shard_id")
 
     def __init__(
         self,
@@ -70,12 +67,11 @@ class ParquetSegment(Segment):
         base_offset: int,
         next_offset: int,
         size_bytes: int,
-        digest: bytes,
         created_us: int,
         newest_append_us: int,
         last_lsn: int,
         newest_us: int,
-        place: SharedPlace | None = None,
+        place: SharedPlace,
     ) -> None:
         # Without the constructor of the base class, which creates a chunk list for each segment.
         self._sealed_root = sealed_root
@@ -83,7 +79,6 @@ class ParquetSegment(Segment):
         self._index = None
         self.name = name
         self.shard_id = shard_id
-        self.digest = digest
         self.place = place
         self.is_recorded = False
         self.base_offset = base_offset
@@ -100,15 +95,11 @@ class ParquetSegment(Segment):
     @property
     def path(self) -> str:
         """Its file; computed on demand, since few of a node's segments are ever read."""
-        if self.place is not None:
-            return shared_path(self._sealed_root, self.place.day, self.place.file_id)
-        return sealed_path(self._sealed_root, self.name, self.shard_id, self.base_offset, self.next_offset)
+        return shared_path(self._sealed_root, self.place.day, self.place.file_id)
 
     def info(self, visible_offset: int, visible_position: int) -> SegmentInfo:
-        """The segment, and where it is in a shared file."""
+        """The segment, and where it is in its file."""
         found = super().info(visible_offset, visible_position)
-        if self.place is None:
-            return found
         file = shared_path("", self.place.day, self.place.file_id).removeprefix("/")
         return attrs.evolve(found, file=file, first_row=self.place.first_row)
 
@@ -119,5 +110,5 @@ class ParquetSegment(Segment):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the file, or of its share of a shared one."""
+        """Its share of the file."""
         return self._size_bytes

@@ -31,11 +31,6 @@ def sealed_path(sealed: str, name: str, shard_id: int, base_offset: int, next_of
     return f"{sealed_directory(sealed, name)}/{base_offset:020}-{next_offset:020}-{shard_id:016x}.parquet"
 
 
-def start_mark_path(directory: str, shard_id: int) -> str:
-    """Path of the mark that a shard starts inside one of its Parquet files, for programs that read the directory."""
-    return f"{directory}/_start-{shard_id:016x}"
-
-
 def date_of_day(day: int) -> str:
     """A day, counted from 1970, as a date: ``2026-11-22``."""
     return (_EPOCH + timedelta(days=day)).isoformat()

@@ -262,28 +262,6 @@ class Shard:
             return self.segments[at], self.segments[at].base_offset
         return None, self.published_offset
 
-    def put_sealed(self, sealed: ParquetSegment) -> Segment | None:
-        """Replace a log segment by the Parquet segment that it was converted to.
-
-        Returns:
-            The log segment, whose file is not needed any more; None if there is none with this range: it was already
-            replaced, or trimmed.
-        """
-        at = bisect_right(self.segments, sealed.base_offset, key=_base_offset) - 1
-        if at < 0:
-            return None
-        old = self.segments[at]
-        if old.kind is not SegmentKind.LOG or (old.base_offset, old.next_offset) != (
-            sealed.base_offset,
-            sealed.next_offset,
-        ):
-            return None
-        self.segments[at] = sealed
-        if old is self.published_segment:
-            self.published_segment, self.published_position = sealed, sealed.end
-        self.dirty = True
-        return old
-
     def put_parts(self, parts: Sequence[ParquetSegment]) -> list[Segment]:
         """Replace the segments of a range by the parts of it that are in shared files.
 
@@ -422,4 +400,4 @@ def _make_up(segments: Sequence[Segment], base_offset: int | None, end: int) -> 
 def _are_these(segments: Sequence[Segment], parts: Sequence[ParquetSegment]) -> bool:
     """Whether the newest of the segments are the parts."""
     last = segments[-1]
-    return isinstance(last, ParquetSegment) and last.place is not None and last.place == parts[-1].place
+    return isinstance(last, ParquetSegment) and last.place == parts[-1].place

@@ -3,9 +3,9 @@
 They are written after the files that they describe are synced, so a record never promises more than a file has.
 
 Family ``segments``: key = shard id (u64, big-endian) for the head, the same with the base offset (u64, big-endian) for
-a segment; value = version (u8: 1; 2 for a Parquet segment and for the head of a shard that was restored from a backup;
-3 for a segment in a shared file and for the head of a shard that lost records with the memory), then the struct below,
-little-endian. The states of its producers are in `shards.views.producer_records`.
+a segment; value = version (u8: 1; 2 for the head of a shard that was restored from a backup; 3 for a segment in a
+shared file and for the head of a shard that lost records with the memory), then the struct below, little-endian. The
+states of its producers are in `shards.views.producer_records`.
 """
 
 from __future__ import annotations
@@ -40,19 +40,15 @@ _LOSS = struct.Struct("<QQ")
 # version, closed, 2 zero bytes, saved index entries; created, end position, next offset, newest append, last lsn,
 # newest record
 _SEGMENT_VALUE = struct.Struct("<BBxxIQQQQQQ")
-# version, 7 zero bytes; next offset, bytes of the file, created, newest append, last lsn, newest record, SHA-256 of
-# the file
-_PARQUET_VALUE = struct.Struct("<B7xQQQQQQ32s")
 # version, 3 zero bytes, day; next offset, share of the file's bytes, created, newest append, last lsn, newest record,
 # file id, first row
 _SHARED_VALUE = struct.Struct("<B3xIQQQQQQQQ")
 _MAX_OFFSET = 2**63 - 1
 _VERSION = 1
-_PARQUET_VERSION = 2
 _SHARED_VERSION = 3
 _RESTORED_VERSION = 2
 _LOSSES_VERSION = 3
-_SEGMENTS = {_VERSION: _SEGMENT_VALUE, _PARQUET_VERSION: _PARQUET_VALUE, _SHARED_VERSION: _SHARED_VALUE}
+_SEGMENTS = {_VERSION: _SEGMENT_VALUE, _SHARED_VERSION: _SHARED_VALUE}
 _HEADS = {_VERSION: _HEAD_VALUE, _RESTORED_VERSION: _RESTORED_HEAD_VALUE, _LOSSES_VERSION: _LOSSES_HEAD_VALUE}
 
 
@@ -151,28 +147,17 @@ def _log_value(segment: LogSegment, published_lsn: int) -> bytes:
 
 
 def _parquet_value(segment: ParquetSegment) -> bytes:
-    if segment.place is not None:
-        return _SHARED_VALUE.pack(
-            _SHARED_VERSION,
-            segment.place.day,
-            segment.next_offset,
-            segment.size_bytes,
-            segment.created_us,
-            segment.newest_append_us,
-            segment.last_lsn,
-            segment.newest_us,
-            segment.place.file_id,
-            segment.place.first_row,
-        )
-    return _PARQUET_VALUE.pack(
-        _PARQUET_VERSION,
+    return _SHARED_VALUE.pack(
+        _SHARED_VERSION,
+        segment.place.day,
         segment.next_offset,
         segment.size_bytes,
         segment.created_us,
         segment.newest_append_us,
         segment.last_lsn,
         segment.newest_us,
-        segment.digest,
+        segment.place.file_id,
+        segment.place.first_row,
     )
 
 
@@ -306,19 +291,12 @@ def _decode_damage(where: str, start: int, value: bytes) -> str:
 
 
 def _check_place(where: str, segment: ParquetSegment) -> None:
-    if segment.place is not None and segment.place.day > LAST_DAY:
+    if segment.place.day > LAST_DAY:
         raise CorruptionError(where, 0, f"day {segment.place.day}, expected at most {LAST_DAY}")
 
 
 def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: str) -> ParquetSegment:
-    place, digest = None, b""
-    if value[0] == _SHARED_VERSION:
-        _, day, following, size_bytes, created, newest_append, last_lsn, newest, file_id, row = _SHARED_VALUE.unpack(
-            value
-        )
-        place = SharedPlace(day, file_id, row)
-    else:
-        _, following, size_bytes, created, newest_append, last_lsn, newest, digest = _PARQUET_VALUE.unpack(value)
+    _, day, following, size_bytes, created, newest_append, last_lsn, newest, file_id, row = _SHARED_VALUE.unpack(value)
     return ParquetSegment(
         sealed_root,
         shard.name,
@@ -326,12 +304,11 @@ def _parquet_segment(shard: Shard, base_offset: int, value: bytes, sealed_root: 
         base_offset=base_offset,
         next_offset=following,
         size_bytes=size_bytes,
-        digest=digest,
         created_us=created,
         newest_append_us=newest_append,
         last_lsn=last_lsn,
         newest_us=newest,
-        place=place,
+        place=SharedPlace(day, file_id, row),
     )
 
 
@@ -361,44 +338,13 @@ def changed_references(store: OrderedStore, mutations: Mutations) -> dict[FileKe
     return changes
 
 
-def closed_logs(store: OrderedStore, least_bytes: int) -> Generator[int | None, None, None]:
-    """Scan all recorded segments; yields the shard's id for each closed log segment of at least this size, else None.
+def logs(store: OrderedStore) -> Generator[int | None, None, None]:
+    """Scan all recorded segments; yields the shard's id for each log segment, else None.
 
     So the caller can pause: there may be millions. Unreadable records are left out; `load` reports them.
     """
-    for item in store.scan_in_steps(Family.SEGMENTS):
-        if item is None:
-            yield None
-            continue
-        key, value = item
-        if len(key) == _SEGMENT.size and len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
-            _, closed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
-            yield _SEGMENT.unpack(key)[0] if closed and end >= least_bytes else None
-        else:
-            yield None
-
-
-def logs(store: OrderedStore) -> Generator[int | None, None, None]:
-    """The same for each log segment, also those that are not closed."""
     for outline in outlines(store):
         yield outline[0] if outline is not None and outline[1] is SegmentKind.LOG else None
-
-
-def own_files(store: OrderedStore) -> Generator[tuple[int, int] | None, None, None]:
-    """Scan all records; yields a shard's id and the newest append time of its first segment in a file of its own.
-
-    In between None, so that the caller can pause.
-    """
-    last = -1
-    for item in store.scan_in_steps(Family.SEGMENTS):
-        if item is not None and len(item[0]) == _SEGMENT.size and len(item[1]) == _PARQUET_VALUE.size:
-            key, value = item
-            shard_id = _SEGMENT.unpack(key)[0]
-            if value[0] == _PARQUET_VERSION and shard_id != last:
-                last = shard_id
-                yield shard_id, _PARQUET_VALUE.unpack(value)[4]
-                continue
-        yield None
 
 
 def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
@@ -419,8 +365,6 @@ def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
         elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
             _, closed, _, _, end, *_ = _SEGMENT_VALUE.unpack(value)
             yield _SEGMENT.unpack(key)[0], SegmentKind.LOG, bool(closed), end
-        elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
-            yield _SEGMENT.unpack(key)[0], SegmentKind.PARQUET, True, _PARQUET_VALUE.unpack(value)[2]
         elif (found := reference(key, value)) is not None:
             yield _SEGMENT.unpack(key)[0], SegmentKind.PARQUET, True, found[2]
 
@@ -447,8 +391,6 @@ def _next_offset(value: bytes) -> int | None:
     following: int | None = None
     if len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
         following = _SEGMENT_VALUE.unpack(value)[5]
-    elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
-        following = _PARQUET_VALUE.unpack(value)[1]
     elif len(value) == _SHARED_VALUE.size and value[0] == _SHARED_VERSION:
         following = _SHARED_VALUE.unpack(value)[2]
     return following
@@ -468,8 +410,6 @@ def newest_append_times(store: OrderedStore) -> Generator[int, None, None]:
             yield 0
         elif len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
             yield _SEGMENT_VALUE.unpack(value)[6]
-        elif len(value) == _PARQUET_VALUE.size and value[0] == _PARQUET_VERSION:
-            yield _PARQUET_VALUE.unpack(value)[4]
         elif len(value) == _SHARED_VALUE.size and value[0] == _SHARED_VERSION:
             yield _SHARED_VALUE.unpack(value)[5]
         else:

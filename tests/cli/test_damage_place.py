@@ -13,7 +13,6 @@ from shards.model import SegmentInfo, SegmentKind, ShardInfo
 from tests.protocol.samples import INFO
 
 SHARED = SegmentInfo(SegmentKind.PARQUET, 0, 10, 500, 1, True, file="date=2026-11-22/51e5000000000007.parquet")
-OWN = SegmentInfo(SegmentKind.PARQUET, 10, 20, 500, 1, True)
 LOG = SegmentInfo(SegmentKind.LOG, 20, 30, 500, 1, False)
 
 
@@ -22,14 +21,13 @@ class Described:
 
     async def describe_shard(self, name: str) -> ShardInfo:
         del name
-        return attrs.evolve(INFO, segments=(SHARED, OWN, LOG))
+        return attrs.evolve(INFO, segments=(SHARED, LOG))
 
 
 @pytest.mark.parametrize(
     ("offset", "path"),
     [
         (3, "sealed/date=2026-11-22/51e5000000000007.parquet"),
-        (10, "sealed/shard=plant%2Fa/00000000000000000010-00000000000000000020-0000000000000007.parquet"),
         (29, "log/07/0000000000000007-00000000000000000020.log"),
     ],
 )

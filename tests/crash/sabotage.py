@@ -501,8 +501,8 @@ def _(patch: Patch) -> None:
 
 @_sabotage("takes every shared file that a note names for one that is not valid", gathering=True)
 def _(patch: Patch) -> None:
-    def clean_up(original: Callable[..., None], self: SegmentFiles, is_recorded: Any, is_shared: Any) -> None:
-        original(self, is_recorded, lambda path: False)
+    def clean_up(original: Callable[..., None], self: SegmentFiles, is_valid: Any) -> None:
+        original(self, lambda path: False)
 
     _around(patch, SegmentFiles, "clean_up", clean_up)
 
@@ -518,7 +518,7 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     async def change(original: Callable[..., Any], self: Gatherer, chosen: Any, *args: Any) -> int:
         count: int = await original(self, chosen, *args)
-        replaced = {each.path for _, each in chosen if isinstance(each, ParquetSegment) and each.place is not None}
+        replaced = {each.path for _, each in chosen if isinstance(each, ParquetSegment)}
         await self._files.remove_shared(sorted(replaced))
         return count
 
@@ -567,7 +567,6 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     def put(original: Callable[..., Any], self: Shard, parts: list[ParquetSegment]) -> Any:
         for part in parts:
-            assert part.place is not None
             part.place = attrs.evolve(part.place, first_row=part.place.first_row + 1)
         return original(self, parts)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import (
     KINDS,
-    Converted,
     ConvertedFile,
     ConvertedPart,
     CursorCommitted,
@@ -65,8 +64,6 @@ DECISIONS: tuple[Decision, ...] = (
     ProducerOpened("bridge", 12, 3),
     ShardDeleted("plant/line-\u00fc"),
 )
-SEALED = Converted(42, 61, 4096, bytes(range(32)), NOW_US, NOW_US + 7, 33, NOW_US + 5)
-"""Has a file of its own: the kind is younger than the others."""
 GATHERED = FilesConverted(
     files=(
         ConvertedFile(NOW_US // 86_400_000_000, 0x51E5_0000_0000_0007, 4096, 40, bytes(range(32))),
@@ -78,7 +75,7 @@ GATHERED = FilesConverted(
         ConvertedPart(SHARD_ID + 1, 0, 21, 0, 0, 2100, NOW_US + 1, NOW_US + 2, 30, 2**63 - 1),
     ),
 )
-"""Likewise."""
+"""Has a file of its own: the kind is younger than the others."""
 OF_PRODUCERS = (ProducerUsed("anna:bridge", 12, 3, NOW_US), ProducerDeleted("anna:bridge", 12))
 """Likewise."""
 NODE_WIDE = (LsnsReserved, StatePut, StateDeleted, ProducerOpened)
@@ -98,10 +95,6 @@ def entries() -> list[bytes]:
         append_entry(len(DECISIONS) + 1 + number, SHARD_ID, 42 + number, value) for number, value in enumerate(VALUES)
     ]
     return decided + appended
-
-
-def convert_entry() -> bytes:
-    return encode_entry(KINDS[Converted], 34, SHARD_ID, encode_payload(SEALED))
 
 
 def convert_files_entry() -> bytes:
@@ -148,7 +141,6 @@ def index_file() -> bytes:
 FILES = {
     "../v2/journal_file.jnl": journal_file,
     "entries.bin": lambda: b"".join(entries()),
-    "convert_entry.bin": convert_entry,
     "../v2/convert_files_entry.bin": convert_files_entry,
     "producer_entries.bin": producer_entries,
     "log_segment.log": log_segment,

@@ -4,42 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shards.parquet.conversion import ConversionPlan, convert_log
+from shards.parquet.shared_file import write_shared_files
 from shards.seams.file_system import FileSystem
+from shards.segments.conversion_plan import PartSource, SharedPlan
 from shards.segments.log_segment import LogSegment
-from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.parquet_segment import ParquetSegment, SharedPlace
+from shards.segments.segment_paths import shared_path
 from tests.shards.shard_workload import SEALED, ShardWorkload, parquet_segment
 
 
 def convert(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
-    """Write the Parquet file of a log segment; the log stays."""
+    """Write a shared file with a log segment alone; the log stays."""
     return convert_segment(workload.files, segment, SEALED)
 
 
 def convert_segment(files: FileSystem, segment: LogSegment, sealed_root: str) -> ParquetSegment:
-    """The same for a segment in any directory."""
-    described = parquet_segment(segment, 0, bytes(32), sealed_root)
-    files.mkdir(described.path.rpartition("/")[0])
-    plan = ConversionPlan(
+    """The same for a segment in any directory. All of it was appended on one day."""
+    file_id = (segment.shard_id << 32) + segment.base_offset
+    source = PartSource(
         log_path=segment.path,
-        out_path=described.path,
         name=segment.name,
         shard_id=segment.shard_id,
         base_offset=segment.base_offset,
         next_offset=segment.next_offset,
         start_position=segment.start_position,
         end_position=segment.end,
-        created_us=segment.created_us,
     )
-    made = convert_log(files, plan)
-    return parquet_segment(segment, made.size_bytes, made.digest, sealed_root)
+    files.mkdir(sealed_root)
+    made = write_shared_files(files, SharedPlan(f"{sealed_root}/{file_id:016x}", file_id, (source,)))
+    (file,), (part,) = made.files, made.parts
+    path = shared_path(sealed_root, file.day, file_id)
+    files.mkdir(path.rpartition("/")[0])
+    files.rename(file.path, path)
+    return parquet_segment(segment, part.size_bytes, SharedPlace(file.day, file_id, part.first_row), sealed_root)
 
 
 def swap(workload: ShardWorkload, sealed: list[ParquetSegment]) -> None:
     """Put the sealed segments in place of their logs, and remove those."""
     for segment in sealed:
-        old = workload.shard.put_sealed(segment)
-        if isinstance(old, LogSegment):
+        for old in workload.shard.put_parts([segment]):
+            assert isinstance(old, LogSegment)
             old.chunks.release()
             for path in (old.path, old.index_path):
                 if workload.files.exists(path):

@@ -50,7 +50,7 @@ def leave_behind(data: Path) -> dict[Path, int]:
         data / "log/fe/00000000000000fe-00000000000000000000.log": log,
         data / "log/fe/00000000000000fe-00000000000000000000.index": log,
         sealed.with_name(f"{sealed.name[:-24]}00000000000000fe.parquet"): sealed,
-        data / "sealed/shard=gone" / sealed.name: sealed,
+        data / "sealed/date=2020-01-01" / sealed.name: sealed,
     }
     for path, source in left.items():
         path.parent.mkdir(exist_ok=True)
@@ -81,7 +81,7 @@ async def test_what_no_record_knows_goes_and_the_rest_stays_as_it_is(data: Path)
     )
     (data / "sealed/notes.txt").unlink()
     assert digests(data) == before
-    assert not (data / "sealed/shard=gone").exists()
+    assert not (data / "sealed/date=2020-01-01").exists()
     report = check_directory(str(data))
     assert (report.damages, report.notes) == ([], [])
     async with open_engine(str(data), config()) as engine:

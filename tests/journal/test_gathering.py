@@ -30,7 +30,7 @@ from shards.parquet.shared_reading import SharedReader
 from shards.parquet.shared_verification import verify_shared
 from shards.position import Start
 from shards.seams.clock import ManualClock
-from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
+from shards.segments.conversion_plan import GatheredFiles, SharedPlan
 from shards.segments.parquet_segment import ParquetSegment
 from shards.views.inverted_index import By
 from tests.crash.segment_files import check_files
@@ -72,9 +72,6 @@ class Converter:
         self.table_failures: list[Exception] = []
         self.tables: list[TableVersion] = []
         self.tables_asked_at: list[float] = []
-
-    async def convert(self, plan: ConversionPlan) -> SealedFile:
-        raise AssertionError(f"{plan} has a file of its own")
 
     async def gather(self, plan: SharedPlan) -> GatheredFiles:
         self.plans.append(plan)

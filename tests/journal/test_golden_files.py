@@ -33,7 +33,6 @@ from tests.journal.golden import (
     LOG_HEADER,
     NODE_WIDE,
     OF_PRODUCERS,
-    SEALED,
     SHARD_ID,
     VALUES,
     journal_header,
@@ -50,7 +49,6 @@ def test_golden_entries_of_every_kind_are_read() -> None:
     data = memoryview((GOLDEN / "entries.bin").read_bytes())
     entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
     assert {entry.kind for entry in entries} == set(Kind) - {
-        Kind.CONVERT,
         Kind.USE_PRODUCER,
         Kind.DELETE_PRODUCER,
         Kind.CONVERT_FILES,
@@ -70,15 +68,6 @@ def test_the_golden_entries_of_producers_are_read() -> None:
     entries = [entry for entry in decode_entries(data, 0, len(data)) if isinstance(entry, Entry)]
     assert [(entry.kind, entry.lsn) for entry in entries] == [(Kind.USE_PRODUCER, 35), (Kind.DELETE_PRODUCER, 36)]
     assert tuple(decode_payload(entry.kind, entry.payload) for entry in entries) == OF_PRODUCERS
-
-
-def test_the_golden_conversion_is_read() -> None:
-    data = memoryview((GOLDEN / "convert_entry.bin").read_bytes())
-    (entry,) = decode_entries(data, 0, len(data))
-    assert isinstance(entry, Entry)
-    assert (entry.kind, entry.lsn, entry.shard_id) == (Kind.CONVERT, 34, SHARD_ID)
-    assert check_payload(entry) == ""
-    assert decode_payload(entry.kind, entry.payload) == SEALED
 
 
 def test_the_golden_conversion_to_shared_files_is_read() -> None:

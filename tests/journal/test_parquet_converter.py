@@ -36,7 +36,6 @@ from shards.errors import ConversionFailedError, CorruptionError
 from shards.model import SegmentKind, ShardConfig
 from shards.seams.os_file_system import OsFileSystem
 from shards.segments.conversion_plan import (
-    ConversionPlan,
     GatheredFiles,
     PartSource,
     SharedFile,
@@ -56,7 +55,7 @@ CONFIG = ServerConfig(
 
 
 @asynccontextmanager
-async def closed_segment(path: Path, converter: WorkerConverter) -> AsyncIterator[tuple[Engine, ConversionPlan]]:
+async def closed_segment(path: Path, converter: WorkerConverter) -> AsyncIterator[tuple[Engine, SharedPlan]]:
     """An engine with a shard ``s`` whose only segment with records is closed, and a plan for that."""
     async with open_engine(str(path / "data"), CONFIG, make_converter=lambda: converter) as engine:
         await engine.create_shard("s", ShardConfig())
@@ -66,29 +65,27 @@ async def closed_segment(path: Path, converter: WorkerConverter) -> AsyncIterato
         await engine.parts.checkpointer.flush()
         segment = engine.parts.table.by_name("s").segments[0]
         assert isinstance(segment, LogSegment)
-        plan = ConversionPlan(
+        source = PartSource(
             log_path=segment.path,
-            out_path=str(path / "out.parquet"),
             name="s",
             shard_id=segment.shard_id,
             base_offset=0,
             next_offset=10,
             start_position=segment.start_position,
             end_position=segment.end,
-            created_us=segment.created_us,
         )
-        yield engine, plan
+        yield engine, SharedPlan(str(path / "7"), 7, (source,))
 
 
 async def test_the_worker_writes_one_file_after_the_other_and_ends_when_it_may_rest(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (_, plan):
-        first = await converter.convert(plan)
+        (first,) = (await converter.gather(plan)).files
         pid = converter.pid
         assert pid is not None
         assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, 0)
-        assert (first.record_count, first.size_bytes) == (10, os.path.getsize(plan.out_path))
-        assert (await converter.convert(plan)).digest == first.digest
+        assert (first.record_count, first.size_bytes) == (10, os.path.getsize(first.path))
+        assert (await converter.gather(plan)).files[0].digest == first.digest
         assert converter.pid == pid
         await converter.rest()
         assert converter.pid is None
@@ -99,13 +96,11 @@ async def test_the_worker_writes_one_file_after_the_other_and_ends_when_it_may_r
 async def test_the_worker_writes_shared_files_and_tells_which_shards_they_have(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (_, plan):
-        names = ("log_path", "name", "shard_id", "base_offset", "next_offset", "start_position", "end_position")
-        source = PartSource(**{name: getattr(plan, name) for name in names})
-        gathered = await converter.gather(SharedPlan(str(tmp_path / "7"), 7, (source,)))
+        gathered = await converter.gather(plan)
         (file,) = gathered.files
         assert (file.record_count, file.size_bytes) == (10, os.path.getsize(file.path))
         assert [(part.base_offset, part.next_offset) for part in gathered.parts] == [(0, 10)]
-        assert await converter.shards_in(file.path) == [plan.shard_id]
+        assert await converter.shards_in(file.path) == [plan.sources[0].shard_id]
         with pytest.raises(ConversionFailedError, match="No such file"):
             await converter.shards_in(str(tmp_path / "missing"))
         await converter.rest()
@@ -133,24 +128,24 @@ async def test_the_worker_says_where_a_log_is_damaged_and_continues(tmp_path: Pa
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (_, plan):
         with pytest.raises(CorruptionError) as caught:
-            await converter.convert(attrs.evolve(plan, next_offset=11))
-        assert caught.value.path == plan.log_path
+            await converter.gather(attrs.evolve(plan, sources=(attrs.evolve(plan.sources[0], next_offset=11),)))
+        assert caught.value.path == plan.sources[0].log_path
         with pytest.raises(ConversionFailedError, match="No such file"):
-            await converter.convert(attrs.evolve(plan, out_path=str(tmp_path / "nowhere" / "out.parquet")))
-        assert (await converter.convert(plan)).record_count == 10
+            await converter.gather(attrs.evolve(plan, out_prefix=str(tmp_path / "nowhere" / "7")))
+        assert (await converter.gather(plan)).files[0].record_count == 10
         await converter.rest()
 
 
 async def test_a_worker_that_is_killed_is_reported_and_replaced(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (_, plan):
-        await converter.convert(plan)
+        await converter.gather(plan)
         pid = converter.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ConversionFailedError, match=f"pid {pid}.*offsets 0 to 10 of shard 's'.*signal 9"):
-            await converter.convert(plan)
-        assert (await converter.convert(plan)).record_count == 10
+            await converter.gather(plan)
+        assert (await converter.gather(plan)).files[0].record_count == 10
         assert converter.pid != pid
         await converter.rest()
 
@@ -175,8 +170,8 @@ async def test_libraries_that_were_imported_by_half_fail_one_conversion_and_not_
     converter = WorkerConverter((sys.executable, "-c", program))
     async with closed_segment(tmp_path, converter) as (_, plan):
         with pytest.raises(ConversionFailedError, match=r"cannot be loaded.*Too many open files"):
-            await converter.convert(plan)
-        assert (await converter.convert(plan)).record_count == 10
+            await converter.gather(plan)
+        assert (await converter.gather(plan)).files[0].record_count == 10
         await converter.rest()
 
 
@@ -202,7 +197,7 @@ async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
 async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next_try(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (engine, plan):
-        await converter.convert(plan)
+        await converter.gather(plan)
         assert converter.pid is not None
         os.kill(converter.pid, signal.SIGSTOP)
         async with trio.open_nursery() as nursery:
@@ -222,7 +217,7 @@ async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next
 async def test_stopping_the_engine_ends_the_worker_in_the_middle_of_a_file(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (engine, plan):
-        await converter.convert(plan)
+        await converter.gather(plan)
         pid = converter.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -245,7 +240,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_a_worker_whose_engine_was_killed_ends_without_a_word(tmp_path: Path) -> None:
-    plan = ConversionPlan(str(tmp_path / "missing"), str(tmp_path / "out"), "s", 1, 0, 1, 0, 1, 0)
+    plan = SharedPlan(str(tmp_path / "out"), 7, (PartSource(str(tmp_path / "missing"), "s", 1, 0, 1, 0, 1),))
     command = (sys.executable, "-m", "journal.engine.parquet.worker")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
         assert worker.stdin is not None
@@ -253,7 +248,7 @@ def test_a_worker_whose_engine_was_killed_ends_without_a_word(tmp_path: Path) ->
         assert worker.stderr is not None
         worker.stdout.close()
         # The input stays open, as between the end of the engine and the moment when the worker notices that.
-        worker.stdin.write(msgspec.json.encode(plan) + b"\n")
+        worker.stdin.writelines(lines_of_request(Request(gather=plan)))
         worker.stdin.flush()
         assert worker.stderr.read() == b""
         assert worker.wait(PATIENCE_S) == 0
@@ -264,7 +259,7 @@ def test_a_disk_that_refuses_is_an_answer() -> None:
         def open(self, path: str, *, create: bool = False, write: bool = True) -> object:  # type: ignore[override]
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
-    said = answer(FullFiles(), Request(convert=ConversionPlan("/log", "/out", "s", 1, 0, 1, 64, 128, 1)))
+    said = answer(FullFiles(), Request(gather=SharedPlan("/out", 7, (PartSource("/log", "s", 1, 0, 1, 64, 128),))))
     assert said.failure == "/log: No space left on device"
 
 

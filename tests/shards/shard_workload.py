@@ -13,7 +13,7 @@ from shards.seams.memory_store import MemoryStore
 from shards.seams.store import Mutations
 from shards.segments.chunks import ChunkPool
 from shards.segments.log_segment import LogSegment
-from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.parquet_segment import ParquetSegment, SharedPlace
 from shards.segments.shard import Published, Shard
 from shards.segments.sparse_index import INTERVAL_BYTES
 from shards.views.producer_records import save_changed
@@ -52,10 +52,12 @@ conversion_steps = _conversion_steps | st.tuples(
 
 def describe(workload: ShardWorkload, segment: LogSegment) -> ParquetSegment:
     """The Parquet segment of a log segment, without its file: for what never reads one."""
-    return parquet_segment(segment, (segment.end + 4) // 5, bytes((segment.base_offset % 256,)) * 32)
+    return parquet_segment(segment, (segment.end + 4) // 5, SharedPlace(20_000, segment.base_offset + 1, 0))
 
 
-def parquet_segment(segment: LogSegment, size_bytes: int, digest: bytes, sealed_root: str = SEALED) -> ParquetSegment:
+def parquet_segment(
+    segment: LogSegment, size_bytes: int, place: SharedPlace, sealed_root: str = SEALED
+) -> ParquetSegment:
     """The Parquet segment of a log segment."""
     return ParquetSegment(
         sealed_root,
@@ -64,11 +66,11 @@ def parquet_segment(segment: LogSegment, size_bytes: int, digest: bytes, sealed_
         base_offset=segment.base_offset,
         next_offset=segment.next_offset,
         size_bytes=size_bytes,
-        digest=digest,
         created_us=segment.created_us,
         newest_append_us=segment.newest_append_us,
         last_lsn=segment.last_lsn,
         newest_us=segment.newest_us,
+        place=place,
     )
 
 
@@ -178,7 +180,7 @@ class ShardWorkload:
         self.publish_all()
         self._flush(0)
         for segment in self.can_be_sealed()[: 1 + amount % 3]:
-            self.shard.put_sealed(self.make_sealed(self, segment))
+            self.shard.put_parts([self.make_sealed(self, segment)])
 
     def _roll(self, amount: int) -> None:
         self._reopen(Mode.MEMORY if self.shard.in_memory_mode else Mode.FILE)

@@ -26,7 +26,6 @@ def parts_of(ranges: list[tuple[int, int]], file_id: int = 1) -> list[ParquetSeg
             base_offset=first,
             next_offset=end,
             size_bytes=end - first,
-            digest=b"",
             created_us=1,
             newest_append_us=1,
             last_lsn=end,

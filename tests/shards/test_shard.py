@@ -12,7 +12,6 @@ from shards.errors import ShardDamagedError, ShardNotFoundError
 from shards.idempotence.resends import Place
 from shards.model import Mode, SegmentKind, ShardConfig
 from shards.segments.chunks import ChunkPool
-from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.shard import Shard
 from tests.shards.shard_workload import ShardWorkload, Step, conversion_steps, steps
 
@@ -91,8 +90,8 @@ def test_converting_a_segment_changes_where_its_records_are_and_nothing_else(wan
     described = shard.info(with_segments=True)
     for segment in workload.can_be_sealed():
         sealed = workload.make_sealed(workload, segment)
-        assert shard.put_sealed(sealed) is segment
-        assert shard.put_sealed(sealed) is None, "put in its place twice"
+        assert segment in shard.put_parts([sealed])
+        assert shard.put_parts([sealed]) == [], "put in its place twice"
     after = [shard.segment_at(offset) for offset in offsets]
     assert [at for _, at in after] == [at for _, at in before]
     assert [segment and segment.base_offset for segment, _ in after] == [
@@ -132,21 +131,6 @@ def test_the_published_segment_may_be_a_sealed_one_and_appends_go_on_behind_it()
         (SegmentKind.LOG, 7),
     ]
     assert [each.base_offset for each in shard.trim(7)] == [0]
-
-
-def test_a_sealed_segment_takes_the_place_of_its_own_log_and_of_no_other() -> None:
-    workload = workload_after("append", "roll", "append", "roll", "append", "convert")
-    shard = workload.shard
-    sealed = shard.segments[0]
-    assert isinstance(sealed, ParquetSegment)
-    assert sealed.path == f"/sealed/shard=plant%2Fline/{0:020}-{7:020}-{7:016x}.parquet"
-    for base_offset, next_offset in ((7, 13), (8, 14), (6, 14), (0, 14)):
-        sealed.base_offset, sealed.next_offset = base_offset, next_offset
-        kinds = [segment.kind for segment in shard.segments]
-        assert shard.put_sealed(sealed) is None
-        assert [segment.kind for segment in shard.segments] == kinds
-    trimmed = Shard(7, "plant/line", ShardConfig(), 0)
-    assert trimmed.put_sealed(sealed) is None
 
 
 def test_offsets_that_were_lost_with_the_memory_lead_to_the_next_segment() -> None:

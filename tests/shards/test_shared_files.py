@@ -35,7 +35,6 @@ def part(shard_id: int, base_offset: int, count: int, key: FileKey) -> ParquetSe
         base_offset=base_offset,
         next_offset=base_offset + count,
         size_bytes=10 * count,
-        digest=b"",
         created_us=base_offset,
         newest_append_us=base_offset + 1,
         last_lsn=base_offset + 2,

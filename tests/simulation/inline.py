@@ -15,7 +15,7 @@ from shards.parquet.log_batches import ROW_GROUP_BYTES
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import SharedReader
 from shards.seams.file_system import FileSystem
-from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
+from shards.segments.conversion_plan import GatheredFiles, SharedPlan
 from tests.shards.batches import NOW_US
 from tests.simulation.delta_log import JsonLog
 
@@ -46,9 +46,6 @@ class InlineConverter:
         self.files = files
         self._now_us = now_us
         self._row_group_bytes = row_group_bytes
-
-    async def convert(self, plan: ConversionPlan) -> SealedFile:
-        raise AssertionError(f"{plan} has a file of its own")
 
     async def gather(self, plan: SharedPlan) -> GatheredFiles:
         try:

@@ -7,7 +7,7 @@
     SERVER      JSON: where the server that uses the directory listens, and its process id; only while it does
     journal/    journal files
     log/        log segments, in 256 directories
-    sealed/     Parquet segments, a directory for each shard
+    sealed/     Parquet files with the segments of many shards, a directory for each UTC day
     sealing/    Parquet segments that are being written; emptied at the start
     state/      the views (RocksDB)
     snapshots/  the snapshot that a backup is copying, mostly hard links; emptied at the start
@@ -44,7 +44,7 @@ _MAY_BE_MOUNTS = (*MARKED, "state")
 _SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
 _SEGMENT_DIRECTORIES = (
     ("log", re.compile("[0-9a-f]{2}")),
-    ("sealed", re.compile(r"shard=.*|date=\d{4}-\d\d-\d\d", re.DOTALL)),
+    ("sealed", re.compile(r"date=\d{4}-\d\d-\d\d")),
 )
 
 
@@ -147,6 +147,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         was_complete = is_complete(files, path)
         if was_complete:
             check_markers(files, path, node_id)
+        _refuse_files_of_shards(files, path)
         for name in _PARTS:
             make_durable_directory(files, f"{path}/{name}")
         if not was_complete:
@@ -192,6 +193,23 @@ def _refuse_foreign(files: FileSystem, path: str) -> None:
         # Without the lock, another process may just have made the data directory.
         if not files.exists(f"{path}/FORMAT"):
             raise
+
+
+def _refuse_files_of_shards(files: FileSystem, path: str) -> None:
+    """Refuse a data directory with Parquet files of single shards, whose records would be missing.
+
+    Raises:
+        DataDirectoryError: There is a directory of such files.
+    """
+    sealed = f"{path}/sealed"
+    names = files.listdir(sealed) if files.exists(sealed) else []
+    of_shards = sorted(name for name in names if name.startswith("shard="))
+    if of_shards:
+        raise DataDirectoryError(
+            f"data directory {path} cannot be used: {sealed}/{of_shards[0]} and perhaps others beside it have Parquet "
+            f"files of one shard each, which this version does not read; copy the records into a new directory with "
+            f"the version that wrote them, or move these directories away if they are not wanted"
+        )
 
 
 def _what_failed(error: OSError) -> str:

@@ -27,7 +27,7 @@ from journal.settings.values import ConfigurationError
 from shards.delta.actions import TableRequest, TableVersion
 from shards.errors import ConversionFailedError, CorruptionError
 from shards.extras import install_command
-from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, SealedFile, SharedPlan
+from shards.segments.conversion_plan import GatheredFiles, SharedPlan
 
 _LARGEST_LINE_BYTES = 16 << 20
 _GOODBYE_S = 5.0
@@ -37,19 +37,12 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
 
 
 class ParquetConverter(Protocol):
-    """Writes the Parquet file of a plan, one at a time."""
-
-    async def convert(self, plan: ConversionPlan) -> SealedFile:
-        """Write and sync the file; it must not be used before this returns. Cancelling may leave a part of the file.
-
-        Raises:
-            CorruptionError: The log segment is damaged; another attempt will not help.
-            ConversionFailedError: The disk refused, or the worker process has ended.
-        """
-        ...
+    """Writes the Parquet files of a plan, one plan at a time."""
 
     async def gather(self, plan: SharedPlan) -> GatheredFiles:
-        """Write and sync the shared files of a plan, under the same conditions.
+        """Write and sync the shared files of a plan; they must not be used before this returns.
+
+        Cancelling may leave a part of them.
 
         Raises:
             CorruptionError: A log segment, which its path tells, is damaged; another attempt will not help.
@@ -81,17 +74,15 @@ class ParquetConverter(Protocol):
 
 @attrs.frozen
 class Request:
-    """What the worker is to do; one of the four attributes is set.
+    """What the worker is to do; one of ``gather``, ``look_into`` and ``table`` is set.
 
     Attributes:
-        convert: Write the file of a segment.
         gather: Write shared files.
         look_into: Path of a shared file: tell which shards have records in it.
         continues: The next line has more sources of ``gather``.
         table: Bring the Delta table to this state.
     """
 
-    convert: ConversionPlan | None = None
     gather: SharedPlan | None = None
     look_into: str = ""
     continues: bool = False
@@ -102,18 +93,18 @@ class Request:
             return f"the log of the Delta table in {self.table.root}"
         if self.look_into:
             return f"nothing, but looked into {self.look_into}"
-        if self.convert is not None:
-            plan = self.convert
-            return f"offsets {plan.base_offset} to {plan.next_offset} of shard {plan.name!r}"
-        return f"{len(self.gather.sources) if self.gather is not None else 0} segments of several shards"
+        sources = self.gather.sources if self.gather is not None else ()
+        if len(sources) == 1:
+            (source,) = sources
+            return f"offsets {source.base_offset} to {source.next_offset} of shard {source.name!r}"
+        return f"{len(sources)} segments of several shards"
 
 
 @attrs.frozen
 class Answer:
-    """The worker's answer to a request; one of the six attributes is set.
+    """The worker's answer to a request; one of the first five attributes is set.
 
     Attributes:
-        sealed: The file is written.
         gathered: The shared files are written.
         shard_ids: The shards in the shared file.
         table: The Delta table has the state.
@@ -122,7 +113,6 @@ class Answer:
         continues: The next line has more parts of ``gathered``.
     """
 
-    sealed: SealedFile | None = None
     gathered: GatheredFiles | None = None
     shard_ids: list[int] | None = None
     table: TableVersion | None = None
@@ -209,12 +199,6 @@ class WorkerConverter:
     def pid(self) -> int | None:
         """The worker's process id, None while there is none."""
         return self._process.pid if self._process is not None else None
-
-    async def convert(self, plan: ConversionPlan) -> SealedFile:
-        sealed = (await self._answer_to(Request(convert=plan))).sealed
-        if sealed is None:
-            raise self._misunderstood()
-        return sealed
 
     async def gather(self, plan: SharedPlan) -> GatheredFiles:
         gathered = (await self._answer_to(Request(gather=plan))).gathered

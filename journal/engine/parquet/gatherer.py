@@ -289,8 +289,8 @@ def _source(segment: LogSegment | ParquetSegment) -> PartSource:
             shard_id=segment.shard_id,
             base_offset=segment.base_offset,
             next_offset=segment.next_offset,
-            kind=SourceKind.PARQUET if segment.place is None else SourceKind.SHARED,
-            first_row=segment.place.first_row if segment.place is not None else 0,
+            kind=SourceKind.SHARED,
+            first_row=segment.place.first_row,
         )
     return PartSource(
         log_path=segment.path,

@@ -19,7 +19,6 @@ from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.gatherer import MOST_BYTES, MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
 from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting
 from journal.engine.parquet.history_table import HistoryTable
-from journal.engine.parquet.own_files import OwnFiles
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
@@ -97,7 +96,6 @@ class ParquetScheduler:
         rewriting_due_at: Returns when the first shared file after some time becomes one to rewrite by time alone; both
             are times of trio's clock.
         valid: Returns the shared files that are valid now.
-        own_files: Scans the views for segments in files of their own, see `OwnFiles`.
 
     Attributes:
         sealed_segments: Segments converted since the start.
@@ -122,7 +120,6 @@ class ParquetScheduler:
         rewritable: Callable[[set[FileKey], set[FileKey]], list[SharedFileRecord]],
         rewriting_due_at: Callable[[float], float],
         valid: Callable[[], Sequence[FileKey]],
-        own_files: Callable[[], Generator[tuple[int, int] | None, None, None]],
     ) -> None:
         self._converter = converter
         self._files = files
@@ -139,7 +136,6 @@ class ParquetScheduler:
         # Shared files that were rewritten, or could not be, and when they are looked at again: until a checkpoint has
         # removed a file, it seems to be as it was.
         self._not_rewritable: dict[FileKey, float] = {}
-        self._own_files = OwnFiles(table, own_files, lambda shard, segment: self._corruption(shard, segment) is None)
         self._not_mergeable: set[FileKey] = set()
         self._shards: dict[int, Shard] = {}
         self._gathering = GatheringQueue(config.gather_after_s, self._small_logs, flush_all)
@@ -270,7 +266,6 @@ class ParquetScheduler:
                         chosen := await self._next()
                         or await self._next_gathering()
                         or await self._next_rewriting(self._converter)
-                        or await self._next_of_own_files()
                     ):
                         await self._gather(gatherer, chosen)
                     else:
@@ -288,8 +283,6 @@ class ParquetScheduler:
                     self.look_at(shard)
                 if step.is_over:
                     await step.rest()
-        await self._own_files.find_recorded()
-        self.wake()
 
     async def _rest(self, looked_at: float) -> None:
         """Wait for something to do: a change, or the time at which something is due.
@@ -437,12 +430,6 @@ class ParquetScheduler:
             # A file is rewritten whole: otherwise other programs would find records in two files.
         return []
 
-    async def _next_of_own_files(self) -> list[Chosen]:
-        """Segments in files of their own that are to be in shared files, in the order of a plan."""
-        if self._stopped or self._refuse() or trio.current_time() < self._not_before:
-            return []
-        return await in_order(await self._own_files.choose(self._most_parts))
-
     async def _segments_in(self, shard_ids: Sequence[int], keys: set[FileKey]) -> list[Chosen]:
         """Segments of some shards in some shared files, not more than are rewritten at once."""
         chosen: list[Chosen] = []
@@ -508,13 +495,11 @@ class ParquetScheduler:
 
         await self._attempt(chosen, gather, lambda: self._files.discard_shared(prefix))
         step = TimeSlice()
-        for shard, segment in chosen:
+        for shard, _ in chosen:
             if step.is_over:
                 await step.rest()
             # What failed waits again.
             self._gathering.look_at(shard)
-            if isinstance(segment, ParquetSegment) and segment.place is None and is_wanted(shard, segment):
-                self._own_files.add(shard)
 
     async def _attempt(
         self, chosen: list[Chosen], work: Callable[[], Awaitable[None]], discard: Callable[[], Awaitable[None]]
@@ -626,8 +611,7 @@ def _segments_in(shard: Shard, keys: set[FileKey]) -> Iterator[ParquetSegment]:
 
 def _file_of(segment: Segment) -> FileKey | None:
     """The shared file of a segment."""
-    place = segment.place if isinstance(segment, ParquetSegment) else None
-    return (place.day, place.file_id) if place is not None else None
+    return (segment.place.day, segment.place.file_id) if isinstance(segment, ParquetSegment) else None
 
 
 def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:

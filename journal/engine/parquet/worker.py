@@ -28,7 +28,6 @@ _NICENESS = 10
 def answer(files: FileSystem, request: Request) -> Answer:
     """Write what is asked for and return the result."""
     try:
-        from shards.parquet.conversion import convert_log
         from shards.parquet.shared_file import write_shared_files
         from shards.parquet.shared_reading import SharedReader
     except (ImportError, OSError) as error:
@@ -41,14 +40,11 @@ def answer(files: FileSystem, request: Request) -> Answer:
                 return Answer(shard_ids=shared.shard_ids())
         if request.gather is not None:
             return Answer(gathered=write_shared_files(files, request.gather))
-        if request.convert is not None:
-            return Answer(sealed=convert_log(files, request.convert))
         return Answer(failure="the request names nothing to write")
     except CorruptionError as error:
         return Answer(corruption=(error.path, error.position, error.problem))
     except OSError as error:
-        out_path = request.convert.out_path if request.convert is not None else request.look_into or "sealing/"
-        return Answer(failure=f"{error.filename or out_path}: {error.strerror or error}")
+        return Answer(failure=f"{error.filename or request.look_into or 'sealing/'}: {error.strerror or error}")
     except StorageError as error:
         return Answer(failure=str(error))
 

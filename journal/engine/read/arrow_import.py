@@ -16,7 +16,6 @@ from shards.errors import OverloadedError, StorageError
 from shards.extras import install_command
 
 if TYPE_CHECKING:
-    from shards.parquet.reading import SealedReader
     from shards.parquet.shared_reading import PartOfFile, PartReader, SharedReader
 
 _SPARE_DESCRIPTORS = 32
@@ -30,13 +29,11 @@ class ReaderTypes:
     """The classes that read Parquet segments.
 
     Attributes:
-        sealed: Reads the file of one segment.
         shared: Reads a file with segments of many shards.
         part: Reads one of these segments.
         place: Where it is in that file.
     """
 
-    sealed: type[SealedReader]
     shared: type[SharedReader]
     part: type[PartReader]
     place: type[PartOfFile]
@@ -56,7 +53,6 @@ def reader_types(path: str) -> ReaderTypes:
         if not _imported:
             _require_descriptors(path)
             try:
-                from shards.parquet.reading import SealedReader
                 from shards.parquet.shared_reading import PartOfFile, PartReader, SharedReader
             except ModuleNotFoundError as error:
                 raise StorageError(
@@ -68,7 +64,7 @@ def reader_types(path: str) -> ReaderTypes:
                     f"{path} is a Parquet segment, and the libraries that read it cannot be loaded: {error}. "
                     f"Restart the process"
                 ) from error
-            _imported.append(ReaderTypes(SealedReader, SharedReader, PartReader, PartOfFile))
+            _imported.append(ReaderTypes(SharedReader, PartReader, PartOfFile))
         return _imported[0]
 
 

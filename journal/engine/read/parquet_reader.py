@@ -28,7 +28,6 @@ from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.read_slices import Place, ReadSlice, find_in_bytes
 
 if TYPE_CHECKING:
-    from shards.parquet.reading import RowGroup, SealedReader
     from shards.parquet.shared_reading import PartGroup, PartReader, SharedReader
 
 GROUPS_BYTES = 64 << 20
@@ -41,10 +40,9 @@ _BATCH_ENTRY_BYTES = 80
 _FOOTER_ENTRY_BYTES = 1000
 
 FileKey: TypeAlias = tuple[int, int]
-"""Shard id and base offset of a segment with a file of its own; -1 - day and file id of a shared file."""
+"""Day and file id of a shared file."""
 GroupKey: TypeAlias = tuple[int, int, int, int]
-"""Shard id, base offset, id of the shared file or 0, number of the row group."""
-Opened: TypeAlias = "SealedReader | PartReader"
+"""Shard id, base offset, id of the file, number of the row group."""
 T = TypeVar("T")
 
 
@@ -82,7 +80,7 @@ class ParquetReader:
         self._largest_batch_bytes = largest_batch_bytes
         # Decoding takes processor time: more threads than this would only delay the event loop.
         self._limiter = trio.CapacityLimiter(_DECODERS)
-        self._opened: SharedCache[FileKey, SealedReader | SharedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
+        self._opened: SharedCache[FileKey, SharedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
         self._groups: SharedCache[GroupKey, _Group] = SharedCache(GROUPS_BYTES, lambda group: group.cost)
 
     def read_nowait(
@@ -131,7 +129,7 @@ class ParquetReader:
             CorruptionError: The file is damaged.
         """
         opened = await self._open(segment)
-        row_groups: Sequence[RowGroup | PartGroup] = opened.row_groups
+        row_groups: Sequence[PartGroup] = opened.row_groups
         for index, row_group in enumerate(row_groups):
             if (row_group.newest_us if by_time else row_group.last_lsn) >= value:
                 group = await self._group(segment, opened, index)
@@ -140,11 +138,11 @@ class ParquetReader:
                     return header
         return None
 
-    async def _open(self, segment: ParquetSegment) -> Opened:
+    async def _open(self, segment: ParquetSegment) -> PartReader:
         file = await self._opened.get(_file_of(segment), partial(self._in_thread, self._read_footer, segment))
         return _opened(segment, file)
 
-    async def _group(self, segment: ParquetSegment, opened: Opened, index: int) -> _Group:
+    async def _group(self, segment: ParquetSegment, opened: PartReader, index: int) -> _Group:
         key = _group_key(segment, index)
         try:
             return await self._groups.get(key, partial(self._in_thread, self._decode, segment, opened, index))
@@ -153,7 +151,7 @@ class ParquetReader:
             self._opened.forget(_file_of(segment))
             raise
 
-    async def _group_and_next(self, segment: ParquetSegment, opened: Opened, index: int) -> _Group:
+    async def _group_and_next(self, segment: ParquetSegment, opened: PartReader, index: int) -> _Group:
         async def decode_next() -> None:
             # An error in it is raised by the read that needs the row group.
             with suppress(StorageError, OSError):
@@ -167,21 +165,13 @@ class ParquetReader:
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
 
-    def _read_footer(self, segment: ParquetSegment) -> SealedReader | SharedReader:
+    def _read_footer(self, segment: ParquetSegment) -> SharedReader:
         types = reader_types(segment.path)
         files = cast("FileSystem", _OpenWhileRead(self._files))
         with _naming(segment, segment.base_offset, segment.next_offset):
-            if segment.place is not None:
-                return types.shared(files, segment.path)
-            opened = types.sealed(files, segment.path)
-            found = (opened.shard_id, opened.base_offset, opened.next_offset, opened.end.size_bytes)
-            expected = (segment.shard_id, segment.base_offset, segment.next_offset, segment.size_bytes)
-            if found != expected:
-                names = "(shard id, base offset, next offset, size)"
-                raise CorruptionError(segment.path, 0, f"expected {names} {expected}, found {found}")
-        return opened
+            return types.shared(files, segment.path)
 
-    def _decode(self, segment: ParquetSegment, opened: Opened, index: int) -> _Group:
+    def _decode(self, segment: ParquetSegment, opened: PartReader, index: int) -> _Group:
         row_group = opened.row_groups[index]
         with _naming(segment, row_group.first_offset, row_group.next_offset):
             encoded = opened.batches(index)
@@ -249,38 +239,34 @@ def _extent(segment: ParquetSegment, index: int, group: _Group, offset: int, max
     return ReadSlice(base_offsets[first], next_offset, [data], len(data), place)
 
 
-def _group_at(opened: Opened, offset: int) -> int:
+def _group_at(opened: PartReader, offset: int) -> int:
     return bisect_right(opened.row_groups, offset, key=lambda group: group.first_offset) - 1
 
 
 def _file_of(segment: ParquetSegment) -> FileKey:
-    # Ids of shards, offsets and ids of files are never assigned again, and a Parquet file never changes.
-    if segment.place is not None:
-        return -1 - segment.place.day, segment.place.file_id
-    return segment.shard_id, segment.base_offset
+    # Ids of files are never assigned again, and a Parquet file never changes.
+    return segment.place.day, segment.place.file_id
 
 
 def _group_key(segment: ParquetSegment, index: int) -> GroupKey:
     # The records of a segment are in other row groups when its file was rewritten.
-    return segment.shard_id, segment.base_offset, segment.place.file_id if segment.place is not None else 0, index
+    return segment.shard_id, segment.base_offset, segment.place.file_id, index
 
 
-def _opened(segment: ParquetSegment, file: SealedReader | SharedReader) -> Opened:
+def _opened(segment: ParquetSegment, file: SharedReader) -> PartReader:
     """The segment in its file, which is open.
 
     Raises:
         CorruptionError: The file does not have the rows of the segment.
     """
-    if segment.place is None:
-        return cast("SealedReader", file)
     types = reader_types(segment.path)
     place = types.place(segment.shard_id, segment.base_offset, segment.next_offset, segment.place.first_row)
     try:
-        return types.part(cast("SharedReader", file), place)
+        return types.part(file, place)
     except ValueError as error:
         concerned = f"offsets {segment.base_offset} to {segment.next_offset - 1} of shard {segment.name!r}"
         raise CorruptionError(segment.path, 0, f"{error}; {concerned} cannot be read") from error
 
 
-def _cost_of_footer(opened: SealedReader | SharedReader) -> int:
+def _cost_of_footer(opened: SharedReader) -> int:
     return _FOOTER_ENTRY_BYTES * (1 + len(opened.metadata.row_groups))

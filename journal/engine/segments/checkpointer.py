@@ -541,18 +541,13 @@ class Checkpointer:
         for segment in segments:
             if self._segment_files.drop(segment) and isinstance(segment, LogSegment):
                 self._flusher.forget(segment)
-            self._shared_drops += isinstance(segment, ParquetSegment) and segment.place is not None
+            self._shared_drops += isinstance(segment, ParquetSegment)
             segment.chunks.release()
         if segments:
             self._wake.set()
 
-    def start_in_sealed(self, shard: Shard) -> None:
-        """Note that a shard now starts inside a Parquet file, so that a mark for it is written."""
-        self._segment_files.mark(shard)
-        self._wake.set()
-
     async def remove_files(self) -> None:
-        """Remove the files of dropped segments, and write marks for shards that start inside a Parquet file."""
+        """Remove the logs of dropped segments."""
         try:
             await self._segment_files.settle()
             await self._flusher.close_forgotten()

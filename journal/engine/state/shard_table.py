@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from weakref import WeakValueDictionary
 
-import attrs
-
-from journal.engine.wal.entry_payloads import Converted, ConvertedFile, ConvertedPart
+from journal.engine.wal.entry_payloads import ConvertedFile, ConvertedPart
 from shards.errors import ShardNotFoundError
 from shards.model import Mode, ShardConfig
 from shards.seams.store import OrderedStore
@@ -76,10 +74,6 @@ class ShardTable:
         """The path of a log segment."""
         return log_path(self._log_directory, shard_id, base_offset)
 
-    def sealed_segment(self, shard: Shard, sealed: Converted) -> ParquetSegment:
-        """The Parquet segment that a decision describes."""
-        return ParquetSegment(self.sealed_root, shard.name, shard.shard_id, **attrs.asdict(sealed))
-
     def shared_segment(self, shard: Shard, part: ConvertedPart, file: ConvertedFile) -> ParquetSegment:
         """The segment in a shared file that a decision describes."""
         return ParquetSegment(
@@ -89,7 +83,6 @@ class ShardTable:
             base_offset=part.base_offset,
             next_offset=part.next_offset,
             size_bytes=part.size_bytes,
-            digest=b"",
             created_us=part.created_us,
             newest_append_us=part.newest_append_us,
             last_lsn=part.last_lsn,

@@ -16,7 +16,6 @@ from journal.engine.state.pending_parts import PendingParts, Run, runs_of
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.wal.entry import Entry, Kind
 from journal.engine.wal.entry_payloads import (
-    Converted,
     CursorCommitted,
     CursorDeleted,
     Decision,
@@ -64,19 +63,17 @@ class ViewChanges:
     Attributes:
         created: Shards that are new.
         deleted: Shards that were deleted.
-        deleted_again: (id, name) of shards whose deletion was replayed: a crash may have left files of them.
+        deleted_again: Ids of shards whose deletion was replayed: a crash may have left logs of them.
         dropped: Segments that no shard refers to any more. Their memory and files are to be freed.
         trimmed: Indexed shards that begin at a later offset now. Index entries below it are to be removed.
-        start_in_sealed: Shards that begin inside a Parquet file now, which is to be marked.
         converted: Shards that have parts of shared files in place of other segments: their records are to be saved.
     """
 
     created: list[Shard] = attrs.field(factory=list)
     deleted: list[Shard] = attrs.field(factory=list)
-    deleted_again: list[tuple[int, str]] = attrs.field(factory=list)
+    deleted_again: list[int] = attrs.field(factory=list)
     dropped: list[Segment] = attrs.field(factory=list)
     trimmed: list[Shard] = attrs.field(factory=list)
-    start_in_sealed: list[Shard] = attrs.field(factory=list)
     converted: list[Shard] = attrs.field(factory=list)
 
 
@@ -220,7 +217,7 @@ class Views:
         shard = self.table.by_id(shard_id)
         if shard is None:
             if self.table.recovering:
-                self._note().deleted_again.append((shard_id, decision.name))
+                self._note().deleted_again.append(shard_id)
             return
         self.table.catalogue.fold_delete(mutations, shard_id, decision.name)
         records = Mutations()
@@ -295,26 +292,6 @@ class Views:
                 self._note().dropped += dropped
             if shard.indexed:
                 self._note().trimmed.append(shard)
-            self.look_at_start(shard)
-
-    def look_at_start(self, shard: Shard) -> None:
-        """Note among the changes that a shard begins inside a Parquet file, if it does."""
-        first = next(iter(shard.segments), None)
-        if isinstance(first, ParquetSegment) and first.place is None and first.base_offset < shard.start_offset:
-            self._note().start_in_sealed.append(shard)
-
-    def _converted(self, mutations: Mutations, lsn: int, shard_id: int, decision: Converted) -> None:
-        shard = self.table.by_id(shard_id)
-        if shard is None:
-            return
-        sealed = self.table.sealed_segment(shard, decision)
-        replaced = shard.put_sealed(sealed)
-        if replaced is not None:
-            self._note().dropped.append(replaced)
-            self.look_at_start(shard)
-        elif sealed.next_offset <= shard.start_offset:
-            # It was trimmed while the file was being written.
-            self._note().dropped.append(sealed)
 
     def _files_converted(self, mutations: Mutations, lsn: int, shard_id: int, decision: FilesConverted) -> None:
         for file in decision.files:
@@ -395,7 +372,7 @@ class Views:
             self.producers.fold_delete(mutations, decision.name, decision.producer_id)
 
 
-_CHANGES_SEGMENTS = (ShardDeleted, Trimmed, Converted)
+_CHANGES_SEGMENTS = (ShardDeleted, Trimmed)
 
 _FOLDS: dict[type[Decision], Callable[..., None]] = {
     ShardCreated: Views._created,
@@ -403,7 +380,6 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     ShardConfigured: Views._configured,
     Rolled: Views._rolled,
     Trimmed: Views._trimmed,
-    Converted: Views._converted,
     FilesConverted: Views._files_converted,
     OffsetsReserved: Views._offsets_reserved,
     LsnsReserved: Views._lsns_reserved,
@@ -419,11 +395,7 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
 
 def _files_of(segments: Iterable[Segment]) -> set[FileKey]:
     """The shared files in which segments are."""
-    return {
-        (segment.place.day, segment.place.file_id)
-        for segment in segments
-        if isinstance(segment, ParquetSegment) and segment.place is not None
-    }
+    return {(segment.place.day, segment.place.file_id) for segment in segments if isinstance(segment, ParquetSegment)}
 
 
 def _decision_of(entry: Entry) -> Decision:

@@ -54,7 +54,6 @@ class Kind(enum.IntEnum):
     PUT_STATE = 11
     DELETE_STATE = 12
     OPEN_PRODUCER = 13
-    CONVERT = 14
     USE_PRODUCER = 15
     DELETE_PRODUCER = 16
     CONVERT_FILES = 17

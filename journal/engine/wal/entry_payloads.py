@@ -56,31 +56,6 @@ class Trimmed:
     start_offset: int
 
 
-@attrs.frozen(slots=True)
-class Converted:
-    """The closed log segment of this range is a Parquet file from now on; its log file is not needed any more.
-
-    Attributes:
-        base_offset: Offset of its first record.
-        next_offset: Offset after its last record.
-        size_bytes: Size of the Parquet file.
-        digest: SHA-256 of the whole file.
-        created_us: When the log segment was opened.
-        newest_append_us: Server time of its newest batch.
-        last_lsn: lsn of its newest batch.
-        newest_us: Newest record timestamp in it.
-    """
-
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    digest: bytes
-    created_us: int
-    newest_append_us: int
-    last_lsn: int
-    newest_us: int
-
-
 class ConvertedFile(NamedTuple):
     """A shared file, encoded as an array.
 
@@ -214,7 +189,6 @@ Decision: TypeAlias = (
     | ShardConfigured
     | Rolled
     | Trimmed
-    | Converted
     | FilesConverted
     | OffsetsReserved
     | LsnsReserved
@@ -233,7 +207,6 @@ KINDS: dict[type[Decision], Kind] = {
     ShardConfigured: Kind.CONFIGURE_SHARD,
     Rolled: Kind.ROLL,
     Trimmed: Kind.TRIM,
-    Converted: Kind.CONVERT,
     FilesConverted: Kind.CONVERT_FILES,
     OffsetsReserved: Kind.RESERVE_OFFSETS,
     LsnsReserved: Kind.RESERVE_LSNS,

@@ -13,7 +13,6 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry_payloads import (
-    Converted,
     CursorCommitted,
     CursorDeleted,
     FilesConverted,
@@ -162,14 +161,6 @@ class Commands(Decisions):
             self._roll(shard, Mode.MEMORY if shard.in_memory_mode else Mode.FILE)
             await self._committer.wait(self._committer.group)
         return shard.info(with_segments=True)
-
-    async def record_converted(self, shard: Shard, sealed: Converted) -> None:
-        """Record that a Parquet file, which is durably in its place, replaces a closed log segment of the shard.
-
-        Raises:
-            StorageFailedError: Only after a restart it is known whether the file is valid.
-        """
-        await self._commit(sealed, shard.shard_id)
 
     async def record_files_converted(self, decision: FilesConverted) -> None:
         """Record that shared files, which are durably in their places, replace closed segments of many shards.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from journal.engine.wal.entry_payloads import (
-    Converted,
     CursorDeleted,
     Decision,
     FilesConverted,
@@ -29,7 +28,6 @@ _FREEING = (
     ShardDeleted,
     ShardConfigured,
     Trimmed,
-    Converted,
     FilesConverted,
     CursorDeleted,
     StateDeleted,

@@ -134,7 +134,7 @@ def _read_segments(store: MemoryStore) -> None:
 def _read_outlines(store: MemoryStore) -> None:
     for _ in shard_records.outlines(store):
         pass
-    for _ in shard_records.closed_logs(store, 1):
+    for _ in shard_records.logs(store):
         pass
     for _ in shard_records.newest_lsns(store, 0):
         pass
@@ -172,7 +172,7 @@ def _view_seeds() -> list[bytes]:
     mutations.put(Family.SEGMENTS, struct.pack(">Q", _SHARD_ID), head + b"damaged")
     log = struct.pack("<BBxxIQQQQQQ", 1, 1, 2, 5, 4096, 42, 6, 20, 7)
     mutations.put(Family.SEGMENTS, struct.pack(">QQ", _SHARD_ID, 0), log)
-    parquet = struct.pack("<B7xQQQQQQ32s", 2, 61, 4096, 5, 6, 33, 7, bytes(32))
+    parquet = struct.pack("<B3xIQQQQQQQQ", 3, 19_000, 61, 4096, 5, 6, 33, 7, 9, 0)
     mutations.put(Family.SEGMENTS, struct.pack(">QQ", _SHARD_ID, 42), parquet)
     written.write(mutations)
     items = [_item(family, key, value) for family in Family for key, value in written.scan(family)]

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from shards.errors import CorruptionError
 from shards.format.batch import Codec, iterate, stamp
 from shards.format.record import Record, StoredRecord
-from shards.parquet.conversion import convert_log
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import PartOfFile, as_appended
 from shards.parquet.shared_schema import SHARED_SCHEMA
 from shards.parquet.shared_verification import verify_shared
-from shards.segments.conversion_plan import ConversionPlan, GatheredFiles, PartSource, SharedPlan, SourceKind
+from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedPlan, SourceKind
 from shards.segments.segment_paths import date_of_day, day_of_date, shared_path
 from tests.shards.batches import NOW_US
 from tests.shards.parquet.segments import decode_all, records_of
@@ -170,31 +169,6 @@ def test_rewritten_files_have_the_same_batches(written: list[Log], before_bytes:
         assert decode_all(b"".join(map(again.batches_of, parts))) == log.stored
     with gathered.open() as reader:
         assert reader.shard_ids() == sorted({part.shard_id for part in gathered.parts_in(0)})
-
-
-def test_a_segment_with_a_file_of_its_own_is_a_source_too() -> None:
-    log = Log("a", 7, [values(3), values(4)], base_offset=20)
-    files = SimulatedFileSystem()
-    (source,) = plan_of(files, [log]).sources
-    own = f"{SEALING}/own.parquet"
-    made = convert_log(
-        files,
-        ConversionPlan(
-            log_path=source.log_path,
-            out_path=own,
-            name=source.name,
-            shard_id=source.shard_id,
-            base_offset=source.base_offset,
-            next_offset=source.next_offset,
-            start_position=source.start_position,
-            end_position=source.end_position,
-            created_us=1,
-        ),
-        row_group_bytes=1,
-    )
-    assert made.record_count == 7
-    plan = SharedPlan(f"{SEALING}/8", 8, (attrs.evolve(source, log_path=own, kind=SourceKind.PARQUET),))
-    assert decode_all(Gathered(files, plan, write_shared_files(files, plan)).batches_of(0)) == log.stored
 
 
 def test_a_part_that_is_not_in_its_file_is_damage() -> None:
