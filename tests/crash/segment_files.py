@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import posixpath
 from collections.abc import Iterable
 
 import trio
@@ -15,7 +13,6 @@ from shards.delta.log_files import ASIDE, LOG
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
-from shards.segments.segment_paths import start_mark_path
 from shards.views.shared_files import FileKey
 from tests.crash.ledger import require
 from tests.simulation.delta_log import JsonLog
@@ -43,7 +40,6 @@ async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
 def _compare(engine: Engine, files: FileSystem, data: str) -> None:
     wanted: set[str] = set()
     possible: set[str] = set()
-    starts: dict[str, int] = {}
     referred: dict[tuple[int, int], int] = {}
     for name in engine.parts.table.catalogue.matching("#"):
         shard = engine.parts.table.by_name(name)
@@ -53,26 +49,14 @@ def _compare(engine: Engine, files: FileSystem, data: str) -> None:
                 possible.add(segment.index_path)
             elif isinstance(segment, ParquetSegment):
                 wanted.add(segment.path)
-                if (place := segment.place) is not None:
-                    key = place.day, place.file_id
-                    referred[key] = referred.get(key, 0) + segment.next_offset - segment.base_offset
-                    continue
-                mark = start_mark_path(posixpath.dirname(segment.path), shard.shard_id)
-                possible.add(mark)
-                starts[mark] = shard.start_offset
-                if segment is shard.segments[0] and shard.start_offset > segment.base_offset:
-                    wanted.add(mark)
+                key = segment.place.day, segment.place.file_id
+                referred[key] = referred.get(key, 0) + segment.next_offset - segment.base_offset
     _compare_table(engine, files, f"{data}/sealed", referred.keys())
     recorded = {file.key: file.live_records for file in engine.parts.views.files}
     require(recorded == referred, "files are not referred to as recorded", recorded, referred)
     found = set(_files_below(files, f"{data}/log")) | set(_files_below(files, f"{data}/sealed"))
     require(wanted <= found, "files are missing", sorted(wanted - found))
     require(found <= wanted | possible, "files are left over", sorted(found - wanted - possible))
-    for mark in sorted(starts.keys() & found):
-        marked, start_offset = json.loads(files.open(mark, write=False).pread(100, 0))["start_offset"], starts[mark]
-        # A mark that is not needed any more, since the file that it was written for is gone, may be older.
-        is_right = marked == start_offset if mark in wanted else marked <= start_offset
-        require(is_right, "a mark does not say where the shard starts", mark, marked, start_offset)
 
 
 def _unneeded(engine: Engine) -> bool:

@@ -43,9 +43,8 @@ def swap(workload: ShardWorkload, sealed: list[ParquetSegment]) -> None:
     """Put the sealed segments in place of their logs, and remove those."""
     for segment in sealed:
         for old in workload.shard.put_parts([segment]):
-            assert isinstance(old, LogSegment)
             old.chunks.release()
-            for path in (old.path, old.index_path):
+            for path in (old.path, old.index_path) if isinstance(old, LogSegment) else ():
                 if workload.files.exists(path):
                     workload.files.remove(path)
 

@@ -331,7 +331,7 @@ async def test_a_damaged_row_group_is_an_error_that_names_what_cannot_be_read_an
     opened = await reader._parquet._open(segment)
     damaged = opened.row_groups[1]
     file = workload.files.open(segment.path)
-    position = opened.metadata.row_groups[1].start + 20
+    position = opened._reader.metadata.row_groups[damaged.index].start + 20
     byte = file.pread(1, position)[0]
     file.pwritev([bytes((byte ^ 1,))], position)
     for _ in range(2):
