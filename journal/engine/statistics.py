@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from journal.engine.parquet.gathering_queue import Waiting
+from journal.engine.parquet.history_table import TableStatus
 from journal.engine.parquet.scheduler import ConversionCounts
 from journal.engine.parts import EngineParts
 from journal.telemetry.histogram import Histogram
@@ -67,6 +68,7 @@ class EngineStatistics:
     conversions: ConversionCounts
     waiting: Waiting
     shared_files: SharedTotals
+    table: TableStatus
     clock_difference_s: float
     append_time_ahead_s: float
 
@@ -99,6 +101,7 @@ class EngineStatistics:
             conversions=parts.conversion.counts,
             waiting=parts.conversion.waiting,
             shared_files=parts.views.files.totals(checkpointer.checkpoint_lsn),
+            table=parts.history.status,
             clock_difference_s=parts.time.difference_us / 1e6,
             append_time_ahead_s=parts.time.append_time_ahead_us / 1e6,
         )

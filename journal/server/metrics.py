@@ -18,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from journal.access.login_methods import Logins
 from journal.engine import Engine
+from journal.engine.parquet.history_table import TableStatus
 from journal.engine.statistics import EngineStatistics
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.server.inventory import Inventory, InventoryTaker
@@ -150,6 +151,14 @@ class ServerCollector(Collector):
             Gauge("journal_shared_file_bytes", "Their bytes: of records that are kept, or not.", labels=["state"]),
             {"live": shared.live_bytes, "dead": shared.dead_bytes},
         )
+        yield from self._delta_table(engine.table)
+
+    def _delta_table(self, table: TableStatus) -> Iterator[Metric]:
+        yield Gauge("journal_delta_version", "Version of the Delta table; -1 without one.", table.version)
+        yield Gauge("journal_delta_commit_timestamp_seconds", "Time of its newest commit.", table.committed_at_s)
+        yield Gauge("journal_delta_behind_seconds", "How long it has not had the files that it should.", table.behind_s)
+        yield Counter("journal_delta_failures", "Attempts to bring it up to date that failed.", table.failures)
+        yield Gauge("journal_delta_waiting_files", "Files that stay for readers who have planned.", table.waiting_files)
 
     def _login_methods(self) -> Iterator[Metric]:
         counts, keys = self._logins.counts, self._logins.jwt

@@ -27,11 +27,13 @@ class TableRequest:
         root: The directory of all Parquet segments.
         lsn: The newest lsn in the journal; the state contains all entries up to it.
         files: Day and id of each shared file that is valid.
+        removed: Files that are not valid any more: since when is the table without them?
     """
 
     root: str
     lsn: int
     files: tuple[tuple[int, int], ...]
+    removed: tuple[tuple[int, int], ...] = ()
 
 
 @attrs.frozen(slots=True)
@@ -43,12 +45,17 @@ class TableVersion:
         added: Number of files that were added to it now.
         removed: Number of files that were removed from it now.
         warnings: What did not work, and was replaced or is tried again.
+        committed_ms: When its newest commit was made, since 1970; 0 if the log does not have it any more.
+        removed_ago_ms: For each of the files that were asked about, how long ago the commit without it was made; -1 if
+            the log has no such commit.
     """
 
     version: int
     added: int = 0
     removed: int = 0
     warnings: tuple[str, ...] = ()
+    committed_ms: int = 0
+    removed_ago_ms: tuple[int, ...] = ()
 
 
 @attrs.frozen(slots=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from shards.seams.file_system import FileSystem
 
@@ -69,6 +71,54 @@ def make_directory(files: FileSystem, root: str) -> None:
     """Make the directory of the log, durably."""
     files.mkdir(f"{root}/{LOG}")
     files.sync_directory(root)
+
+
+def removal_times(files: FileSystem, root: str, paths: Iterable[str]) -> dict[str, int]:
+    """Return when commits removed some files from the table, in milliseconds since 1970.
+
+    The newest commits are read first, and none before those that answer the question. Files of which no commit in the
+    log says it are missing in the answer.
+
+    Args:
+        paths: Paths of the files, relative to the table.
+
+    Raises:
+        OSError: A commit cannot be read.
+    """
+    directory = f"{root}/{LOG}"
+    wanted = set(paths)
+    found: dict[str, int] = {}
+    names = sorted(filter(_COMMIT.fullmatch, _names(files, directory)), reverse=True) if wanted else []
+    for name in names:
+        for action in read_commit(files, root, int(name.partition(".")[0])):
+            removed = action.get("remove")
+            if isinstance(removed, dict) and (path := removed.get("path")) in wanted:
+                found.setdefault(path, int(removed.get("deletionTimestamp", 0)))
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def read_commit(files: FileSystem, root: str, version: int) -> list[dict[str, Any]]:
+    """Return the actions of a commit; none if the log does not have it any more, or it is damaged.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    path = f"{root}/{LOG}/{version:020}.json"
+    try:
+        file = files.open(path, write=False)
+    except FileNotFoundError:
+        return []
+    try:
+        content = bytes(file.pread(file.size(), 0))
+    finally:
+        file.close()
+    try:
+        actions = [msgspec.json.decode(line) for line in content.splitlines()]
+    except msgspec.DecodeError:
+        return []
+    return [action for action in actions if isinstance(action, dict)]
 
 
 def read_all(files: FileSystem, root: str) -> None:

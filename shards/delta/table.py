@@ -32,6 +32,8 @@ from shards.delta.log_files import (
     newest_checkpoint,
     put_commit,
     read_all,
+    read_commit,
+    removal_times,
     remove_unfinished,
     sync_checkpoints,
     sync_newest,
@@ -140,7 +142,7 @@ class _Update:
         removed = differences.unwanted
         if state is not None and not added and not removed:
             sync_newest(self._files, self._root, state.version)
-            return TableVersion(state.version, warnings=tuple(self._warnings))
+            return self._result(state.version)
         version = state.version + 1 if state is not None else 0
         actions = commit(added, removed, lsn=self._request.lsn, now_ms=self._now_ms)
         if state is None:
@@ -148,7 +150,16 @@ class _Update:
             actions[1:1] = first_actions(table_schema(), str(uuid.uuid4()), self._now_ms)
         put_commit(self._files, self._root, version, encode(actions))
         self._tidy(version)
-        return TableVersion(version, len(added), len(removed), tuple(self._warnings))
+        return self._result(version, len(added), len(removed))
+
+    def _result(self, version: int, added: int = 0, removed: int = 0) -> TableVersion:
+        asked = [table_path(*key) for key in self._request.removed]
+        times = removal_times(self._files, self._root, asked)
+        # A time in the future is that of a clock that was set back.
+        ago = [max(0, self._now_ms - times[path]) if path in times else -1 for path in asked]
+        infos = (action.get("commitInfo") for action in read_commit(self._files, self._root, version))
+        committed_ms = next((int(info.get("timestamp", 0)) for info in infos if isinstance(info, dict)), 0)
+        return TableVersion(version, added, removed, tuple(self._warnings), committed_ms, tuple(ago))
 
     def _usable_state(self) -> TableState | None:
         try:

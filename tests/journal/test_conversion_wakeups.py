@@ -13,6 +13,7 @@ from journal.engine import Engine, Environment, open_engine
 from journal.engine.environment import at_once
 from journal.engine.parquet import gathering_queue
 from journal.engine.parquet.rewriting import LONGEST_DEAD_S
+from journal.settings.server import ServerConfig
 from shards.errors import ConversionFailedError, DiskFullError
 from shards.seams.clock import ManualClock
 from shards.segments.conversion_plan import GatheredFiles, SharedPlan
@@ -35,7 +36,7 @@ SOON_S = 5
 
 
 # The other background work looks seldom, so that an hour passes quickly.
-_CONFIG = attrs.evolve(GATHERING, storage=attrs.evolve(GATHERING.storage, flush_interval_ms=1000))
+SELDOM = attrs.evolve(GATHERING, storage=attrs.evolve(GATHERING.storage, flush_interval_ms=5000))
 
 
 class TrioClock(ManualClock):
@@ -71,7 +72,9 @@ class SlowLooks(TimedConverter):
 
 
 @asynccontextmanager
-async def opened(files: SimulatedFileSystem, converter: Converter | None = None) -> AsyncIterator[Engine]:
+async def opened(
+    files: SimulatedFileSystem, converter: Converter | None = None, config: ServerConfig = SELDOM
+) -> AsyncIterator[Engine]:
     """An engine without threads: while one works, a clock that jumps by itself jumps."""
     environment = Environment(
         files=files,
@@ -80,7 +83,7 @@ async def opened(files: SimulatedFileSystem, converter: Converter | None = None)
         open_store=lambda path: SimulatedStore(files, path),
         off_loop=at_once,
     )
-    async with open_engine(DATA, _CONFIG, environment, make_converter=lambda: converter or Converter(files)) as engine:
+    async with open_engine(DATA, config, environment, make_converter=lambda: converter or Converter(files)) as engine:
         yield engine
 
 
@@ -130,9 +133,11 @@ async def test_a_rewriting_begins_when_the_disk_has_room_again(
         parts = engine.parts
         with monkeypatch.context() as patch:
             patch.setattr(parts.disk_space, "_too_little", lambda: DiskFullError("full"))
+            parts.checkpointer.look_at_disk()
             await leave_mostly_dead(engine, *NAMES[:2])
             await trio.sleep(60)
             assert len(converter.asked_at) == 1
+        parts.checkpointer.look_at_disk()
         roomy_at = trio.current_time()
         await until(lambda: len(converter.asked_at) == 2, step_s=1)
         assert converter.asked_at[-1] - roomy_at < SOON_S

@@ -131,13 +131,14 @@ async def test_a_commit_that_fails_is_made_later_and_nothing_else_waits(autojump
         _, *attempts = converter.tables_asked_at[:5]
         assert [round(later - one) for one, later in pairwise(attempts)] == [1, 2, 4]
         converter.table_failures.clear()
-        await until(lambda: engine.parts.history.is_current)
+        # The clock jumps while a thread reads: meanwhile there may have been more attempts, and the pauses are longer.
+        await until(lambda: engine.parts.history.is_current, step_s=10)
         assert engine.parts.history.last_failure == ""
         assert listed(files) == in_use(engine)
 
 
 async def test_a_file_stays_for_readers_who_have_planned(autojump_clock: object) -> None:
-    """No checkpoint is needed at the end of the grace time; a start waits for all of it again."""
+    """No checkpoint is needed at the end of the grace time."""
     files = SimulatedFileSystem()
     async with opened(files, config=WITH_GRACE) as engine:
         await fill(engine, *NAMES)

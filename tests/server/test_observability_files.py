@@ -246,6 +246,8 @@ def test_the_dashboard_shows_all_that_servers_and_brokers_tell(
         "journal_cursors",
         "journal_census_seconds",
         "journal_checkpoints_total",
+        "journal_delta_version",
+        "journal_delta_commit_timestamp_seconds",
         "journal_queue_driven",
         "journal_broker_bans",
         "journal_broker_connections_opened_total",

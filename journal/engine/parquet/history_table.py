@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+import attrs
 import trio
 
 from journal.engine.parquet.converter import ParquetConverter
@@ -22,6 +23,25 @@ from shards.views.shared_files import FileKey, SharedFiles
 _log = logging.getLogger("journal.conversion")
 
 _FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
+
+
+@attrs.frozen(slots=True)
+class TableStatus:
+    """What operators want to know of the table.
+
+    Attributes:
+        version: Its version when it was last compared with the shared files; -1 before that, or without a table.
+        committed_at_s: When the commit of that version was made, in seconds since 1970; 0 if that is not known.
+        behind_s: For how long it has had other files than those that are valid; 0 if it has the same.
+        failures: Attempts to bring it up to date that failed, since the start.
+        waiting_files: Files that are not in it any more, and stay for readers who have planned.
+    """
+
+    version: int
+    committed_at_s: float
+    behind_s: float
+    failures: int
+    waiting_files: int
 
 
 class HistoryTable:
@@ -38,7 +58,9 @@ class HistoryTable:
         is_full: Returns whether the disk is nearly full: then a file goes with the commit without it.
 
     Attributes:
-        version: Version of the table after the last commit of this process; -1 before it.
+        version: Version of the table when it was last compared with the shared files; -1 before the first time.
+        committed_ms: When the commit of that version was made, in milliseconds since 1970; 0 if that is not known.
+        failures: Attempts to bring it up to date that failed, since the start.
         last_failure: The error of the last attempt, empty after a success.
     """
 
@@ -65,9 +87,12 @@ class HistoryTable:
         self._committed: frozenset[FileKey] | None = None if exists else frozenset()
         self._compared: tuple[int, int] | None = None
         self._out_since: dict[FileKey, float] = {}
-        self._failures = 0
+        self._failures_in_a_row = 0
         self._not_before = 0.0
+        self._behind_since: float | None = None
         self.version = -1
+        self.committed_ms = 0
+        self.failures = 0
         self.last_failure = ""
 
     @property
@@ -83,7 +108,16 @@ class HistoryTable:
     @property
     def due_at(self) -> float:
         """When it is to be tried again after a failure, by trio's clock; infinite if there is nothing to do."""
-        return self._not_before if self._failures and self._differs() else float("inf")
+        return self._not_before if self._failures_in_a_row and self._differs() else float("inf")
+
+    @property
+    def status(self) -> TableStatus:
+        """What is known of it now."""
+        behind_s = 0.0
+        if not self.is_current and self._behind_since is not None:
+            behind_s = trio.current_time() - self._behind_since
+        waiting = sum(self._files.get(key) is not None for key in self._out_since)
+        return TableStatus(self.version, self.committed_ms / 1000, behind_s, self.failures, waiting)
 
     def _differs(self) -> bool:
         """Whether other files are valid than the table has. Looked up only after something has changed."""
@@ -92,7 +126,10 @@ class HistoryTable:
             return False
         if self._wanted() == self._committed:
             self._compared = compared
+            self._behind_since = None
             return False
+        if self._behind_since is None:
+            self._behind_since = trio.current_time()
         return True
 
     def _wanted(self) -> frozenset[FileKey]:
@@ -104,12 +141,15 @@ class HistoryTable:
         REQUIRES: no entry about shared files is half applied.
         """
         wanted = self._wanted()
-        request = TableRequest(self._root, self._newest_lsn(), tuple(sorted(wanted)))
+        # Those that an earlier start knew of: the log of the table tells since when it is without them.
+        unknown = tuple(file.key for file in self._files if file.key not in wanted and file.key not in self._out_since)
+        request = TableRequest(self._root, self._newest_lsn(), tuple(sorted(wanted)), unknown)
         try:
             table = await converter.update_table(request)
         except (StorageError, OSError) as error:
-            self._not_before = trio.current_time() + _FAILED.delay_s(self._failures)
-            self._failures += 1
+            self._not_before = trio.current_time() + _FAILED.delay_s(self._failures_in_a_row)
+            self._failures_in_a_row += 1
+            self.failures += 1
             failure = f"the Delta table in {self._root} is not up to date: {error}"
             if self.last_failure != failure:
                 _log.error("%s", failure)
@@ -117,17 +157,19 @@ class HistoryTable:
             return
         for warning in table.warnings:
             _log.warning("%s", warning)
-        self._failures, self._not_before, self.last_failure = 0, 0.0, ""
-        self.version = table.version
+        self._failures_in_a_row, self._not_before, self.last_failure = 0, 0.0, ""
+        self.version, self.committed_ms = table.version, table.committed_ms
         self._committed = wanted
+        self._behind_since = None
         now = trio.current_time()
+        before = {key: now - ago / 1000 for key, ago in zip(unknown, table.removed_ago_ms, strict=True) if ago >= 0}
         out = {file.key for file in self._files} - wanted
-        self._out_since = {key: self._out_since.get(key, now) for key in out}
+        self._out_since = {key: self._out_since.get(key, before.get(key, now)) for key in out}
 
     def may_remove(self, key: FileKey) -> bool:
         """Whether a file to which nothing refers may be removed: it has not been in the table for the grace time.
 
-        A start does not know since when, and waits for the whole grace time.
+        After a start that is known when the table was first compared with the files.
         """
         if not self._enabled:
             return True

@@ -14,8 +14,11 @@ MERGED_AT_ONCE = 8
 """Files of one day and a similar size are merged when there are so many."""
 LARGEST_MERGED_BYTES = 256 << 20
 """Files that are larger together are not merged."""
-LONGEST_DEAD_S = 3600
-"""A file is rewritten when it has had dead records for so long, however few."""
+LONGEST_DEAD_S = 3000
+"""A file is rewritten when it has had dead records for so long, however few.
+
+Ten minutes earlier at most they were dropped: a checkpoint finds them. So other programs find them for an hour.
+"""
 _SMALLEST_TIER_BYTES = 1 << 20
 
 

@@ -257,16 +257,22 @@ class ParquetScheduler:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._look_at_recorded)
+                # Neither new segments nor rewritings keep the others waiting for ever: they take turns.
+                may_rewrite_first = False
                 while True:
                     self._wake = trio.Event()
                     looked_at = trio.current_time()
                     if self._history.is_due and not self._has_failed:
                         await self._history.bring_up_to_date(self._converter)
+                    elif may_rewrite_first and (chosen := await self._next_rewriting(self._converter)):
+                        may_rewrite_first = False
+                        await self._gather(gatherer, chosen)
                     elif (
                         chosen := await self._next()
                         or await self._next_gathering()
                         or await self._next_rewriting(self._converter)
                     ):
+                        may_rewrite_first = not isinstance(chosen[0][1], ParquetSegment)
                         await self._gather(gatherer, chosen)
                     else:
                         await self._rest(looked_at)

@@ -137,7 +137,8 @@ class Checkpointer:
         self._flushed = flushed
         self._put_parts = put_parts
         self._may_remove = may_remove
-        self._unneeded_files: list[SharedFileRecord] = []
+        # Those of before the start: a quiet node may not make a checkpoint for days.
+        self._unneeded_files: list[SharedFileRecord] = views.files.removable(checkpoint_lsn)
         self._segment_files = segment_files
         self.retention = SegmentRetention(
             defaults=config.shards,
