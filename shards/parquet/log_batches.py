@@ -21,7 +21,6 @@ ROW_GROUP_RECORDS = 1 << 16
 """A row group ends at the latest with the batch that brings it to this many records."""
 BUFFER_BYTES = 4 << 20
 _MAX_BATCH_BYTES = 2 * MAX_RAW_BYTES
-_LOG_HEADER_BYTES = 2048
 
 
 class LogRange(Protocol):
@@ -70,10 +69,10 @@ class LogBatches:
     """Reads the batches of log segments, one segment after the other, and checks them.
 
     The logs are read through one buffer that is reused: allocating memory would take longer than all checks. Small logs
-    lie in it side by side.
+    lie in it side by side. Logs that lie one after the other in one file are read together.
 
     Args:
-        files: The file system; a log is open only while it is read.
+        files: The file system; a file is open until a log in another one is read, or `close`.
         sources: The logs.
         buffer_bytes: Number of bytes that are read at once; the buffer grows for a larger batch.
         before_reuse: Called before bytes of earlier batches are overwritten.
@@ -89,11 +88,17 @@ class LogBatches:
         self._files = files
         self._sources = sources
         self._before_reuse = before_reuse
-        total = sum(max(0, source.end_position - source.start_position) for source in sources)
+        total = sum(max(0, source.end_position) for source in sources)
         self.buffer = bytearray(min(buffer_bytes, total))
         self._filled = 0
         # Position in the log of the buffer's first byte; below 0 if other logs are in front.
         self._position = 0
+        # The open file, and how far the logs that follow each other in it are to be read.
+        self._log: File | None = None
+        self._path = ""
+        self._readable_to = _ends_of_runs(sources)
+        # Which byte of the file is where in the buffer, if the next log was read together with the last one.
+        self._ahead_position = self._ahead_at = 0
 
     def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
         """Yield the place in the buffer and the header of each batch.
@@ -102,31 +107,48 @@ class LogBatches:
             CorruptionError: A batch is damaged, or the batches are not those of the source.
             OSError: A log cannot be read.
         """
-        for source in self._sources:
-            yield from self.read(source)
+        try:
+            for source in self._sources:
+                yield from self.read(source)
+        finally:
+            self.close()
 
     def read(self, source: LogRange) -> Iterator[tuple[int, BatchHeader]]:
         """The same for one of the logs, which are to be read in order."""
         self.source = source
-        log = self._files.open(source.log_path, write=False)
-        try:
-            _check_header(log, source)
-            yield from self._batches_of(log, source)
-        finally:
+        at = self._filled
+        if self._log is None or self._path != source.log_path:
+            self.close()
+            self._log, self._path = self._files.open(source.log_path, write=False), source.log_path
+        elif self._ahead_position == source.file_position:
+            at = self._ahead_at
+        self._position = -at
+        return self._batches_of(self._log, source, at)
+
+    def close(self) -> None:
+        """Close the file that was read last."""
+        log, self._log, self._path = self._log, None, ""
+        if log is not None:
             log.close()
 
     def position_of(self, at: int) -> int:
         """Position in the log of a place in the buffer."""
         return self._position + at
 
-    def _batches_of(self, log: File, source: LogRange) -> Iterator[tuple[int, BatchHeader]]:
-        at = self._filled
-        self._position = source.start_position - at
+    def _batches_of(self, log: File, source: LogRange, at: int) -> Iterator[tuple[int, BatchHeader]]:
+        while self._filled - at < min(source.start_position, source.end_position):
+            at = self._fill(log, source, at, source.start_position)
+        _check_header(bytes(memoryview(self.buffer)[at : at + source.start_position]), source)
+        at += source.start_position
         last = BatchHeader(0, source.base_offset, *(0,) * 15)
         while self._position + at < source.end_position:
             available = self._filled - at
-            if available < HEADER_SIZE or (size := stored_size(self.buffer, at)) > available:
-                at = self._fill(log, source, at)
+            if available < HEADER_SIZE:
+                at = self._fill(log, source, at, HEADER_SIZE)
+                continue
+            size = stored_size(self.buffer, at)
+            if size > min(available, source.end_position - self._position - at):
+                at = self._fill(log, source, at, size)
                 continue
             header = self._verify(at, last)
             yield at, header
@@ -138,11 +160,15 @@ class LogBatches:
                 source.end_position,
                 f"the batches end before offset {last.next_offset}, expected {source.next_offset}",
             )
+        self._ahead_position, self._ahead_at = source.file_position + source.end_position, at
 
-    def _fill(self, log: File, source: LogRange, at: int) -> int:
-        """Read more of the log behind what is in the buffer from ``at`` on; returns where that is now."""
+    def _fill(self, log: File, source: LogRange, at: int, needed: int) -> int:
+        """Read more of the log behind what is in the buffer from ``at`` on; returns where that is now.
+
+        Args:
+            needed: Number of bytes from there on without which nothing can be done.
+        """
         known = self._filled - at
-        needed = stored_size(self.buffer, at) if known >= HEADER_SIZE else HEADER_SIZE
         left = source.end_position - self._position - at
         if needed > min(left, _MAX_BATCH_BYTES):
             raise CorruptionError(
@@ -159,10 +185,11 @@ class LogBatches:
             self.buffer[:known] = rest
             self._position += at
             self._filled, at = known, 0
-        wanted = min(len(self.buffer), at + left)
-        view = memoryview(self.buffer)[self._filled : wanted]
+        end = source.file_position + source.end_position
+        left_of_run = left + self._readable_to.get((self._path, end), end) - end
+        view = memoryview(self.buffer)[self._filled : at + left_of_run]
         self._filled += log.readinto(view, source.file_position + self._position + self._filled)
-        if self._filled < wanted:
+        if self._filled < min(len(self.buffer), at + left):
             raise CorruptionError(
                 source.log_path,
                 self._position + self._filled,
@@ -270,8 +297,19 @@ def _why_out_of_order(header: BatchHeader, last: BatchHeader) -> str:
     return f"expected a batch appended at {last.append_time_us} us or later, found {header.append_time_us} us"
 
 
-def _check_header(log: File, source: LogRange) -> None:
-    header, size = LogHeader.decode(source.log_path, log.pread(_LOG_HEADER_BYTES, source.file_position))
+def _ends_of_runs(sources: Sequence[LogRange]) -> dict[tuple[str, int], int]:
+    """Where in their file logs end that follow each other, by the file and where each of them but the last ends."""
+    ends: dict[tuple[str, int], int] = {}
+    for source, following in zip(reversed(sources[:-1]), reversed(sources[1:]), strict=True):
+        end = source.file_position + source.end_position
+        if source.log_path == following.log_path and end == following.file_position:
+            following_end = following.file_position + following.end_position
+            ends[source.log_path, end] = ends.get((source.log_path, following_end), following_end)
+    return ends
+
+
+def _check_header(data: bytes, source: LogRange) -> None:
+    header, size = LogHeader.decode(source.log_path, data)
     for what, expected, found in (
         ("shard", source.name, header.name),
         ("shard id", f"{source.shard_id:016x}", f"{header.shard_id:016x}"),

@@ -5,7 +5,7 @@ It needs only a file system and a plan, and no shard, so it can run in a separat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 
 import attrs
@@ -53,7 +53,7 @@ def write_shared_files(
             days = sorted(outputs)
             written = tuple(outputs[day].finish(plan) for day in days)
         undo.pop_all()
-    parts = [attrs.evolve(part, file=number) for number, day in enumerate(days) for part in outputs[day].parts()]
+    parts = [part for number, day in enumerate(days) for part in outputs[day].parts(number)]
     return GatheredFiles(written, tuple(sorted(parts, key=lambda part: (part.source, part.file))))
 
 
@@ -67,6 +67,19 @@ def _rewritten_from(sources: Sequence[PartSource]) -> tuple[str, ...]:
     if not all(source.kind is SourceKind.SHARED for source in sources):
         return ()
     return tuple(sorted({"/".join(source.log_path.rsplit("/", 2)[-2:]) for source in sources}))
+
+
+@attrs.define
+class _Part:
+    """A part while its file is written."""
+
+    base_offset: int
+    first_row: int
+    next_offset: int = 0
+    size_bytes: int = 0
+    newest_append_us: int = 0
+    last_lsn: int = 0
+    newest_us: int = 0
 
 
 class _DayFile:
@@ -86,7 +99,7 @@ class _DayFile:
         self._entries: list[SharedGroupEntry] = []
         self._record_count = 0
         self._value_bytes = 0
-        self._parts: dict[int, SharedPart] = {}
+        self._parts: dict[int, _Part] = {}
 
     def add(self, group: SharedRows) -> None:
         start, end, crc = self._output.add(group.rows)
@@ -115,20 +128,28 @@ class _DayFile:
     def _add_run(self, run: Run, size_bytes: int) -> None:
         part = self._parts.get(run.source)
         if part is None:
-            part = SharedPart(run.source, 0, run.base_offset, run.next_offset, self._record_count, 0, 0, 0, 0)
-        self._parts[run.source] = attrs.evolve(
-            part,
-            next_offset=run.next_offset,
-            size_bytes=part.size_bytes + size_bytes,
-            newest_append_us=run.newest_append_us,
-            last_lsn=run.last_lsn,
-            newest_us=max(part.newest_us, run.newest_us),
-        )
+            part = self._parts[run.source] = _Part(run.base_offset, self._record_count)
+        part.next_offset = run.next_offset
+        part.size_bytes += size_bytes
+        part.newest_append_us = run.newest_append_us
+        part.last_lsn = run.last_lsn
+        part.newest_us = max(part.newest_us, run.newest_us)
         self._record_count += run.record_count
 
-    def parts(self) -> list[SharedPart]:
-        """The parts in this file; their attribute `file` is not set yet."""
-        return list(self._parts.values())
+    def parts(self, file: int) -> Iterator[SharedPart]:
+        """The parts in this file, which has this number."""
+        for source, part in self._parts.items():
+            yield SharedPart(
+                source,
+                file,
+                part.base_offset,
+                part.next_offset,
+                part.first_row,
+                part.size_bytes,
+                part.newest_append_us,
+                part.last_lsn,
+                part.newest_us,
+            )
 
     def finish(self, plan: SharedPlan) -> SharedFile:
         output = self._output

@@ -55,6 +55,7 @@ class SourceBatches:
             OSError: A file cannot be read.
         """
         with ExitStack() as opened:
+            opened.callback(self._logs.close)
             shared: dict[str, _SharedFile] = {}
             for source in self._sources:
                 self.source = source
