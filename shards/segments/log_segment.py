@@ -84,12 +84,22 @@ class LogSegment(Segment):
         flushed_offset: Offset after the last record in the file.
         saved_entries: Number of entries in the index file.
         is_recorded: Whether the views have its record as it will stay.
+        seen_since_us: Elapsed time of this process when its age was first looked at; None before that.
 
     Invariant: ``flushed`` is never beyond the committed end.
     """
 
     kind = SegmentKind.LOG
-    __slots__ = ("flushed", "flushed_offset", "is_recorded", "name", "path", "saved_entries", "shard_id")
+    __slots__ = (
+        "flushed",
+        "flushed_offset",
+        "is_recorded",
+        "name",
+        "path",
+        "saved_entries",
+        "seen_since_us",
+        "shard_id",
+    )
 
     def __init__(self, path: str, header: LogHeader, pool: ChunkPool) -> None:
         self.path = path
@@ -100,6 +110,7 @@ class LogSegment(Segment):
         self.flushed_offset = header.base_offset
         self.saved_entries = 0
         self.is_recorded = False
+        self.seen_since_us: int | None = None
 
     @property
     def header(self) -> LogHeader:

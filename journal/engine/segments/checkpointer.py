@@ -147,6 +147,7 @@ class Checkpointer:
             commands=commands,
             committer=committer,
             expiry_us=time.expiry_us,
+            monotonic_us=time.monotonic_us,
             drop=self.drop,
             closing=closing,
             is_waiting=lambda shard: shard.shard_id in self.dirty or shard.shard_id in self._to_flush,

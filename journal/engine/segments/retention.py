@@ -6,6 +6,7 @@ Trims are decisions in the journal, like those that clients request.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import trio
 
@@ -34,6 +35,7 @@ class SegmentRetention:
         commands: Decides.
         committer: Makes them durable.
         expiry_us: Returns the time for computing ages, in microseconds since 1970.
+        monotonic_us: Returns elapsed time in microseconds, whatever the time of day is set to.
         drop: Accepts memory segments that are dropped.
         closing: Called with a shard that is about to be closed.
         is_waiting: Whether a shard has changes that are not flushed or saved yet.
@@ -48,6 +50,7 @@ class SegmentRetention:
         commands: Commands,
         committer: Committer,
         expiry_us: Callable[[], int],
+        monotonic_us: Callable[[], int],
         drop: Callable[[list[Segment]], None],
         closing: Callable[[Shard], None],
         is_waiting: Callable[[Shard], bool],
@@ -58,6 +61,7 @@ class SegmentRetention:
         self._commands = commands
         self._committer = committer
         self._expiry_us = expiry_us
+        self._monotonic_us = monotonic_us
         self._drop = drop
         self._closing = closing
         self._is_waiting = is_waiting
@@ -133,14 +137,14 @@ class SegmentRetention:
 
     async def apply(self) -> None:
         """Trim records beyond their retention; close active segments that are due and shards that are not used."""
-        now = self._expiry_us()
+        now, monotonic_us = self._expiry_us(), self._monotonic_us()
         for some in slices(self._table.open_shards(), _LOOKED_AT_AT_ONCE):
             for shard in some:
                 active = shard.active()
                 if (
                     active is not None
                     and not shard.damage
-                    and (self._is_outdated(shard, active, now) or self._is_for_conversion(active, now))
+                    and (self._is_outdated(shard, active, now) or self._is_for_conversion(active, now, monotonic_us))
                 ):
                     self._commands.roll_nowait(shard)
                 self.retain(shard)
@@ -158,13 +162,20 @@ class SegmentRetention:
             and now_us - active.newest_append_us > max_age * 1_000_000
         )
 
-    def _is_for_conversion(self, active: Segment, now_us: int) -> bool:
-        """Whether the active segment is old enough to be closed, so that it is converted to Parquet."""
-        return (
-            self._is_for_conversion_one_day(active)
-            and now_us - active.created_us > self._conversion.close_after_s * 1_000_000
-        )
+    def _is_for_conversion(self, active: Segment, now_us: int, monotonic_us: int) -> bool:
+        """Whether the active segment is old enough to be closed, so that it is converted to Parquet.
 
-    def _is_for_conversion_one_day(self, active: Segment) -> bool:
+        Its age is the elapsed time since it was first seen here, or the difference of two times of day if that is more:
+        only these tell the age of a segment from before the start. They alone are not enough. When the system's clock
+        was set back, a segment is of a time that is still to come, for as long as append times do not advance.
+        """
+        if not self._is_for_conversion_one_day(active):
+            return False
+        if active.seen_since_us is None:
+            active.seen_since_us = monotonic_us
+        age_us = max(now_us - active.created_us, monotonic_us - active.seen_since_us)
+        return age_us > self._conversion.close_after_s * 1_000_000
+
+    def _is_for_conversion_one_day(self, active: Segment) -> TypeGuard[LogSegment]:
         """Whether it will be, at some age."""
         return self._conversion.enabled and isinstance(active, LogSegment) and active.next_offset > active.base_offset

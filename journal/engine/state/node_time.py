@@ -39,6 +39,8 @@ class NodeTime:
         """The time of day in microseconds since 1970. It goes back only if the system's clock stays set back."""
         self.expiry_us = self._steady.expiry_us
         """The time at which records and state expire; see `SteadyClock.expiry_us`."""
+        self.monotonic_us = clock.monotonic_us
+        """Elapsed time in microseconds; see `Clock.monotonic_us`."""
         self.newest_append_us = 0
 
     def append_time_us(self) -> int:
