@@ -64,6 +64,37 @@ def counting_once(spark: SparkSession, tree: SealedTree, shards: Sequence[str]) 
     )
 
 
+def of_table(spark: SparkSession, tree: SealedTree, shards: Sequence[str]) -> SealedTree:
+    """Choose the rows of a tree whose shared files are those of a version of the Delta table.
+
+    A version has each record once. Of several shards of the same name the newest counts. It reads the columns shard and
+    shard_id.
+
+    Args:
+        spark: The session.
+        tree: The tree.
+        shards: Filters of the shards that are wanted.
+
+    Raises:
+        UnreadableError: A file is empty.
+    """
+    from pyspark.sql import functions
+
+    if not tree.shared:
+        return tree
+    frame = shared_frame(spark, tree.root, tree.shared).where(matching("shard", shards))
+    found = (
+        frame.select("shard", "shard_id")
+        .distinct()
+        .groupBy("shard")
+        .agg(functions.collect_list("shard_id").alias("ids"))
+    )
+    several = found.where("size(ids) > 1").select("ids").collect()
+    return attrs.evolve(
+        tree, other_shards=tuple(sorted(one for row in several for one in set(row.ids) - {max(row.ids)}))
+    )
+
+
 def _runs(spark: SparkSession, tree: SealedTree, shards: Sequence[str]) -> Iterator[Run]:
     """What rows of which shards are in the shared files of a tree."""
     from pyspark.sql import functions

@@ -12,16 +12,18 @@ import attrs
 from shards.errors import StorageError
 from shards.model import SegmentKind
 from shards.topics.names import directory_name
-from spark_export.bare_tree import counting_once
+from spark_export.bare_tree import counting_once, of_table
 from spark_export.discovery import take_snapshot
 from spark_export.errors import FilesReplacedError, UnreadableError
 from spark_export.file_access import FileTree, is_local
 from spark_export.options import SourceOptions
+from spark_export.replanning import replaced_file
 from spark_export.sealed_files import SealedName, SharedName
 from spark_export.sealed_scan import OffsetRange, SealedTree, list_tree
 from spark_export.sealed_tree import find_files
 from spark_export.shared_files import record_count
 from spark_export.snapshot import SegmentRange, ShardSnapshot
+from spark_export.table_versions import files_are_gone, newest_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,12 +108,25 @@ def sealed_files(spark: SparkSession, path: str, options: SourceOptions) -> Seal
         UnreadableError: The path has nothing to read, its server cannot be reached, or files were replaced again and
             again meanwhile.
     """
-    tree = list_tree(spark, path)
+    from pyspark.errors import AnalysisException
+
+    tree = list_tree(spark, path, options.version)
+    if options.version is not None:
+        try:
+            return of_table(spark, tree, options.shards)
+        except AnalysisException as error:
+            missing = replaced_file(error)
+            if missing is None:
+                raise
+            raise files_are_gone(options.version, missing) from error
     if not tree.shared:
         # The names of the files tell it all.
         return tree
     found = find_files(path) if is_local(path) else None
     if found is None or not found.directory:
+        table = None if tree.files or found is None else newest_files(FileTree(found.sealed))
+        if table is not None:
+            return of_table(spark, attrs.evolve(tree, shared=dict.fromkeys(table.rows)), options.shards)
         return counting_once(spark, tree, options.shards)
     for _ in range(_MOST_LISTINGS):
         snapshot = take_snapshot(options, with_segments=True)

@@ -195,18 +195,20 @@ async def _shards(
         described = with_segments or info.record_count < info.next_offset - info.start_offset
         if described and not with_segments:
             info = await adapter.describe_shard(name)
-        time_offset = None
+        found_offset = None
         if options.starting_us is not None:
-            time_offset = await _first_not_older(adapter, info, options.starting_us)
+            found_offset = await _first_not_older(adapter, info, options.starting_us)
+        elif options.starting_lsn is not None:
+            found_offset = await _first_from_lsn(adapter, info, options.starting_lsn)
         changed_offset = None if read is None else await _changed_offset(adapter, info, read)
-        return _snapshot(info, described, time_offset, changed_offset)
+        return _snapshot(info, described, found_offset, changed_offset)
 
     found = await _each(names, snapshot)
     return tuple(one for one in found if one is not None)
 
 
 def _snapshot(
-    info: ShardInfo, with_segments: bool, time_offset: int | None, changed_offset: int | None
+    info: ShardInfo, with_segments: bool, found_offset: int | None, changed_offset: int | None
 ) -> ShardSnapshot:
     if with_segments:
         segments = tuple(
@@ -219,7 +221,7 @@ def _snapshot(
     else:
         segments = ()
     return ShardSnapshot(
-        info.name, info.shard_id, info.start_offset, info.next_offset, segments, time_offset, changed_offset
+        info.name, info.shard_id, info.start_offset, info.next_offset, segments, found_offset, changed_offset
     )
 
 
@@ -246,6 +248,14 @@ def offset_of_change(info: ShardInfo, found_offset: int) -> int:
     """
     # Records appended after the restore may have been trimmed since: then the shard's records do not show it.
     return found_offset if info.restored_offset is None else min(found_offset, info.restored_offset)
+
+
+async def _first_from_lsn(adapter: _Requests, info: ShardInfo, lsn: int) -> int:
+    """Offset of the first record of a shard with this lsn or a higher one; its end if there is none."""
+    if info.last_lsn < lsn:
+        return info.next_offset
+    # The id of a shard is the lsn of its creation.
+    return info.start_offset if lsn <= info.shard_id else await adapter.find_offset(info.name, Start.lsn(lsn))
 
 
 async def _first_not_older(adapter: _Requests, info: ShardInfo, time_us: int) -> int:

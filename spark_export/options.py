@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import attrs
 
@@ -34,6 +34,9 @@ _NAMES: Final = (
     "shards",
     "startingOffsets",
     "startingTimestamp",
+    "startingVersion",
+    "startingLsn",
+    "asOfVersion",
     "endingOffsets",
     "minPartitions",
     "maxRecordsPerTrigger",
@@ -42,9 +45,13 @@ _NAMES: Final = (
     "asQueue",
     "shardIds",
 )
+_BEGINNINGS: Final = ("startingTimestamp", "startingOffsets", "startingVersion", "startingLsn")
 _LOWER_NAMES: Final = {name.lower(): name for name in _NAMES}
 _ONLY_IN: Final[dict[str, Use]] = {
     "endingOffsets": "batch",
+    "startingVersion": "stream",
+    "startingLsn": "stream",
+    "asOfVersion": "batch",
     "maxRecordsPerTrigger": "stream",
     "asQueue": "batch",
     "shardIds": "batch",
@@ -83,6 +90,11 @@ class SourceOptions:
         starting: Where to begin.
         starting_us: Begin at the first record that is not older than this, in each shard, in microseconds since 1970;
             None if not given.
+        starting_version: Begin after the records that the version before this one of the Delta table has (stream); None
+            if not given.
+        starting_lsn: Begin at the first record with this lsn or a higher one, in each shard (stream); None if not
+            given.
+        version: Read the records of this version of the Delta table (batch); None if not given.
         ending: Where to end (batch).
         min_partitions: Make at least this many partitions, if there are as many records; 0: no minimum.
         max_records_per_trigger: Most records of one micro-batch (stream); 0 for no limit.
@@ -106,6 +118,18 @@ class SourceOptions:
     filter_pushdown: bool
     as_queue: bool
     shard_ids: dict[str, int] = attrs.field(factory=dict, hash=False)
+    starting_version: int | None = None
+    starting_lsn: int | None = None
+    version: int | None = None
+
+    @property
+    def starts_at_search(self) -> bool:
+        """Whether the first offsets have to be looked for in the records."""
+        return not (self.starting_us is None and self.starting_version is None and self.starting_lsn is None)
+
+    def without_search(self) -> Self:
+        """The same options for a query that has begun: it continues from its position."""
+        return attrs.evolve(self, starting_us=None, starting_version=None, starting_lsn=None)
 
     def wants_shard(self, name: str) -> bool:
         """Whether a shard is to be read."""
@@ -135,15 +159,18 @@ def parse_options(options: Mapping[str, str], use: Use | None = None) -> SourceO
         )
     everything: tuple[str, ...] = ("#",)
     topics = _read(given, "topics", _filters, everything)
-    if "startingTimestamp" in given and "startingOffsets" in given:
+    beginnings = [name for name in _BEGINNINGS if name in given]
+    if len(beginnings) > 1:
+        first, second = beginnings[:2]
         raise OptionError(
-            f"options 'startingTimestamp' ({given['startingTimestamp']!r}) and 'startingOffsets' "
-            f"({given['startingOffsets']!r}) both say where to begin: give one of them"
+            f"options {first!r} ({given[first]!r}) and {second!r} ({given[second]!r}) both say where to begin: "
+            "give one of them"
         )
+    _require_table(given, path, server)
     starting = _read(given, "startingOffsets", _positions, Positions(LATEST if use == "stream" else EARLIEST))
     if use == "batch" and starting.default == LATEST and not starting.offsets:
         raise _bad("startingOffsets", LATEST, "'earliest' or JSON in a batch query, which reads what is there already")
-    if "startingTimestamp" in given:
+    if beginnings and "startingOffsets" not in given:
         starting = Positions(EARLIEST)
     ending = _read(given, "endingOffsets", _positions, Positions(LATEST))
     if ending.default == EARLIEST and not ending.offsets:
@@ -162,7 +189,25 @@ def parse_options(options: Mapping[str, str], use: Use | None = None) -> SourceO
         filter_pushdown=_read(given, "filterPushdown", _switch, default=False),
         as_queue=_read(given, "asQueue", _switch, default=False),
         shard_ids=_read(given, "shardIds", _ids, {}),
+        starting_version=_read(given, "startingVersion", _number, None),
+        starting_lsn=_read(given, "startingLsn", _number, None),
+        version=_read(given, "asOfVersion", _number, None),
     )
+
+
+def _require_table(given: Mapping[str, str], path: str, server: str) -> None:
+    """Refuse options about the Delta table where there is none, or another store is to be read."""
+    for name in ("asOfVersion", "startingVersion"):
+        if name in given and not path:
+            raise OptionError(
+                f"option {name!r} ({given[name]!r}) is about the Delta table in a data directory or a tree of sealed "
+                "segments: give its path, too"
+            )
+    if "asOfVersion" in given and server:
+        raise OptionError(
+            f"option 'asOfVersion' ({given['asOfVersion']!r}) reads files alone, and option 'server' ({server!r}) "
+            "other records as well: give one of them"
+        )
 
 
 def _known(options: Mapping[str, str], use: Use | None) -> dict[str, str]:
@@ -273,6 +318,12 @@ def _time(name: str, value: str) -> int | None:
 def _count(name: str, value: str) -> int:
     if not value.isdecimal() or not 0 < int(value) < 1 << 63:
         raise _bad(name, value, "an integer from 1 on")
+    return int(value)
+
+
+def _number(name: str, value: str) -> int:
+    if not value.isdecimal() or int(value) >= 1 << 63:
+        raise _bad(name, value, "an integer from 0 on")
     return int(value)
 
 

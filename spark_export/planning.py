@@ -95,8 +95,8 @@ def _batch_range(shard: ShardSnapshot, options: SourceOptions) -> ShardRange:
     held = f"it holds offsets from {shard.start_offset} up to but not including {shard.next_offset}"
     first = options.starting.of(shard.name, earliest=shard.start_offset, latest=shard.next_offset)
     end = options.ending.of(shard.name, earliest=shard.start_offset, latest=shard.next_offset)
-    if options.starting_us is not None:
-        first = shard.start_offset if shard.time_offset is None else shard.time_offset
+    if options.starts_at_search:
+        first = shard.start_offset if shard.found_offset is None else shard.found_offset
     for option, offset in (("startingOffsets", first), ("endingOffsets", end)):
         if offset > shard.next_offset and options.fail_on_data_loss:
             raise OptionError(f"option {option!r} names offset {offset} of shard {shard.name!r}, but {held}")

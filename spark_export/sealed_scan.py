@@ -20,6 +20,7 @@ import attrs
 from shards.topics.names import shard_name
 from shards.topics.topic_filters import is_filter, literal_prefix, matches, pattern
 from spark_export.errors import UnreadableError
+from spark_export.file_access import FileTree
 from spark_export.hadoop_files import HadoopFiles, glob_literal
 from spark_export.sealed_files import (
     DATE_PREFIX,
@@ -31,6 +32,7 @@ from spark_export.sealed_files import (
     parse_shared,
     partition_value,
 )
+from spark_export.table_versions import version_files
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -72,6 +74,7 @@ class SealedTree:
         shared: Shared files, and which of their rows count: all if None.
         empty_files: Paths of segments without bytes: they are damaged, but Spark would skip them without an error.
         listed: Spark's table of all files there; creating it takes long for very many directories.
+        other_shards: Ids of shards whose rows in the shared files do not count.
     """
 
     root: str
@@ -82,16 +85,25 @@ class SealedTree:
     shared: Mapping[SharedName, tuple[OffsetRange, ...] | None] = attrs.field(factory=dict)
     empty_files: tuple[str, ...] = ()
     listed: DataFrame | None = attrs.field(default=None, eq=False, repr=False)
+    other_shards: tuple[int, ...] = ()
 
 
-def list_tree(spark: SparkSession, path: str) -> SealedTree:
+def list_tree(spark: SparkSession, path: str, version: int | None = None) -> SealedTree:
     """Find the sealed segments at a path.
 
+    Args:
+        spark: The session.
+        path: A data directory or a tree of sealed segments.
+        version: List the files of this version of the Delta table.
+
     Raises:
-        UnreadableError: The path has nothing to read.
+        UnreadableError: The path has nothing to read, or no such version.
     """
     files = HadoopFiles(spark, path)
     root = _root(files, path)
+    if version is not None:
+        root = f"{path.rstrip('/')}/sealed" if root is None else root
+        return SealedTree(root, (), {}, {}, shared=dict.fromkeys(version_files(FileTree(root), version).rows))
     if root is None:
         return SealedTree(path, (), {}, {})
     literal = glob_literal(root)
@@ -213,7 +225,8 @@ def _rows_of_shared_files(spark: SparkSession, tree: SealedTree) -> list[DataFra
 
     frames = []
     if whole := [file for file, rows in tree.shared.items() if rows is None]:
-        frames.append(shared_frame(spark, tree.root, whole))
+        frame = shared_frame(spark, tree.root, whole)
+        frames.append(frame.where(~frame["shard_id"].isin(*tree.other_shards)) if tree.other_shards else frame)
     if partial := {file: rows for file, rows in tree.shared.items() if rows is not None}:
         counts = functions.broadcast(_live_rows(spark, partial))
         frame = shared_frame(spark, tree.root, partial).withColumn(_FILE, functions.col("_metadata.file_name"))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from shards.topics.topic_filters import validate_filter
+from spark_export.errors import OptionError
 from spark_export.options import parse_options
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def read_sealed(
     shards: str | Sequence[str] | None = None,
     with_unsealed: bool = False,
     server: str | None = None,
+    version: int | None = None,
 ) -> DataFrame:
     """Return the records of sealed segments, with the columns of the data source `journal` and ``date``, the UTC day.
 
@@ -37,9 +39,12 @@ def read_sealed(
             to which topics are mapped, if there is a mapping rule.
         with_unsealed: Add unsealed records, through the data source `journal`: every present record, once.
         server: URL of the server for these; by default the one that uses the data directory, if one does.
+        version: Return the records of this version of the Delta table, without unsealed ones. Records that were
+            trimmed since then are among them, as for other readers of the table.
 
     Raises:
-        UnreadableError: The path has nothing to read, or the server cannot be reached.
+        UnreadableError: The path has nothing to read, or no such version, or the server cannot be reached.
+        OptionError: A version is to be read, and unsealed records or a server, too.
         InvalidNameError: A filter is not valid.
     """
     wanted_topics = _filters(topics)
@@ -50,9 +55,14 @@ def read_sealed(
     from spark_export.sealed_scan import scan
 
     origin = Origin(path, server or "", wanted_topics, wanted_shards)
+    options = origin.options()
+    if version is not None:
+        if with_unsealed:
+            raise OptionError(f"version {version} of the table has sealed records only: leave with_unsealed out")
+        options["asOfVersion"] = str(version)
     if with_unsealed:
         return take_history(spark, origin).read(spark)
-    tree = sealed_files(spark, path, parse_options(origin.options(), "batch"))
+    tree = sealed_files(spark, path, parse_options(options, "batch"))
     return scan(spark, tree, topics=wanted_topics, shards=wanted_shards)
 
 

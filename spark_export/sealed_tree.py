@@ -24,9 +24,10 @@ from spark_export.errors import FilesReplacedError, UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.options import SourceOptions
 from spark_export.sealed_files import DATE_PREFIX, SealedName, SharedName, counted, parse_file, parse_mark, parse_shared
-from spark_export.segment_files import first_not_older
+from spark_export.segment_files import first_not_below
 from spark_export.shared_files import runs_in
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
+from spark_export.table_versions import files_are_gone, newest_files, version_files
 
 _SEALED: Final = "sealed"
 _MOST_LISTINGS: Final = 3
@@ -73,11 +74,12 @@ def tree_snapshot(sealed: str, options: SourceOptions) -> Snapshot:
     """Snapshot of a tree of sealed segments.
 
     A shared file has dead rows too, of shards that were trimmed or deleted, until it is rewritten. A tree does not say
-    which these are: all rows count, except those of a shard of which a later one has the name.
+    which these are: all rows count, except those of a shard of which a later one has the name. Where there is a Delta
+    table, its newest version says which files count, or the version that the options name.
 
     Raises:
         FilesReplacedError: Files were replaced again and again while they were read.
-        UnreadableError: It cannot be listed, or files of a shard overlap.
+        UnreadableError: It cannot be listed, files of a shard overlap, or there is no such version (any more).
         CorruptionError: A file that has to be opened is damaged.
     """
     for _ in range(_MOST_LISTINGS):
@@ -85,6 +87,8 @@ def tree_snapshot(sealed: str, options: SourceOptions) -> Snapshot:
             return _snapshot_of(FileTree(sealed), options)
         except FileNotFoundError as error:
             missing = error
+            if options.version is not None:
+                raise files_are_gone(options.version, str(error.filename or error)) from error
     path = str(missing.filename or missing)
     raise FilesReplacedError(
         f"{path} was replaced while it was read, and so were others in {_MOST_LISTINGS} attempts; try again, or give "
@@ -93,10 +97,32 @@ def tree_snapshot(sealed: str, options: SourceOptions) -> Snapshot:
     ) from missing
 
 
+def version_ends(sealed: str, version: int, options: SourceOptions) -> dict[tuple[str, int], int]:
+    """By name and id of each wanted shard: the offset after its records in a version of the Delta table.
+
+    Raises:
+        UnreadableError: There is no such version, or files of it are gone.
+        CorruptionError: A file is damaged.
+    """
+    tree = FileTree(sealed)
+    ends: dict[tuple[str, int], int] = {}
+    try:
+        for file in version_files(tree, version).rows:
+            for run in runs_in(tree, file, options.wants_shard):
+                shard = (run.shard, run.shard_id)
+                ends[shard] = max(ends.get(shard, 0), run.rows.next_offset)
+    except FileNotFoundError as error:
+        raise files_are_gone(version, str(error.filename or error)) from error
+    return ends
+
+
 def _snapshot_of(tree: FileTree, options: SourceOptions) -> Snapshot:
-    listed = tree.files()
+    table = version_files(tree, options.version) if options.version is not None else newest_files(tree)
+    listed = tree.files() if options.version is None else ()
     found = {shard.name: (shard, trimmed) for shard, trimmed in _with_own_files(tree, listed, options)}
-    shared = (file for path, _ in listed if (file := parse_shared(path)) is not None)
+    shared: Iterable[SharedName] = (file for path, _ in listed if (file := parse_shared(path)) is not None)
+    if table is not None:
+        shared = sorted(table.rows)
     for name, (shard_id, runs) in _in_shared_files(tree, shared, options).items():
         own, trimmed = found.get(name, (None, 0))
         if own is None or own.shard_id < shard_id:
@@ -105,7 +131,9 @@ def _snapshot_of(tree: FileTree, options: SourceOptions) -> Snapshot:
             found[name] = _united(own, runs, trimmed), trimmed
     shards = [found[name][0] for name in sorted(found)]
     if options.starting_us is not None:
-        shards = [_with_time(tree, shard, options.starting_us) for shard in shards]
+        shards = [_beginning(tree, shard, "timestamp", options.starting_us) for shard in shards]
+    elif options.starting_lsn is not None:
+        shards = [_beginning(tree, shard, "lsn", options.starting_lsn) for shard in shards]
     return Snapshot(Store(sealed=tree.where), tuple(shards))
 
 
@@ -164,17 +192,18 @@ def _united(shard: ShardSnapshot, rows: list[SegmentRange], trimmed: int) -> Sha
     )
 
 
-def _with_time(tree: FileTree, shard: ShardSnapshot, time_us: int) -> ShardSnapshot:
+def _beginning(tree: FileTree, shard: ShardSnapshot, column: str, value: int) -> ShardSnapshot:
+    """A shard with its first record that is not below a value."""
     for segment in shard.segments:
         if segment.place is not None:
-            offset = shared_files.first_not_older(tree, shard.shard_id, segment, time_us, shard.start_offset)
+            offset = shared_files.first_not_below(tree, shard.shard_id, segment, column, value, shard.start_offset)
         else:
             path = sealed_path(tree.where, shard.name, shard.shard_id, segment.base_offset, segment.next_offset)
             with SealedReader(tree.file_system, path) as reader:
-                offset = first_not_older(reader, time_us, shard.start_offset)
+                offset = first_not_below(reader, column, value, shard.start_offset)
         if offset is not None:
-            return attrs.evolve(shard, time_offset=offset)
-    return attrs.evolve(shard, time_offset=shard.next_offset)
+            return attrs.evolve(shard, found_offset=offset)
+    return attrs.evolve(shard, found_offset=shard.next_offset)
 
 
 def _read_start(tree: FileTree, path: str) -> int:

@@ -111,19 +111,25 @@ class GroupStatistics:
         return found if found is not None and found.has_min_max else None
 
 
-def first_not_older(reader: SealedReader, time_us: int, start: int) -> int | None:
-    """Offset of the first record from ``start`` on that is not older than a time; None if the segment has none.
+def first_not_below(reader: SealedReader, column: str, value: int, start: int) -> int | None:
+    """Offset of the first record from ``start`` on that is not below a value; None if the segment has none.
+
+    Args:
+        reader: The segment.
+        column: ``timestamp`` or ``lsn``.
+        value: The value, of a timestamp in microseconds since 1970.
+        start: Where to begin.
 
     Raises:
         CorruptionError: The file is damaged.
         OSError: It cannot be read.
     """
     for group in reader.row_groups:
-        if group.next_offset <= start or group.newest_us < time_us:
+        if group.next_offset <= start or (column == "timestamp" and group.newest_us < value):
             continue
         skipped = max(0, start - group.first_offset)
-        times_us = reader.table(group.index, ["timestamp"]).column("timestamp").cast(pa.int64())[skipped:]
-        found = pc.index(pc.greater_equal(times_us, time_us), True).as_py()
+        values = reader.table(group.index, [column]).column(column).cast(pa.int64())[skipped:]
+        found = pc.index(pc.greater_equal(values, value), True).as_py()
         if found >= 0:
             return group.first_offset + skipped + int(found)
     return None

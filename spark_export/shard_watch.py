@@ -37,8 +37,8 @@ class ShardWatch:
     """
 
     def __init__(self, options: SourceOptions) -> None:
-        # The offset of a time is only requested at the beginning, by the caller.
-        self._options = attrs.evolve(options, starting_us=None)
+        # The offset of a time, lsn or version is only looked for at the beginning, by the caller.
+        self._options = options.without_search()
         self._may_look_at_s = 0.0
         self._unused: tuple[int, bytes] | None = None
         self.last: Snapshot | None = None

@@ -193,8 +193,18 @@ def _joined(first: Run, second: Run) -> Run:
     return attrs.evolve(first, rows=rows)
 
 
-def first_not_older(tree: FileTree, shard_id: int, segment: SegmentRange, time_us: int, start: int) -> int | None:
-    """Offset of the first record from ``start`` on in a segment that is not older than a time; None if there is none.
+def first_not_below(
+    tree: FileTree, shard_id: int, segment: SegmentRange, column: str, value: int, start: int
+) -> int | None:
+    """Offset of the first record from ``start`` on in a segment that is not below a value; None if there is none.
+
+    Args:
+        tree: The files.
+        shard_id: Id of the shard.
+        segment: Rows in a shared file.
+        column: ``timestamp`` or ``lsn``.
+        value: The value, of a timestamp in microseconds since 1970.
+        start: Where to begin.
 
     Raises:
         CorruptionError: The file is damaged.
@@ -203,10 +213,10 @@ def first_not_older(tree: FileTree, shard_id: int, segment: SegmentRange, time_u
     first = max(start, segment.base_offset)
     if first >= segment.next_offset:
         return None
-    conditions = [Condition("timestamp", ">=", time_us)]
-    with SharedFiles(tree, ["timestamp"]) as files:
+    conditions = [Condition(column, ">=", value)]
+    with SharedFiles(tree, [column]) as files:
         for rows in files.rows(shard_id, segment, first, segment.next_offset, conditions):
-            found = pc.index(pc.greater_equal(rows.column("timestamp").cast(pa.int64()), time_us), True).as_py()
+            found = pc.index(pc.greater_equal(rows.column(column).cast(pa.int64()), value), True).as_py()
             if found >= 0:
                 return int(rows.column("offset")[found].as_py())
     return None

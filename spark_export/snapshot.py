@@ -88,7 +88,8 @@ class ShardSnapshot:
         start_offset: First offset that is still stored.
         next_offset: Offset after the last record.
         segments: In offset order, not overlapping; records between two of them were lost, or are not in this tree.
-        time_offset: First record that is not older than the option `startingTimestamp`; None if that is not given.
+        found_offset: First record that one of the options `startingTimestamp`, `startingVersion` and `startingLsn`
+            wants; None if none of them is given.
         changed_offset: From here on other records had these offsets in the history that the snapshot was compared with;
             None if all are the same, or if it is unknown.
     """
@@ -98,7 +99,7 @@ class ShardSnapshot:
     start_offset: int
     next_offset: int
     segments: tuple[SegmentRange, ...] = ()
-    time_offset: int | None = None
+    found_offset: int | None = None
     changed_offset: int | None = None
 
     def record_count_from(self, offset: int) -> int:

@@ -55,11 +55,16 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """End after the records that exist now."""
-        self._target = self._take_first()
+        self._target = take_snapshot(self._options.without_search(), with_segments=False)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The position where a query without a checkpoint begins."""
-        return first_position(self._target or self._take_first(), self._options).encode()
+        found = self._target
+        if found is None or self._options.starts_at_search:
+            found = take_snapshot(self._options, with_segments=False)
+        if self._target is not None:
+            self._target = found
+        return first_position(found, self._options).encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Limit of one micro-batch, unless the trigger sets another."""
@@ -108,9 +113,6 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         compared = self._target.compared_with(read)
         if compared is None:
             # The store was restored since the query ran last: only the store knows from where on records differ.
-            compared = take_snapshot(self._options, with_segments=False, read=read)
+            compared = take_snapshot(self._options.without_search(), with_segments=False, read=read)
         self._target = compared
         return compared
-
-    def _take_first(self) -> Snapshot:
-        return take_snapshot(self._options, with_segments=False)

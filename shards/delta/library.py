@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+import attrs
 import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -16,6 +17,51 @@ from shards.delta.actions import APPLICATION, PresentFile
 from shards.delta.table import TableState, UnreadableTableError
 
 _PLAIN: Final = (1, 2)
+
+
+@attrs.frozen(slots=True)
+class VersionFile:
+    """A file of one version of the table.
+
+    Attributes:
+        path: Its path, relative to the table.
+        rows: Number of its rows, live or not.
+    """
+
+    path: str
+    rows: int
+
+
+@attrs.frozen(slots=True)
+class TableVersionFiles:
+    """The files of one version of the table.
+
+    Attributes:
+        version: The version.
+        files: Its files.
+    """
+
+    version: int
+    files: tuple[VersionFile, ...]
+
+
+def files_of_version(root: str, version: int | None = None) -> TableVersionFiles:
+    """Return the files of a version of the table.
+
+    Args:
+        root: The directory of the table, or its URL.
+        version: Which one; None for the newest.
+
+    Raises:
+        UnreadableTableError: There is no such table or version, its log is damaged, or it cannot be reached.
+    """
+    try:
+        table = DeltaTable(root if "://" in root else os.path.abspath(root), version=version)
+        actions = table.get_add_actions(flatten=True)
+        paths, rows = (actions.column(name).to_pylist() for name in ("path", "num_records"))
+    except (DeltaError, OSError, ValueError, KeyError) as error:
+        raise UnreadableTableError(_first_line(error)) from error
+    return TableVersionFiles(table.version(), tuple(map(VersionFile, paths, rows)))
 
 
 class DeltaLibrary:

@@ -19,7 +19,7 @@ from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
 from spark_export.cli.task_progress import task_progress
 from spark_export.cli.topic_levels import Replaced, with_levels
-from spark_export.options import parse_options
+from spark_export.options import SourceOptions, parse_options
 from spark_export.replanning import replaced_file, with_present_files
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def sql(
     server: ServerOption = None,
     topics: TopicsOption = ALL_TOPICS,
     engine: Literal["spark", "duckdb"] = "spark",
+    as_of_version: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     limit: Annotated[int | None, Parameter(name=("--limit", "-n"), validator=Number(gte=0))] = None,
     json: JsonOption = False,
     csv: Annotated[bool, Parameter(negative="")] = False,
@@ -56,6 +57,7 @@ def sql(
         directory_or_query: Data directory or tree of sealed segments; the query if --server has everything.
         query: The query, in Spark's SQL.
         engine: duckdb answers in the time in which Spark starts, on one machine, and needs no Java.
+        as_of_version: Query a version of the Delta table over shared files; both views have its records then.
         limit: Show at most this many rows: 100 in a table, all in JSON and CSV by default.
         json: Print one JSON object per row.
         csv: Print CSV with a line of column names.
@@ -70,6 +72,10 @@ def sql(
     if SEALED in views and place.path is None:
         raise UsageError(f"the view `{SEALED}` reads files: name the data directory before the query")
     place.require()
+    source = place.options(topics)
+    if as_of_version is not None:
+        source["asOfVersion"] = str(as_of_version)
+    options = parse_options(source, "batch")
     most = limit if limit is not None else None if json or csv else _SHOWN_ROWS
 
     def write(answer: Answer) -> None:
@@ -78,11 +84,11 @@ def sql(
             note("journal-spark", f"only the first {most:,} rows are shown; --limit N shows more")
 
     if engine == "duckdb":
-        write(with_present_files(lambda: _ask_duckdb(place, topics, text, most, with_unsealed=RECORDS in views)))
+        write(with_present_files(lambda: _ask_duckdb(options, text, most, with_unsealed=RECORDS in views)))
         return
 
     def ask(session: SparkSession) -> Answer:
-        with _made(session, views, place, topics):
+        with _made(session, views, options):
             return _ask(session, text, most)
 
     with running_spark(spark, makes_archive=True) as session:
@@ -167,38 +173,37 @@ def _has_variant(kind: DataType) -> bool:
 
 
 @contextmanager
-def _made(spark: SparkSession, views: Sequence[str], place: Place, topics: str) -> Iterator[None]:
+def _made(spark: SparkSession, views: Sequence[str], source: SourceOptions) -> Iterator[None]:
     """Create these views for the duration of the context; creating one takes time."""
     try:
         for name in views:
-            _frame(spark, place, topics, sealed_only=name == SEALED).createOrReplaceTempView(name)
+            _frame(spark, source, sealed_only=name == SEALED).createOrReplaceTempView(name)
         yield
     finally:
         for name in views:
             spark.catalog.dropTempView(name)
 
 
-def _frame(spark: SparkSession, place: Place, topics: str, *, sealed_only: bool) -> DataFrame:
+def _frame(spark: SparkSession, source: SourceOptions, *, sealed_only: bool) -> DataFrame:
     # Imported late: `--help` and other engines need none of their dependencies.
     from spark_export.history import Origin, take_history
     from spark_export.query_columns import with_query_columns
     from spark_export.sealed_table import read_sealed
 
-    source = parse_options(place.options(topics))
-    if sealed_only:
-        return with_query_columns(read_sealed(spark, source.path, topics=source.topics))
+    if sealed_only or source.version is not None:
+        return with_query_columns(read_sealed(spark, source.path, topics=source.topics, version=source.version))
     # Spark's own reader reads sealed segments several times as fast as any data source in Python.
     history = take_history(spark, Origin(source.path, source.server, source.topics, source.topics))
     return with_query_columns(history.read(spark, reads_few_at_once=True))
 
 
-def _ask_duckdb(place: Place, topics: str, query: str, most: int | None, *, with_unsealed: bool) -> Answer:
+def _ask_duckdb(source: SourceOptions, query: str, most: int | None, *, with_unsealed: bool) -> Answer:
     from spark_export.duckdb_dialect import translate
     from spark_export.duckdb_records import connect, fetch
 
     text = translate(query)
     with waiting("reading what is not sealed"):
-        connection = connect(parse_options(place.options(topics)), with_unsealed=with_unsealed)
+        connection = connect(source, with_unsealed=with_unsealed)
     with connection:
         table, is_cut, json_columns = fetch(connection, text, most)
     return Answer(table, is_cut, json_columns)

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from spark_export.stream_export import MicroBatch
 
+_BEGINNINGS: Final = {"version": "startingVersion", "lsn": "startingLsn"}
 _LOOK_EVERY_S: Any = 0.25  # PySpark's type hints require whole seconds, but it accepts fractions
 
 
@@ -59,7 +60,8 @@ def stream(
         available_now: Read the present records, then end.
         interval: Time from one micro-batch to the next, like 10s; by default without a pause.
         max_records: Most records of a micro-batch.
-        start: Where a new stream begins: earliest, latest, or JSON of offsets by shard.
+        start: Where a new stream begins: earliest, latest, version=N of the Delta table, lsn=N, or JSON of offsets by
+            shard.
         value_as: How keys and values are written; binary for parquet, text for the others by default.
         partition_by: Directories in the target: date, topic, both separated by a comma, or empty.
         data_loss: What to do when records were trimmed before they were read.
@@ -76,8 +78,10 @@ def stream(
     interval_s = None if interval is None else parse_duration_us(interval) / 1_000_000
     place = Place.parse(path, server)
     place.require()
+    beginning, is_named, value = start.partition("=")
+    option = _BEGINNINGS.get(beginning) if is_named else None
     options = place.options(topics) | {
-        "startingOffsets": start,
+        option or "startingOffsets": value if option else start,
         "failOnDataLoss": "true" if data_loss == "fail" else "false",
     }
     if max_records is not None:

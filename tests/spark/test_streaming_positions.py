@@ -44,11 +44,11 @@ def shard(
     end: int,
     *,
     shard_id: int = 1,
-    time_offset: int | None = None,
+    found_offset: int | None = None,
     changed_offset: int | None = None,
 ) -> ShardSnapshot:
     segments = (SegmentRange(SegmentKind.LOG, start, end, 100),) if end > start else ()
-    return ShardSnapshot(name, shard_id, start, end, segments, time_offset, changed_offset)
+    return ShardSnapshot(name, shard_id, start, end, segments, found_offset, changed_offset)
 
 
 def snapshot(*shards: ShardSnapshot) -> Snapshot:
@@ -114,7 +114,7 @@ def test_a_query_begins_with_new_records_by_default() -> None:
 
 
 def test_a_query_begins_at_a_time() -> None:
-    there = snapshot(shard("a", 5, 10, time_offset=8), shard("c", 0, 3, time_offset=3))
+    there = snapshot(shard("a", 5, 10, found_offset=8), shard("c", 0, 3, found_offset=3))
     assert first_position(there, options(startingTimestamp="2026-01-01")) == at(a=8, c=3)
 
 
