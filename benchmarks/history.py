@@ -24,7 +24,7 @@ from benchmarks import load, processes
 from benchmarks.load import Timing
 from benchmarks.ours import CHUNK_BYTES, FETCH_BYTES, FILE, WARM_UP_BYTES, batch_of, fill, window_of
 from benchmarks.runs import Measurement
-from benchmarks.sizes import BATCH_RECORDS
+from benchmarks.sizes import BATCH_RECORDS, shards_scanned
 from benchmarks.stage import REPOSITORY, Stage, start_journal
 from benchmarks.wire import AckCounter, Wire, fetch_bytes_per_s
 from journal.protocol import frames
@@ -63,6 +63,9 @@ KEYS = (
     "spark.values",
     "spark.source",
     "spark.differences",
+    "spark.shards",
+    "spark.shards.plain",
+    "spark.quiet",
     "sql.first.spark",
     "sql.first.duckdb",
 )
@@ -115,7 +118,8 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
         kept = _appends_while_converting(server.address)
     with _running(data, directory / "log-sealed", CONVERSION_BY_HAND) as server:
         read = _read_rate(server.address, timing)
-    spark = _spark(data)
+    spark = _spark("spark_load", str(data))
+    many = _spark("shard_scan", str(directory / "many"), str(shards_scanned(records)))
     return {
         "convert.rate": rate,
         "convert.ratio": ratio,
@@ -125,6 +129,9 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
         "spark.values": spark["values_records_per_s"],
         "spark.source": spark["source_records_per_s"],
         "spark.differences": spark["differences"],
+        "spark.shards": many["records_per_s"],
+        "spark.shards.plain": many["over_plain"],
+        "spark.quiet": many["quiet_share"] * 100,
         "sql.first.spark": _first_query_s(data, "spark", FIRST_RUNS_SPARK),
         "sql.first.duckdb": _first_query_s(data, "duckdb", FIRST_RUNS_DUCKDB),
     }
@@ -285,10 +292,10 @@ def value_share() -> float:
     return sum(map(len, telemetry(0, RECORDS_PER_BATCH))) / len(batch)
 
 
-def _spark(data: Path) -> Mapping[str, Any]:
+def _spark(module: str, *arguments: str) -> Mapping[str, Any]:
     """Figures of the Spark process."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.spark_load", str(data)],
+        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

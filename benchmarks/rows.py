@@ -6,7 +6,7 @@ from benchmarks import in_process
 from benchmarks.mqtt import rows as mqtt
 from benchmarks.queues import rows as queues
 from benchmarks.runs import Goal, Row
-from benchmarks.sizes import BATCHED_STORED_MB, SINGLE_STORED_MB, WAITING_TASKS
+from benchmarks.sizes import BATCHED_STORED_MB, RECORDS_OF_A_SHARD, SINGLE_STORED_MB, WAITING_TASKS, shards_scanned
 
 SYNCED = "fsync"
 NOT_SYNCED = "no fsync"
@@ -246,6 +246,7 @@ def _gathering(shards: int) -> list[Row]:
 
 def _history(records: int) -> list[Row]:
     sealed = f"{records / 1e6:g} M records"
+    many = f"{shards_scanned(records):,} shards of {RECORDS_OF_A_SHARD}"
     return [
         Row("convert.rate", "JSON values of about 150 B converted by one core", "MB/s", SYNCED, goal=Goal(250.0)),
         Row("convert.ratio", "log bytes over Parquet bytes", "x", sealed, goal=Goal(5.0)),
@@ -261,6 +262,11 @@ def _history(records: int) -> list[Row]:
             sealed,
             goal=Goal(0.0, at_most=True),
         ),
+        Row(
+            "spark.shards", "read_sealed over many shards: count, min, max by topic", "records/s", many, goal=Goal(8e6)
+        ),
+        Row("spark.shards.plain", "the same, over plain Parquet that Spark wrote", "x", many, goal=Goal(0.9)),
+        Row("spark.quiet", "bytes read for one shard, of all", "%", many, goal=Goal(2.0, at_most=True)),
         Row("sql.first.spark", "journal-spark sql: start to end of one query", "s", sealed),
         Row("sql.first.duckdb", "the same, --engine duckdb", "s", sealed, goal=Goal(1.0, at_most=True)),
     ]

@@ -13,3 +13,11 @@ BATCH_RECORDS = (SMALL_BATCH_BYTES - HEADER_BYTES - 16) // (VALUE_BYTES + 4)
 LARGE_BATCH_RECORDS = (LARGE_BATCH_BYTES - HEADER_BYTES - 16) // (VALUE_BYTES + 4)
 SINGLE_STORED_MB = (HEADER_BYTES + 8 + 104 + 40) / 1e6
 BATCHED_STORED_MB = (SMALL_BATCH_BYTES + 40) / BATCH_RECORDS / 1e6
+
+RECORDS_OF_A_SHARD = 300
+"""In the scan of many shards by Spark."""
+
+
+def shards_scanned(records: int) -> int:
+    """Number of shards in that scan, beside a history of so many records."""
+    return max(1, min(10_000, records // RECORDS_OF_A_SHARD))

@@ -14,7 +14,7 @@ import attrs
 
 from shards.model import SegmentKind
 from spark_export.distinct_ranges import distinct
-from spark_export.sealed_files import SealedName, SharedName
+from spark_export.sealed_files import SharedName
 from spark_export.sealed_scan import OffsetRange, SealedTree, matching, shared_frame
 from spark_export.shared_files import Run
 from spark_export.snapshot import PlaceInFile, SegmentRange
@@ -40,28 +40,17 @@ def counting_once(spark: SparkSession, tree: SealedTree, shards: Sequence[str]) 
         runs[run.shard][run.shard_id].append(run.rows)
         assert run.rows.place is not None  # runs are of shared files
         known[run.rows.place.file] += run.rows.next_offset - run.rows.base_offset
-    own: dict[str, list[SealedName]] = defaultdict(list)
-    for file in tree.files:
-        own[tree.names[file.directory]].append(file)
-    files: list[SealedName] = [file for name, some in own.items() if name not in runs for file in some]
     counting: dict[SharedName, list[OffsetRange]] = defaultdict(list)
-    for name, by_id in runs.items():
-        shard_id = max(by_id.keys() | {file.shard_id for file in own[name]})
-        there = [file for file in own[name] if file.shard_id == shard_id]
-        files += there
-        trimmed = tree.starts.get(there[0].directory, 0) if there else 0
-        segments = [SegmentRange(SegmentKind.PARQUET, one.base_offset, one.next_offset, 0) for one in there]
-        for rows in distinct(segments, by_id.get(shard_id, ())):
-            if rows.place is not None and rows.next_offset > trimmed:
-                counting[rows.place.file].append((shard_id, max(rows.base_offset, trimmed), rows.next_offset))
+    for by_id in runs.values():
+        shard_id = max(by_id)
+        for rows in distinct(by_id[shard_id]):
+            assert rows.place is not None  # it is in a shared file
+            counting[rows.place.file].append((shard_id, rows.base_offset, rows.next_offset))
     shared = {
         file: None if sum(end - first for _, first, end in rows) == known[file] else tuple(rows)
         for file, rows in counting.items()
     }
-    others = {file.file for file in tree.files}.difference(file.file for file in files)
-    return attrs.evolve(
-        tree, files=tuple(sorted(files)), other_files=(*tree.other_files, *sorted(others)), shared=shared
-    )
+    return attrs.evolve(tree, shared=shared)
 
 
 def of_table(spark: SparkSession, tree: SealedTree, shards: Sequence[str]) -> SealedTree:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from shards.extras import install_command
 from shards.quantities import format_size
-from shards.topics.names import directory_name, shard_name
 from shards.topics.topic_filters import is_filter, pattern
 from spark_export.discovery import take_snapshot
 from spark_export.errors import QueryError, UnreadableError
@@ -145,11 +144,9 @@ def _make_views(connection: DuckDBPyConnection, files: HistoryFiles, topics: Seq
 def _sealed_rows(connection: DuckDBPyConnection, files: Sequence[HistoryFile]) -> str:
     """A query for the live rows of all files."""
     queries = []
-    if own := [each for each in files if not each.date]:
-        queries += _rows_of_own_files(connection, own)
-    if whole := [each for each in files if each.date and each.live_rows == each.rows]:
+    if whole := [each for each in files if each.live_rows == each.rows]:
         queries.append(f"select topic, {_OWN}, date from {_scan_shared(whole)}")
-    if partial := [each for each in files if each.date and each.live_rows < each.rows]:
+    if partial := [each for each in files if each.live_rows < each.rows]:
         _fill(connection, partial)
         queries.append(
             f"select topic, {_OWN}, date from {_scan_shared(partial)} as stored semi join {_LIVE} as live "
@@ -178,39 +175,6 @@ def _fill(connection: DuckDBPyConnection, files: Iterable[HistoryFile]) -> None:
         }
     )
     connection.register(_LIVE, table)
-
-
-def _rows_of_own_files(connection: DuckDBPyConnection, files: Sequence[HistoryFile]) -> list[str]:
-    """Queries for the live rows of files that have those of one shard."""
-    by_name: dict[str, list[HistoryFile]] = {}
-    for each in files:
-        shard = each.live[0].shard
-        # The name of a directory is that of its shard, unless that is too long.
-        by_name.setdefault("" if shard_name(directory_name(shard)) else shard, []).append(each)
-    stored = " union all ".join(_scan(shard, found) for shard, found in by_name.items())
-    starts = [(rows.shard, rows.first_offset) for each in files if each.live_rows < each.rows for rows in each.live]
-    if starts:
-        connection.execute("create temp table trimmed (shard varchar, first_offset bigint)")
-        connection.executemany("insert into trimmed values (?, ?)", starts)
-        stored = (
-            f"select stored.* from ({stored}) as stored left join trimmed using (shard) "
-            'where stored."offset" >= coalesce(first_offset, 0)'
-        )
-    # Two scans instead of one with a condition on both columns: so a filter on the topic selects directories where the
-    # topic is the shard's name, and row groups where records have topics of their own.
-    return [
-        f"select shard as topic, {_OWN}, {_DATE} from ({stored}) where topic = ''",
-        f"select topic, {_OWN}, {_DATE} from ({stored}) where topic <> ''",
-    ]
-
-
-def _scan(shard: str, files: Iterable[HistoryFile]) -> str:
-    """A query for all rows of files; shard: that of all of them, empty if their directories have its name."""
-    paths = _paths(files)
-    if shard:
-        return f"select topic, {_text(shard)} as {_OWN} from read_parquet({paths}, hive_partitioning = false)"
-    hive = "hive_partitioning = true, hive_types = {'shard': varchar}"
-    return f"select topic, {_OWN} from read_parquet({paths}, {hive})"
 
 
 def _matching(filters: Sequence[str]) -> str:

@@ -11,14 +11,13 @@ import attrs
 
 from shards.errors import StorageError
 from shards.model import SegmentKind
-from shards.topics.names import directory_name
 from spark_export.bare_tree import counting_once, of_table
 from spark_export.discovery import take_snapshot
 from spark_export.errors import FilesReplacedError, UnreadableError
 from spark_export.file_access import FileTree, is_local
 from spark_export.options import SourceOptions
 from spark_export.replanning import replaced_file
-from spark_export.sealed_files import SealedName, SharedName
+from spark_export.sealed_files import SharedName
 from spark_export.sealed_scan import OffsetRange, SealedTree, list_tree
 from spark_export.sealed_tree import find_files
 from spark_export.shared_files import record_count
@@ -39,8 +38,7 @@ class ShardRange:
         first_offset: Where to begin.
         sealed_end: Sealed segments are scanned up to here, the data source reads from here on.
         next_offset: Where to end.
-        files: The sealed segments that have files of their own.
-        parts: Those in shared files.
+        parts: The sealed segments.
     """
 
     shard: str
@@ -48,7 +46,6 @@ class ShardRange:
     first_offset: int
     sealed_end: int
     next_offset: int
-    files: tuple[SealedName, ...]
     parts: tuple[SegmentRange, ...] = ()
 
 
@@ -60,40 +57,26 @@ class ListedFiles:
     """
 
     def __init__(self, tree: SealedTree | None) -> None:
-        self._shared = tree.shared if tree else {}
-        self._own: dict[tuple[str, int], dict[int, SealedName]] = defaultdict(dict)
-        for file in tree.files if tree else ():
-            self._own[file.directory, file.shard_id][file.base_offset] = file
+        self._files = tree.shared if tree else {}
 
-    def has(self, shard: ShardSnapshot, segment: SegmentRange) -> bool:
+    def has(self, segment: SegmentRange) -> bool:
         """Whether a segment is in one of the files."""
-        if segment.place is not None:
-            return segment.place.file in self._shared
-        return self._file(shard, segment) is not None
+        return segment.place is not None and segment.place.file in self._files
 
     def leading(self, shard: ShardSnapshot) -> list[SegmentRange]:
         """The segments at the beginning of a shard that are in the files; the others are left to the data source."""
-        return list(takewhile(lambda segment: self.has(shard, segment), shard.segments))
+        return list(takewhile(self.has, shard.segments))
 
     def range_of(
         self, shard: ShardSnapshot, sealed: Sequence[SegmentRange], first: int, sealed_end: int, end: int
     ) -> ShardRange:
         """The range of a shard with these sealed segments, which are in the files."""
-        wanted = [segment for segment in sealed if segment.next_offset > first]
-        files = (self._file(shard, segment) for segment in wanted if segment.place is None)
         parts = tuple(
             segment.clipped(max(first, segment.base_offset), segment.next_offset)
-            for segment in wanted
-            if segment.place is not None
+            for segment in sealed
+            if segment.next_offset > first
         )
-        own = tuple(file for file in files if file is not None)
-        return ShardRange(shard.name, shard.shard_id, first, sealed_end, end, own, parts)
-
-    def _file(self, shard: ShardSnapshot, segment: SegmentRange) -> SealedName | None:
-        if segment.kind is not SegmentKind.PARQUET:
-            return None
-        file = self._own.get((directory_name(shard.name), shard.shard_id), {}).get(segment.base_offset)
-        return file if file is not None and file.next_offset == segment.next_offset else None
+        return ShardRange(shard.name, shard.shard_id, first, sealed_end, end, parts)
 
 
 def sealed_files(spark: SparkSession, path: str, options: SourceOptions) -> SealedTree:
@@ -120,11 +103,10 @@ def sealed_files(spark: SparkSession, path: str, options: SourceOptions) -> Seal
                 raise
             raise files_are_gone(options.version, missing) from error
     if not tree.shared:
-        # The names of the files tell it all.
         return tree
     found = find_files(path) if is_local(path) else None
     if found is None or not found.directory:
-        table = None if tree.files or found is None else newest_files(FileTree(found.sealed))
+        table = None if found is None else newest_files(FileTree(found.sealed))
         if table is not None:
             return of_table(spark, attrs.evolve(tree, shared=dict.fromkeys(table.rows)), options.shards)
         return counting_once(spark, tree, options.shards)
@@ -135,7 +117,7 @@ def sealed_files(spark: SparkSession, path: str, options: SourceOptions) -> Seal
         ranges = []
         for shard in snapshot.shards:
             sealed = [segment for segment in shard.segments if segment.kind is SegmentKind.PARQUET]
-            if not all(listed.has(shard, segment) for segment in sealed):
+            if not all(listed.has(segment) for segment in sealed):
                 break
             end = shard.next_offset
             ranges.append(listed.range_of(shard, sealed, shard.start_offset, end, end))
@@ -154,20 +136,12 @@ def chosen_files(tree: SealedTree, ranges: Iterable[ShardRange]) -> SealedTree:
         FilesReplacedError: A shared file was replaced since the listing.
         UnreadableError: A shared file cannot be reached, or is damaged.
     """
-    files: list[SealedName] = []
-    starts = {}
     parts: dict[SharedName, list[OffsetRange]] = defaultdict(list)
     for one in ranges:
-        files += one.files
-        if one.files and one.first_offset > one.files[0].base_offset:
-            starts[one.files[0].directory] = one.first_offset
         for part in one.parts:
             assert part.place is not None  # it is in a shared file
             parts[part.place.file].append((one.shard_id, part.base_offset, part.next_offset))
-    others = {file.file for file in tree.files}.difference(file.file for file in files).union(tree.other_files)
-    return attrs.evolve(
-        tree, files=tuple(files), starts=starts, other_files=tuple(others), shared=_counting_rows(tree.root, parts)
-    )
+    return attrs.evolve(tree, shared=_counting_rows(tree.root, parts))
 
 
 def _counting_rows(

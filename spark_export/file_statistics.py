@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import attrs
 
-from shards.parquet.reading import SealedReader
-from shards.parquet.schema import SCHEMA as STORED
-from spark_export.file_access import FileTree
 from spark_export.history_files import HistoryFile
 
 COMPACTED_BYTES: Final = 256 << 20
 """The size up to which the files of a day are put together."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.frozen(slots=True)
@@ -25,7 +19,7 @@ class DayStatistics:
     """The files of one day, or of several.
 
     Attributes:
-        day: UTC day on which the first record of a file was appended, as 2026-11-22.
+        day: UTC day of the append, as 2026-11-22.
         files: Number of files.
         records: Rows that belong to the history.
         size_bytes: Size of the files.
@@ -41,22 +35,11 @@ class DayStatistics:
     files_after_compaction: int
 
 
-def day_statistics(sealed: str, files: Iterable[HistoryFile]) -> list[DayStatistics]:
-    """Statistics of each day, in order; of a file whose path has no day, the footer is read.
-
-    Args:
-        sealed: The tree of the files.
-        files: The files.
-
-    Raises:
-        UnreadableError: The tree cannot be reached.
-        CorruptionError: A footer is damaged.
-    """
-    tree = FileTree(sealed) if sealed else None
+def day_statistics(files: Iterable[HistoryFile]) -> list[DayStatistics]:
+    """Statistics of each day, in order."""
     days: dict[str, list[HistoryFile]] = defaultdict(list)
     for each in files:
-        assert tree is not None  # files are of a tree
-        days[each.date or _day_in(tree, each.path)].append(each)
+        days[each.date].append(each)
     return [_of_day(day, days[day]) for day in sorted(days)]
 
 
@@ -78,9 +61,3 @@ def _of_day(day: str, files: Sequence[HistoryFile]) -> DayStatistics:
     records = sum(each.live_rows for each in files)
     after = max(1, -(-(size_bytes - dead_bytes) // COMPACTED_BYTES)) if records else 0
     return DayStatistics(day, len(files), records, size_bytes, dead_bytes, min(len(files), after))
-
-
-def _day_in(tree: FileTree, path: str) -> str:
-    with SealedReader(tree.file_system, path) as reader:
-        found = reader.footer.row_group(0).column(STORED.get_field_index("append_time")).statistics
-    return (_EPOCH + timedelta(microseconds=found.min_raw)).date().isoformat()

@@ -154,7 +154,7 @@ class History:
         """
         frames = []
         if self.tree is not None or not self.ranges:
-            tree = self.tree or SealedTree("", (), {}, {})
+            tree = self.tree or SealedTree("")
             frames.append(_scan_files(spark, tree, self.ranges, self.origin, columns))
         rest = [one for one in self.ranges if one.sealed_end < one.next_offset]
         if rest or not frames:

@@ -10,13 +10,12 @@ from collections import defaultdict
 
 import attrs
 
-from shards.model import SegmentKind
-from shards.segments.segment_paths import date_of_day, sealed_path
+from shards.segments.segment_paths import date_of_day
 from spark_export.file_access import FileTree
 from spark_export.planning import Part
 from spark_export.sealed_files import SharedName
 from spark_export.shared_files import record_count
-from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot
+from spark_export.snapshot import Snapshot
 
 
 @attrs.frozen(slots=True)
@@ -45,15 +44,14 @@ class HistoryFile:
         size_bytes: Its size.
         rows: Number of rows in it, live or not.
         live: The live ones.
-        date: UTC day on which its records were appended, as 2026-11-22; empty if its path does not have it.
-            A file with a date has records of any shards, any other one those of one shard.
+        date: UTC day on which its records were appended, as 2026-11-22.
     """
 
     path: str
     size_bytes: int
     rows: int
     live: tuple[LiveRows, ...]
-    date: str = ""
+    date: str
 
     @property
     def live_rows(self) -> int:
@@ -89,25 +87,14 @@ def history_files(snapshot: Snapshot) -> HistoryFiles:
             first = max(segment.base_offset, shard.start_offset)
             if first >= segment.next_offset:
                 continue
-            if segment.kind is not SegmentKind.PARQUET or not snapshot.store.sealed:
+            if segment.place is None or not snapshot.store.sealed:
                 rest.append(Part(shard.name, shard.shard_id, segment, first, segment.next_offset))
-            elif segment.place is not None:
-                shared[segment.place.file].append(LiveRows(shard.name, shard.shard_id, first, segment.next_offset))
             else:
-                sealed.append(_own_file(snapshot.store.sealed, shard, segment, first))
+                shared[segment.place.file].append(LiveRows(shard.name, shard.shard_id, first, segment.next_offset))
     if shared:
         tree = FileTree(snapshot.store.sealed)
         sealed += [_shared_file(tree, name, shared[name]) for name in sorted(shared)]
     return HistoryFiles(tuple(sealed), tuple(rest))
-
-
-def _own_file(sealed: str, shard: ShardSnapshot, segment: SegmentRange, first: int) -> HistoryFile:
-    return HistoryFile(
-        sealed_path(sealed, shard.name, shard.shard_id, segment.base_offset, segment.next_offset),
-        segment.size_bytes,
-        segment.next_offset - segment.base_offset,
-        (LiveRows(shard.name, shard.shard_id, first, segment.next_offset),),
-    )
 
 
 def _shared_file(tree: FileTree, name: SharedName, live: list[LiveRows]) -> HistoryFile:

@@ -1,10 +1,9 @@
 """Reading parts, each from where its records are stored now, as rows: in a task of Spark, or without Spark.
 
-A part is a range of offsets. Between planning and reading its log may have been sealed: then the Parquet file of that
-range has the records. Records in a shared file may have been moved to another one. A file may have been trimmed: then
-they are lost. Records that are in no file, or not yet, are read from the server, and so are those that were moved; in a
-directory without a server they are looked for in the other files. Errors name shard, file and offsets, because only
-their text reaches the user.
+A part is a range of offsets. Between planning and reading its log may have been sealed, and records in a shared file
+may have been moved to another one. A file may have been trimmed: then they are lost. Records that are in no file, or
+not yet, are read from the server, and so are those that were moved; in a directory without a server they are looked for
+in the shared files. Errors name shard, file and offsets, because only their text reaches the user.
 """
 
 from __future__ import annotations
@@ -16,18 +15,16 @@ from typing import Final
 import attrs
 import pyarrow as pa
 
-from shards.errors import CorruptionError, OffsetOutOfRangeError, ShardNotFoundError, StorageError
+from shards.errors import OffsetOutOfRangeError, ShardNotFoundError, StorageError
 from shards.model import SegmentKind
 from shards.parquet.arrow_batches import read_table
-from shards.parquet.reading import SealedReader
 from shards.seams.os_file_system import OsFileSystem
-from shards.segments.segment_paths import log_path, sealed_path
-from shards.topics.names import directory_name
+from shards.segments.segment_paths import log_path
 from spark_export.distinct_ranges import distinct
 from spark_export.errors import DataLossError, UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.planning import Part
-from spark_export.segment_files import LogEndsError, clipped, read_log, read_sealed, sealed_files_of
+from spark_export.segment_files import LogEndsError, clipped, read_log
 from spark_export.server_connection import ServerConnection
 from spark_export.shared_files import SharedFiles, find_rows
 from spark_export.snapshot import Store
@@ -113,7 +110,9 @@ class _PartReader:
                 if found is None:
                     return
         else:
-            found = yield from self._from_own_file(part)
+            found = part
+            if part.segment.kind is SegmentKind.LOG and self._store.log:
+                found = yield from self._from_log(part)
             if found is None:
                 return
             rest = found
@@ -123,17 +122,6 @@ class _PartReader:
             yield from self._from_any_file(self._sealed, rest)
         else:
             raise _no_file(rest)
-
-    def _from_own_file(self, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
-        """Read the records in a log or in sealed segments of their shard; return the rest, None if nothing is left."""
-        if part.segment.kind is SegmentKind.LOG and self._store.log:
-            rest = yield from self._from_log(part)
-            if rest is None:
-                return None
-            part = rest
-        if part.segment.kind is not SegmentKind.MEMORY and self._sealed is not None:
-            return (yield from self._from_sealed(self._sealed, part))
-        return part
 
     def _shared(self, tree: FileTree) -> SharedFiles:
         if self._shared_files is None:
@@ -155,29 +143,6 @@ class _PartReader:
             return attrs.evolve(part, first_offset=ends.offset)
         return None
 
-    def _from_sealed(self, tree: FileTree, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
-        """Read the records in sealed segments; return the rest of the part, None if nothing is left.
-
-        A trim removes segments from the front, so missing records before those found are gone; missing ones after them
-        are not sealed yet.
-        """
-        directory = directory_name(part.shard)
-        offset = part.first_offset
-        for base, end, name in self._sealed_files(tree, directory, part):
-            if end <= offset:
-                continue
-            if base > offset or offset >= part.next_offset:
-                break
-            stop = min(end, part.next_offset)
-            try:
-                with SealedReader(tree.file_system, tree.shown(f"{directory}/{name}")) as reader:
-                    self._check(reader, part)
-                    yield from read_sealed(reader, offset, stop, self._wanted)
-            except FileNotFoundError:
-                break
-            offset = stop
-        return None if offset >= part.next_offset else attrs.evolve(part, first_offset=offset)
-
     def _from_shared(self, files: SharedFiles, part: Part) -> Generator[pa.RecordBatch, None, Part | None]:
         """Read the records in a shared file; return the part if the file is gone: its records are in another one."""
         wanted = self._wanted.conditions
@@ -194,7 +159,7 @@ class _PartReader:
         """
         offset = part.first_offset
         for _ in range(_MOST_SEARCHES):
-            for rows in distinct((), find_rows(tree, part.shard, part.shard_id)):
+            for rows in distinct(find_rows(tree, part.shard, part.shard_id)):
                 stop = min(rows.next_offset, part.next_offset)
                 if offset >= stop:
                     continue
@@ -206,24 +171,6 @@ class _PartReader:
             if offset >= part.next_offset:
                 return
         raise _no_file(attrs.evolve(part, first_offset=offset))
-
-    def _sealed_files(self, tree: FileTree, directory: str, part: Part) -> list[tuple[int, int, str]]:
-        segment = part.segment
-        if segment.kind is SegmentKind.PARQUET:
-            # Its name is known, so no listing is needed; the file may be gone, but never another one.
-            name = sealed_path("", part.shard, part.shard_id, segment.base_offset, segment.next_offset)
-            return [(segment.base_offset, segment.next_offset, name.rpartition("/")[2])]
-        return sealed_files_of(tree.names(directory), part.shard_id)
-
-    @staticmethod
-    def _check(reader: SealedReader, part: Part) -> None:
-        if (reader.shard, reader.shard_id) != (part.shard, part.shard_id):
-            raise CorruptionError(
-                reader.path,
-                0,
-                f"expected records of shard {part.shard!r} with id {part.shard_id}, found those of {reader.shard!r} "
-                f"with id {reader.shard_id}: the file belongs into another directory",
-            )
 
     def _from_server(self, part: Part) -> Iterator[pa.RecordBatch]:
         offset = part.first_offset

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from spark_export.errors import FilesReplacedError
-from spark_export.sealed_files import parse_file, parse_shared
+from spark_export.sealed_files import parse_shared
 
 ATTEMPTS: Final = 3
 """A query is planned at most so many times."""
@@ -63,4 +63,4 @@ def replaced_file(error: BaseException) -> str | None:
         return None
     path = next(group for group in found.groups() if group)
     # Other files that the text of a query names are not replaced.
-    return path if parse_shared(path) is not None or parse_file(path) is not None else None
+    return path if parse_shared(path) is not None else None

@@ -1,7 +1,7 @@
-"""Reading segments from files: log segments, which may still grow, and sealed ones, which never change.
+"""Reading log segments, which may still grow, and the statistics of row groups.
 
-Both yield records as `pyarrow.RecordBatch` with the columns of `shards.parquet.schema`. Records that a query does not
-want are skipped as early as possible: whole row groups and batches, by the times in their headers.
+Records are yielded as `pyarrow.RecordBatch` with the columns of `shards.parquet.schema`. Batches that a query does not
+want are skipped by the times in their headers.
 """
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shards.errors import BatchError, CorruptionError
 from shards.format.batch import HEADER_SIZE, BatchHeader, verify
 from shards.parquet.arrow_batches import read_table
-from shards.parquet.reading import RowGroup, SealedReader
-from shards.parquet.schema import SCHEMA as STORED
 from shards.seams.file_system import File, FileSystem
 from shards.segments.log_segment import LogHeader
 from shards.segments.read_slices import LostBatchError, check_stamp
 from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 from spark_export.conditions import Condition, may_hold
-from spark_export.sealed_files import parse_file
 from spark_export.wanted_rows import Wanted
 
 _WINDOW_BYTES: Final = 4 << 20
@@ -44,36 +40,6 @@ class LogEndsError(Exception):
         self.error = error
 
 
-def read_sealed(reader: SealedReader, first: int, end: int, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Records of a sealed segment from offset ``first`` up to ``end``.
-
-    Raises:
-        CorruptionError: The file is damaged.
-        OSError: It cannot be read.
-    """
-    columns = wanted.stored_columns
-    shows_plain = wanted.shows_shard_topic(reader.shard)
-    for group in reader.row_groups:
-        low, high = max(first, group.first_offset), min(end, group.next_offset)
-        if low >= high:
-            continue
-        statistics = GroupStatistics(reader.footer.row_group(group.index), STORED)
-        plain = statistics.has_no_topics
-        if (plain and not shows_plain) or not statistics.may_hold(wanted.conditions):
-            continue
-        yield _rows_of(reader, group, [*columns, *(() if plain else ("topic",))])[
-            low - group.first_offset : high - group.first_offset
-        ]
-
-
-def _rows_of(reader: SealedReader, group: RowGroup, columns: Sequence[str]) -> pa.RecordBatch:
-    """Rows of a row group, with an empty topic if none is read; at least one column is read, to count the rows."""
-    records = reader.table(group.index, columns or ["offset"])
-    if "topic" in columns:
-        return records
-    return records.append_column("topic", pa.repeat(pa.scalar("", pa.string()), records.num_rows))
-
-
 class GroupStatistics:
     """The statistics of a row group in the footer.
 
@@ -85,12 +51,6 @@ class GroupStatistics:
     def __init__(self, group: Any, schema: Any) -> None:
         self._group = group
         self._schema = schema
-
-    @property
-    def has_no_topics(self) -> bool:
-        """Whether no record of it has a topic of its own."""
-        found = self._of("topic")
-        return found is not None and found.max == ""
 
     def may_hold(self, conditions: Sequence[Condition]) -> bool:
         """Whether conditions on times may hold for at least one of its records."""
@@ -109,30 +69,6 @@ class GroupStatistics:
     def _of(self, column: str) -> Any:
         found = self._group.column(self._schema.get_field_index(column)).statistics
         return found if found is not None and found.has_min_max else None
-
-
-def first_not_below(reader: SealedReader, column: str, value: int, start: int) -> int | None:
-    """Offset of the first record from ``start`` on that is not below a value; None if the segment has none.
-
-    Args:
-        reader: The segment.
-        column: ``timestamp`` or ``lsn``.
-        value: The value, of a timestamp in microseconds since 1970.
-        start: Where to begin.
-
-    Raises:
-        CorruptionError: The file is damaged.
-        OSError: It cannot be read.
-    """
-    for group in reader.row_groups:
-        if group.next_offset <= start or (column == "timestamp" and group.newest_us < value):
-            continue
-        skipped = max(0, start - group.first_offset)
-        values = reader.table(group.index, [column]).column(column).cast(pa.int64())[skipped:]
-        found = pc.index(pc.greater_equal(values, value), True).as_py()
-        if found >= 0:
-            return group.first_offset + skipped + int(found)
-    return None
 
 
 def read_log(
@@ -265,9 +201,3 @@ def _rules_out(data: bytes, at: int, header: BatchHeader, conditions: Sequence[C
         # The reader of the batch reports what is wrong.
         return False
     return True
-
-
-def sealed_files_of(names: Sequence[str], shard_id: int) -> list[tuple[int, int, str]]:
-    """First offset, next offset and name of those of a directory's files that are sealed segments of a shard."""
-    parsed = [parse_file(f"shard=/{name}") for name in names]
-    return sorted((one.base_offset, one.next_offset, one.file) for one in parsed if one and one.shard_id == shard_id)

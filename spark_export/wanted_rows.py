@@ -66,12 +66,6 @@ class Wanted:
             named.add("expires_at")
         return [name for name in STORED.names if name in named and name != "topic"]
 
-    def shows_shard_topic(self, shard: str) -> bool:
-        """Whether records without a topic of their own are wanted."""
-        return self.options.wants_topic(shard) and all(
-            one.holds(shard) for one in self.conditions if one.column == "topic"
-        )
-
     def rows(self, records: pa.RecordBatch, shard: str) -> pa.RecordBatch:
         """Rows of those records that the query wants.
 

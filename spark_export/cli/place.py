@@ -97,7 +97,7 @@ class Place:
 def _is_journal(path: str) -> bool:
     """Whether there is a data directory or a tree of sealed segments."""
     names = os.listdir(path) if os.path.isdir(path) else []
-    return any(name in ("FORMAT", "sealed") or name.startswith("shard=") for name in names)
+    return any(name in ("FORMAT", "sealed") or name.startswith("date=") for name in names)
 
 
 async def _reach(server: str) -> None:

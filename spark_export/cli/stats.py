@@ -81,7 +81,7 @@ def _show_days(snapshot: Snapshot, *, json: bool) -> None:
     from spark_export.statistics import total as total_of_shards
 
     with waiting("reading the days of the files"):
-        days = day_statistics(snapshot.store.sealed, history_files(snapshot).sealed)
+        days = day_statistics(history_files(snapshot).sealed)
     rest = total_of_shards([shard_statistics(shard) for shard in snapshot.shards], "").unsealed
     if json:
         from msgspec import json as msgspec_json

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from shards.format.batch import encode, stamp
 from shards.format.record import Record
-from shards.parquet.conversion import convert_log
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_schema import DAY_US
 from shards.seams.os_file_system import OsFileSystem
-from shards.segments.conversion_plan import ConversionPlan, PartSource, SharedPlan, SourceKind
+from shards.segments.conversion_plan import PartSource, SharedPlan, SourceKind
 from shards.segments.log_segment import LogHeader
-from shards.segments.segment_paths import sealed_path, shared_path
-from shards.topics.names import directory_name
+from shards.segments.segment_paths import shared_path
 from spark_export.file_access import FileTree
 from spark_export.sealed_files import parse_shared
 from spark_export.shared_files import runs_in
@@ -45,25 +42,9 @@ class SealedTree:
         """The shard's id; given when it is first asked for."""
         return self._ids.setdefault(shard, len(self._ids) + 1)
 
-    def convert(self, shard: str, records: Sequence[Record], *, shard_id: int | None = None) -> Path:
-        """Append records to a shard and convert them as one segment."""
-        source = self._log(shard, records, shard_id)
-        out = Path(sealed_path(str(self.root), shard, source.shard_id, source.base_offset, source.next_offset))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        plan = ConversionPlan(
-            log_path=source.log_path,
-            out_path=str(out),
-            name=shard,
-            shard_id=source.shard_id,
-            base_offset=source.base_offset,
-            next_offset=source.next_offset,
-            start_position=source.start_position,
-            end_position=source.end_position,
-            created_us=NOW_US,
-        )
-        convert_log(self._files, plan)
-        Path(source.log_path).unlink()
-        return out
+    def convert(self, shard: str, records: Sequence[Record], *, shard_id: int | None = None, day: int = 0) -> Path:
+        """Append records to a shard and make a file of them alone."""
+        return self.gather((shard, records), shard_id=shard_id, day=day)
 
     def gather(
         self,
@@ -139,11 +120,6 @@ class SealedTree:
             start_position=len(header),
             end_position=len(header) + len(batches),
         )
-
-    def trim(self, shard: str, start_offset: int) -> None:
-        """Say where the shard starts; the files stay."""
-        mark = self.root / directory_name(shard) / f"_start-{self.id_of(shard):016x}"
-        mark.write_text(json.dumps({"start_offset": start_offset}) + "\n")
 
 
 def values(count: int, *, first: int = 0, topic: str = "") -> list[Record]:

@@ -11,10 +11,6 @@ from spark_export.sealed_files import SharedName
 from spark_export.snapshot import PlaceInFile, SegmentRange
 
 
-def own(first: int, end: int) -> SegmentRange:
-    return SegmentRange(SegmentKind.PARQUET, first, end, 100 * (end - first))
-
-
 def rows(file: int, first: int, end: int) -> SegmentRange:
     """Rows whose number in the file is their offset and 1,000 for each file."""
     return SegmentRange(
@@ -22,27 +18,20 @@ def rows(file: int, first: int, end: int) -> SegmentRange:
     )
 
 
-def test_a_file_of_the_shard_comes_before_a_shared_one() -> None:
-    assert distinct([own(3, 6)], [rows(1, 0, 9)]) == [rows(1, 0, 3), own(3, 6), rows(1, 6, 9)]
-
-
 def test_of_two_shared_files_with_the_same_offsets_one_is_read() -> None:
-    assert distinct([], [rows(2, 0, 5), rows(1, 0, 5), rows(2, 9, 12)]) == [rows(1, 0, 5), rows(2, 9, 12)]
-    assert distinct([], [rows(1, 0, 5), rows(2, 2, 8), rows(3, 3, 4)]) == [rows(1, 0, 5), rows(2, 5, 8)]
+    assert distinct([rows(2, 0, 5), rows(1, 0, 5), rows(2, 9, 12)]) == [rows(1, 0, 5), rows(2, 9, 12)]
+    assert distinct([rows(1, 0, 5), rows(2, 2, 8), rows(3, 3, 4)]) == [rows(1, 0, 5), rows(2, 5, 8)]
 
 
 _bounds = st.tuples(st.integers(0, 30), st.integers(1, 12))
 
 
-@given(st.lists(_bounds, max_size=3), st.lists(st.tuples(st.integers(1, 3), _bounds), max_size=6))
-def test_every_offset_comes_once(files: list[tuple[int, int]], shared: list[tuple[int, tuple[int, int]]]) -> None:
-    apart: list[SegmentRange] = []
-    for first, count in sorted(files):
-        if not apart or apart[-1].next_offset <= first:
-            apart.append(own(first, first + count))
+@given(st.lists(st.tuples(st.integers(1, 3), _bounds), max_size=6))
+def test_every_offset_comes_once(shared: list[tuple[int, tuple[int, int]]]) -> None:
     runs = [rows(file, first, first + count) for file, (first, count) in shared]
-    found = distinct(apart, runs)
+    found = distinct(runs)
     offsets = [offset for one in found for offset in range(one.base_offset, one.next_offset)]
-    assert offsets == sorted({o for one in (*apart, *runs) for o in range(one.base_offset, one.next_offset)})
+    assert offsets == sorted({offset for one in runs for offset in range(one.base_offset, one.next_offset)})
     for one in found:
-        assert one in apart or one == rows(one.place.file.file_id, one.base_offset, one.next_offset)  # type: ignore[union-attr]
+        assert one.place is not None
+        assert one == rows(one.place.file.file_id, one.base_offset, one.next_offset)

@@ -10,7 +10,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from shards.format.record import Record
@@ -120,12 +119,6 @@ def test_any_shard_name_comes_back_as_it_is(tmp_path: Path) -> None:
     assert all(shard == topic for shard, topic, _ in found)
 
 
-def test_trimmed_records_are_not_shown(tree: SealedTree) -> None:
-    tree.trim("plant/1/temperature", 3)
-    assert rows(tree.root, "select \"offset\" from records where shard = 'plant/1/temperature'") == [(3,)]
-    assert rows(tree.root, "select count(*) from records") == [(4,)]
-
-
 @pytest.mark.parametrize(
     ("topics", "count"),
     [("plant/1/#", 6), ("+/2", 1), ("plant/1/odd,plant/2", 3), ("#", 7), ("no/such", 0)],
@@ -135,19 +128,6 @@ def test_topics_select_records(ask, tree: SealedTree, topics: str, count: int) -
     with connect_duckdb(str(tree.root), topics="#") as connection:
         condition = " or ".join(duckdb_records._matches(each) for each in topics.split(","))
         assert connection.execute(f"select count(*) from records where {condition}").fetchall() == [(count,)]
-
-
-def test_a_filter_on_the_shard_or_topic_opens_only_its_files(tmp_path: Path) -> None:
-    tree = SealedTree(tmp_path)
-    files = {name: tree.convert(name, values(3)) for name in ("plant/1", "plant/2", "plant/3")}
-    with connect_duckdb(str(tree.root)) as connection:
-        files["plant/2"].write_bytes(b"damaged")
-        for condition in ("shard = 'plant/1'", "topic = 'plant/3'"):
-            # A file with a topic of its own could be in any directory.
-            connection.execute(f"select count(*) from sealed where {condition} and shard <> 'plant/2'").fetchall()
-        assert connection.execute("select sum(\"offset\") from sealed where shard = 'plant/1'").fetchall() == [(3,)]
-        with pytest.raises(duckdb.Error):
-            connection.execute("select sum(\"offset\") from sealed where shard = 'plant/2'").fetchall()
 
 
 @pytest.fixture

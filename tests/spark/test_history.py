@@ -15,15 +15,14 @@ from broker_adapter.engines.embedded import BROKER_CONFIG, open_embedded
 from journal.settings.server import ConversionConfig
 from shards.history import HistoryGap
 from shards.model import SegmentKind
-from shards.topics.names import directory_name
 from spark_export import read_sealed
 from spark_export.errors import DataLossError
 from spark_export.export import ExportOptions, run_export
 from spark_export.history import Origin, Places, Reached, plan_history, take_history
 from spark_export.read_history import ReadHistory
-from spark_export.sealed_files import SealedName
+from spark_export.sealed_files import SharedName
 from spark_export.sealed_scan import SealedTree
-from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
+from spark_export.snapshot import PlaceInFile, SegmentRange, ShardSnapshot, Snapshot, Store
 from tests.spark.sealed_trees import values
 
 CONFIG = attrs.evolve(BROKER_CONFIG, conversion=ConversionConfig(enabled=True, max_age_s=1))
@@ -90,35 +89,34 @@ def shard(*segments: SegmentRange, start: int = 0) -> ShardSnapshot:
     return ShardSnapshot("a", 7, start, segments[-1].next_offset, segments)
 
 
-def tree(*ranges: tuple[int, int], shard_id: int = 7) -> SealedTree:
-    directory = directory_name("a")
-    files = tuple(SealedName(directory, base, end, shard_id, f"{base}-{end}-{shard_id}") for base, end in ranges)
-    return SealedTree("/sealed", files, {}, {directory: "a"})
+def tree(*bases: int) -> SealedTree:
+    """A tree with the files of the segments that begin at these offsets."""
+    return SealedTree("/sealed", dict.fromkeys(SharedName(0, base) for base in bases))
 
 
 def segment(kind: SegmentKind, base: int, end: int) -> SegmentRange:
-    return SegmentRange(kind, base, end, 100)
+    return SegmentRange(kind, base, end, 100, PlaceInFile(SharedName(0, base), 0) if kind is PARQUET else None)
 
 
 @pytest.mark.parametrize(
     ("snapshot", "listed", "since", "ranges"),
     [
-        # (first, sealed end, next, files)
-        (shard(segment(PARQUET, 0, 10), segment(LOG, 10, 15)), tree((0, 10)), None, (0, 10, 15, 1)),
+        # (first, sealed end, next, parts)
+        (shard(segment(PARQUET, 0, 10), segment(LOG, 10, 15)), tree(0), None, (0, 10, 15, 1)),
         # Sealed between the snapshot and the listing.
-        (shard(segment(PARQUET, 0, 10), segment(LOG, 10, 15)), tree((0, 10), (10, 15)), None, (0, 10, 15, 1)),
+        (shard(segment(PARQUET, 0, 10), segment(LOG, 10, 15)), tree(0, 10), None, (0, 10, 15, 1)),
         # Only what the shard begins with is scanned.
-        (shard(segment(LOG, 0, 10), segment(PARQUET, 10, 15)), tree((10, 15)), None, (0, 0, 15, 0)),
+        (shard(segment(LOG, 0, 10), segment(PARQUET, 10, 15)), tree(10), None, (0, 0, 15, 0)),
         # Trimmed between the snapshot and the listing: the data source says so.
-        (shard(segment(PARQUET, 0, 10), segment(PARQUET, 10, 15)), tree((10, 15)), None, (0, 0, 15, 0)),
-        (shard(segment(PARQUET, 0, 10), segment(PARQUET, 10, 15)), tree((0, 10), (10, 15)), None, (0, 15, 15, 2)),
-        (shard(segment(PARQUET, 0, 10), segment(PARQUET, 10, 15)), tree((0, 10), (10, 15)), 10, (10, 15, 15, 1)),
-        (shard(segment(PARQUET, 0, 10), segment(PARQUET, 10, 15)), tree((0, 10), (10, 15)), 7, (7, 15, 15, 2)),
-        (shard(segment(PARQUET, 0, 10), segment(LOG, 10, 15)), tree((0, 10)), 12, (12, 12, 15, 0)),
-        (shard(segment(PARQUET, 0, 10), segment(LOG, 10, 15), start=4), tree((0, 10)), None, (4, 10, 15, 1)),
-        # Files of another shard that had the name.
-        (shard(segment(PARQUET, 0, 10)), tree((0, 10), shard_id=6), None, (0, 0, 10, 0)),
-        (shard(segment(PARQUET, 0, 10)), tree((0, 10)), 10, None),
+        (shard(segment(PARQUET, 0, 10), segment(PARQUET, 10, 15)), tree(10), None, (0, 0, 15, 0)),
+        (shard(segment(PARQUET, 0, 10), segment(PARQUET, 10, 15)), tree(0, 10), None, (0, 15, 15, 2)),
+        (shard(segment(PARQUET, 0, 10), segment(PARQUET, 10, 15)), tree(0, 10), 10, (10, 15, 15, 1)),
+        (shard(segment(PARQUET, 0, 10), segment(PARQUET, 10, 15)), tree(0, 10), 7, (7, 15, 15, 2)),
+        (shard(segment(PARQUET, 0, 10), segment(LOG, 10, 15)), tree(0), 12, (12, 12, 15, 0)),
+        (shard(segment(PARQUET, 0, 10), segment(LOG, 10, 15), start=4), tree(0), None, (4, 10, 15, 1)),
+        # Replaced between the snapshot and the listing.
+        (shard(segment(PARQUET, 0, 10)), tree(6), None, (0, 0, 10, 0)),
+        (shard(segment(PARQUET, 0, 10)), tree(0), 10, None),
     ],
 )
 def test_a_snapshot_says_what_is_scanned_and_what_the_source_reads(
@@ -126,7 +124,7 @@ def test_a_snapshot_says_what_is_scanned_and_what_the_source_reads(
 ) -> None:
     places = None if since is None else Places({"a": Reached(7, since)})
     history = plan_history(Snapshot(Store(), (snapshot,)), listed, Origin("/data"), places)
-    found = [(one.first_offset, one.sealed_end, one.next_offset, len(one.files)) for one in history.ranges]
+    found = [(one.first_offset, one.sealed_end, one.next_offset, len(one.parts)) for one in history.ranges]
     assert found == ([] if ranges is None else [ranges])
     assert history.places == Places({"a": Reached(7, snapshot.next_offset)})
     assert not history.passes_over_loss

@@ -37,7 +37,7 @@ def files_of(directory: Path) -> HistoryFiles:
     return history_files(take_snapshot(parse_options({"path": str(directory)}, "batch"), with_segments=True))
 
 
-def test_both_layouts_are_one_table(tree: SealedTree) -> None:
+def test_all_files_are_one_table(tree: SealedTree) -> None:
     tree.convert("plant/a", values(4))
     tree.gather(("plant/a", values(3, first=4)), ("b", values(5, topic="own")), ("日本/é ü", values(2)))
     tree.gather(("plant/a", values(2, first=7)), day=1)

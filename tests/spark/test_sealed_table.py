@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shutil
 from pathlib import Path
 
 import duckdb
@@ -16,8 +15,10 @@ from shards.errors import InvalidNameError
 from shards.format.record import Record
 from shards.topics.topic_filters import matches
 from spark_export import read_sealed
+from spark_export.discovery import take_snapshot
 from spark_export.errors import UnreadableError
 from spark_export.hadoop_files import HadoopFiles
+from spark_export.options import parse_options
 from spark_export.sealed_scan import TABLE_COLUMNS
 from tests.spark.sealed_trees import NOW_US, SealedTree, values
 
@@ -94,28 +95,15 @@ def test_any_shard_name_comes_back_as_it_is(spark: SparkSession, tree: SealedTre
     assert read_sealed(spark, str(tree.root), topics=ODD_NAMES[-2]).count() == len(ODD_NAMES) - 1
 
 
-def test_a_filter_on_the_shard_opens_only_its_files(spark: SparkSession, tree: SealedTree) -> None:
+def test_a_filter_on_the_shard_or_topic_reads_only_its_row_groups(spark: SparkSession, tree: SealedTree) -> None:
     for name in ODD_NAMES:
         tree.convert(name, values(2))
     frame = read_sealed(spark, str(tree.root))
-    # One file, looked at for records with and without a topic of their own.
     for name in ODD_NAMES[2:9:3]:
-        assert scanned(spark, frame.where(frame.shard == name), "numFiles") == 2
-    assert scanned(spark, read_sealed(spark, str(tree.root), topics="日本/+"), "numFiles") == 2
-    assert scanned(spark, read_sealed(spark, str(tree.root), topics="no/such"), "numFiles") == 0
-
-
-def test_a_filter_on_the_topic_opens_only_files_of_the_shard_of_that_name(
-    spark: SparkSession, tree: SealedTree
-) -> None:
-    for name in ("plant/a", "plant/b", "plant/c"):
-        tree.convert(name, values(5))
-    frame = read_sealed(spark, str(tree.root)).where("topic = 'plant/b'")
-    assert frame.count() == 5
-    plain, own = plan_of(frame).split("Batched")[1:3]
-    assert "PartitionFilters: [" in plain
-    assert "(shard#" in plain.split("PartitionFilters")[1].split("PushedFilters")[0]
-    assert "EqualTo(topic,plant/b)" in own
+        assert scanned(spark, frame.where(frame.shard == name), "numOutputRows") == 2
+        assert scanned(spark, frame.where(frame.topic == name), "numOutputRows") == 2
+    assert scanned(spark, read_sealed(spark, str(tree.root), topics="日本/+"), "numOutputRows") == 2
+    assert scanned(spark, read_sealed(spark, str(tree.root), topics="no/such"), "numOutputRows") == 0
 
 
 def test_filters_on_offset_and_time_reach_the_row_groups(spark: SparkSession, tree: SealedTree) -> None:
@@ -134,7 +122,7 @@ def test_filters_on_offset_and_time_reach_the_row_groups(spark: SparkSession, tr
 def test_columns_that_are_not_asked_for_are_not_read(spark: SparkSession, tree: SealedTree) -> None:
     tree.convert("plant/a", values(5))
     plan = plan_of(read_sealed(spark, str(tree.root)).select("offset"))
-    assert "ReadSchema: struct<offset:bigint,topic:string>" in plan
+    assert "ReadSchema: struct<offset:bigint,topic:string,shard:string>" in plan
 
 
 def test_topic_filters_choose_as_brokers_do(spark: SparkSession, tree: SealedTree) -> None:
@@ -161,38 +149,12 @@ def test_topics_folded_into_a_shard_are_found_by_topic(spark: SparkSession, tree
     assert read_sealed(spark, str(tree.root), topics="plant/+", shards=["plant/+", "folded/+"]).count() == 9
 
 
-def test_records_below_a_start_mark_are_not_shown(spark: SparkSession, tree: SealedTree) -> None:
-    for name in ("plant/a", "plant/ü"):
-        tree.convert(name, values(10))
-        tree.convert(name, values(10, first=10))
-    tree.trim("plant/ü", 13)
-    frame = read_sealed(spark, str(tree.root))
-    assert offsets(frame, "plant/ü") == list(range(13, 20))
-    assert offsets(frame, "plant/a") == list(range(20))
-    assert frame.where("offset < 15").count() == 15 + 2
-
-
 def test_files_of_a_shard_that_was_deleted_and_made_anew_do_not_count(spark: SparkSession, tree: SealedTree) -> None:
     tree.convert("plant/a", values(10))
-    tree.trim("plant/a", 5)
     tree.convert("plant/a", values(3, first=100), shard_id=99)
     frame = read_sealed(spark, str(tree.root))
     assert offsets(frame, "plant/a") == [0, 1, 2]
     assert frame.agg({"value": "max"}).first()[0] == b'{"n": 102}'
-
-
-def test_a_file_within_the_range_of_another_does_not_count(spark: SparkSession, tree: SealedTree) -> None:
-    whole = tree.convert("plant/a", values(10))
-    shutil.copy(whole, whole.with_name(whole.name.replace("-00000000000000000010-", "-00000000000000000006-")))
-    tree.convert("plant/b", values(2))
-    frame = read_sealed(spark, str(tree.root))
-    assert offsets(frame, "plant/a") == list(range(10))
-    shutil.copy(
-        whole,
-        whole.with_name(whole.name.replace("00000000000000000000-", "00000000000000000006-").replace("010-", "015-")),
-    )
-    with pytest.raises(UnreadableError, match=r"overlap.*journal check"):
-        read_sealed(spark, str(tree.root))
 
 
 def test_without_sealed_segments_the_table_is_empty(spark: SparkSession, tmp_path: Path) -> None:
@@ -203,6 +165,19 @@ def test_without_sealed_segments_the_table_is_empty(spark: SparkSession, tmp_pat
         frame = read_sealed(spark, str(path))
         assert frame.collect() == []
         assert tuple(frame.columns) == TABLE_COLUMNS
+
+
+def test_a_tree_of_the_form_before_shared_files_is_an_error_that_says_so(
+    spark: SparkSession, tree: SealedTree, tmp_path: Path
+) -> None:
+    tree.convert("plant/a", values(1))
+    (tree.root / "shard=plant%2Fa").mkdir()
+    (tmp_path / "FORMAT").write_text("{}")
+    for path in (tmp_path, tree.root):
+        with pytest.raises(UnreadableError, match=r"sealed/shard=plant%2Fa is of a form .* with the version that"):
+            read_sealed(spark, str(path))
+        with pytest.raises(UnreadableError, match="does not read, with a directory for each shard"):
+            take_snapshot(parse_options({"path": str(path)}, "batch"))
 
 
 def test_a_path_with_nothing_of_ours_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
@@ -218,46 +193,22 @@ def test_a_path_may_be_the_data_directory_or_a_url_and_look_like_a_pattern(spark
     directory.mkdir()
     tree = SealedTree(directory)
     tree.convert("plant/a", values(3))
-    tree.trim("plant/a", 1)
     for path in (str(directory), f"{directory}/", str(tree.root), f"file:{tree.root}"):
-        assert read_sealed(spark, path).count() == 2
-
-
-def test_a_damaged_start_mark_is_an_error_that_names_it(spark: SparkSession, tree: SealedTree) -> None:
-    path = tree.convert("plant/a", values(3))
-    (path.parent / f"_start-{tree.id_of('plant/a'):016x}").write_text("12")
-    with pytest.raises(UnreadableError, match=r"_start-0+1 should be JSON"):
-        read_sealed(spark, str(tree.root))
+        assert read_sealed(spark, path).count() == 3
 
 
 def test_duckdb_and_polars_read_the_same_directory_and_agree(spark: SparkSession, tree: SealedTree) -> None:
     for name in ("plant/a", "plant/ü", "x=y z"):
         tree.convert(name, values(250))
         tree.convert(name, values(50, first=250))
-    pattern = f"{tree.root}/shard=*/*.parquet"
+    pattern = f"{tree.root}/date=*/*.parquet"
     ours = read_sealed(spark, str(tree.root))
     rows = sorted((row.shard, row.offset, bytes(row.key), bytes(row.value)) for row in ours.collect())
-    found = duckdb.sql(
-        f"select shard, \"offset\", key, value from read_parquet('{pattern}', hive_partitioning = true, "
-        "hive_types = {'shard': varchar}) order by all"
-    ).fetchall()
+    found = duckdb.sql(f"select shard, \"offset\", key, value from read_parquet('{pattern}') order by all").fetchall()
     assert [(shard, offset, bytes(key), bytes(value)) for shard, offset, key, value in found] == rows
-    table = pl.scan_parquet(pattern, hive_partitioning=True, hive_schema={"shard": pl.String})
+    table = pl.scan_parquet(pattern)
     picked = table.select("shard", "offset", "key", "value").collect().rows()
     assert sorted(picked) == rows
-
-
-def test_a_hundred_files_that_do_not_count_are_left_out(
-    spark: SparkSession, tree: SealedTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Over this many files the whole tree is listed and what does not count is dropped by name.
-    monkeypatch.setattr("spark_export.sealed_scan._MOST_PATHS", 2)
-    tree.convert("plant/a", values(7))
-    for _ in range(4):
-        tree.convert("plant/a", values(5), shard_id=50)
-    frame = read_sealed(spark, str(tree.root))
-    assert offsets(frame, "plant/a") == list(range(20))
-    assert scanned(spark, frame, "numFiles") == 8
 
 
 def test_publishing_a_directory_never_replaces_one(spark: SparkSession, tmp_path: Path) -> None:
