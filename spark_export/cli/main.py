@@ -29,6 +29,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "spark_export.cli.stream:stream",
         "Add appended records to files as they come, each record once; Ctrl-C ends it.",
     ),
+    "tables": (
+        "spark_export.cli.tables:tables",
+        "Keep declared tables up to date as Delta tables, each record once; Ctrl-C ends it. Needs no Spark.",
+    ),
 }
 _PURPOSE: Final = "The journal's history in Spark: query it in SQL, export it, follow it."
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
@@ -19,6 +16,7 @@ from shards.quantities import counted
 from spark_export.cli.export_options import parts_of
 from spark_export.cli.place import ALL_TOPICS, Place, ServerOption, TopicsOption
 from spark_export.cli.spark_options import DEFAULT, SparkOptions, running_spark
+from spark_export.cli.stopping import asked_to_stop
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -99,28 +97,12 @@ def stream(
         value_as=value_as,
         partition_by=tuple(parts_of(partition_by)),
     )
-    with running_spark(spark) as session, _asked_to_stop() as stopping:
+    with running_spark(spark) as session, asked_to_stop() as stopping:
         query = start_stream(session, options, sink, available_now=available_now, interval_s=interval_s)
         try:
             _follow(query, stopping, as_json=json, quiet=to == "console" and not json)
         finally:
             query.stop()
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[threading.Event]:
-    """An event that is set by SIGINT and SIGTERM while the block runs."""
-    stopping = threading.Event()
-
-    def stop(_number: int, _frame: object) -> None:
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _follow(query: StreamingQuery, stopping: threading.Event, *, as_json: bool, quiet: bool) -> None:

@@ -8,11 +8,10 @@ from typing import Any, Final, Literal, get_args
 
 import attrs
 
-from broker_adapter.bridge.projection import Projection
-from broker_adapter.sinks.column_types import ColumnType
 from shards.topics.topic_filters import validate_filter
 from spark_export.errors import OptionError, without_secrets
 from spark_export.history import Origin
+from spark_export.typed_fields import check_fields
 
 Format = Literal["parquet", "csv", "json", "jdbc"]
 ValueAs = Literal["text", "binary", "json"]
@@ -110,7 +109,7 @@ class ExportOptions:
             raise OptionError(
                 f"partition_by is {', '.join(self.partition_by)!r}, it must be 'date', 'topic', both or nothing"
             )
-        self._check_fields()
+        check_fields(self.fields, self.types, OWN_COLUMNS)
         is_database = self.target.startswith("jdbc:")
         if is_database is not (self.format == "jdbc"):
             raise OptionError(
@@ -121,26 +120,6 @@ class ExportOptions:
             raise OptionError(
                 f"table is {self.table!r}, it must be 'records' or 'schema.records' of letters, digits and '_'"
             )
-
-    def _check_fields(self) -> None:
-        try:
-            Projection(self.fields)
-        except ValueError as error:
-            raise OptionError(f"fields {error}") from error
-        # Names of columns in databases and in Spark are the same in both cases.
-        taken = {column.lower() for column in OWN_COLUMNS}
-        if found := next((column for column in self.fields if column.lower() in taken), None):
-            raise OptionError(
-                f"fields has a column {found!r}, but typed rows have a column of that name anyway: "
-                f"{', '.join(OWN_COLUMNS)}"
-            )
-        for column, kind in self.types.items():
-            if column not in self.fields:
-                raise OptionError(
-                    f"types has {column!r}, which is no column of fields: {', '.join(self.fields) or 'none'}"
-                )
-            if kind not in list(ColumnType):
-                raise OptionError(f"types has {column!r} as {kind!r}, it must be one of {', '.join(ColumnType)}")
 
     @property
     def origin(self) -> Origin:

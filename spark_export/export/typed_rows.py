@@ -1,6 +1,6 @@
 """Typed rows of an export: columns with sources and types, as a bridge to files writes them.
 
-The rows are made in Python by the projection of bridges, so a field is the same in a bridge and in an export. A record
+The rows are made in Python (`spark_export.typed_fields`), so a field is the same in a bridge and in an export. A record
 whose payload lacks a value, or has one of another type, is no error: its column is null, and two more columns say why
 and hold the payload.
 """
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker_adapter.bridge.projection import Projection
-from broker_adapter.sinks.batch import Value
-from broker_adapter.sinks.column_types import ColumnType, converter, type_of
+from broker_adapter.sinks.column_types import ColumnType
 from shards.format.record import StoredRecord
 from spark_export.export.options import ExportOptions
 from spark_export.export.rows import DIRECTORY_COLUMNS, add_directories, without_zones
+from spark_export.typed_fields import TypedFields, types_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +35,7 @@ def typed(records: DataFrame, options: ExportOptions) -> DataFrame:
     """The records as rows of the export's fields; see `ExportOptions.fields`."""
     from pyspark.sql import functions
 
-    kinds = {column: type_of(column, options.types) for column in options.fields}
+    kinds = types_of(options.fields, options.types)
     # Times are numbers on their way, since Python's would depend on the zone of a process.
     made = [f"`{column}` {_SPARK_TYPES[kind]}" for column, kind in kinds.items()]
     schema = f"struct<{', '.join(made)}, problem string, bad_payload binary>"
@@ -67,8 +66,8 @@ class _Conversion:
     def __init__(self, fields: Mapping[str, str], kinds: Mapping[str, ColumnType]) -> None:
         self._fields = dict(fields)
         self._kinds = dict(kinds)
-        # Made in the task: a projection consists of functions, which cannot be sent.
-        self._projection: Projection | None = None
+        # Made in the task: they consist of functions, which cannot be sent.
+        self._typed: TypedFields | None = None
 
     def __call__(
         self,
@@ -80,24 +79,9 @@ class _Conversion:
         append_time_us: int,
         timestamp_us: int,
     ) -> tuple[Any, ...]:
-        if self._projection is None:
-            self._projection = Projection(self._fields)
+        if self._typed is None:
+            self._typed = TypedFields(self._fields, self._kinds)
         pairs = tuple((name, bytes(content)) for name, content in headers)
         record = StoredRecord(offset, 0, append_time_us, bytes(value), bytes(key), topic, timestamp_us, pairs)
-        row, problem = self._projection.row_with_problem(record)
-        made = []
-        for column, kind in self._kinds.items():
-            content, wrong = _value(column, kind, row[column])
-            made.append(content)
-            problem = problem or wrong
+        made, problem = self._typed.convert(record)
         return *made, problem or None, record.value if problem else None
-
-
-def _value(column: str, kind: ColumnType, value: Value) -> tuple[Any, str]:
-    """A value of the type and "", or null and the reason."""
-    if value is None:
-        return None, ""
-    try:
-        return converter(kind)(value), ""
-    except ValueError as error:
-        return None, f"column {column} {error}"

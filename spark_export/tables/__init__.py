@@ -1,0 +1,4 @@
+"""Typed tables: records of some topics as a Delta table with declared columns, kept up to date, each record once.
+
+It needs pyarrow and deltalake, and no Spark.
+"""
