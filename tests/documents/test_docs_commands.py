@@ -79,7 +79,7 @@ GIVEN: Final = {
 COMMANDS: Final = {
     str(page.relative_to(REPOSITORY)): blocks
     for page in PAGES[1:]
-    if (blocks := [block for block in blocks_of(page) if block.language == "console"])
+    if (blocks := [block for block in blocks_of(page) if block.language == "console" and block.mark[0] != "tested by"])
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 from broker_adapter.mqtt.config import load_broker_config
 from journal.settings.server_file import load_config
 from spark_export.positions import StreamPosition
+from spark_export.tables.config_file import load_tables
 from tests.documents.pages import PAGES, Block, blocks_of
 from tests.patience import PATIENCE_S
 
@@ -24,7 +25,9 @@ def check_toml(block: Block, place: Path) -> None:
     file = place / "settings.toml"
     bridge = '[[bridge]]\nname = "shown"\ntopics = ["#"]\n' if block.text.startswith("[bridge.sink]") else ""
     file.write_text(bridge + block.text)
-    if block.page in OF_THE_BROKER:
+    if block.page == "docs/tables.md":
+        load_tables(file)
+    elif block.page in OF_THE_BROKER:
         load_broker_config(file)
     else:
         load_config(file)
