@@ -44,10 +44,10 @@ def write_config(place: Path, server: str, **settings: object) -> Path:
 @contextmanager
 def following(config: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     log = config.parent / "tables.log"
-    with log.open("a") as errors:
+    with log.open("a") as errors, (config.parent / "tables.out").open("a") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "spark_export.cli.main", "tables", str(config), "--json", *arguments],
-            stdout=(config.parent / "tables.out").open("a"),
+            stdout=out,
             stderr=errors,
             text=True,
             env={name: value for name, value in os.environ.items() if name != "JOURNAL_SERVER"},
