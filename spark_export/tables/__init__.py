@@ -2,3 +2,5 @@
 
 It needs pyarrow and deltalake, and no Spark.
 """
+
+__all__: list[str] = []

@@ -19,7 +19,6 @@ import attrs
 from shards.errors import DataDirectoryError
 from shards.seams.clock import Clock, SystemClock
 from shards.seams.file_system import FileSystem, Lock
-from shards.seams.os_file_system import OsFileSystem
 from shards.segments.segment_paths import date_of_day
 from spark_export.discovery import take_snapshot
 from spark_export.options import SourceOptions, parse_options
@@ -40,6 +39,7 @@ from spark_export.tables.compaction import Compacted, Compaction, due
 from spark_export.tables.declaration import TableDeclaration, compare, in_stored_order
 from spark_export.tables.delta_log import DeltaLog, TableState
 from spark_export.tables.errors import StoppingError, TableConflictError, TableError
+from spark_export.tables.files import TableFileSystem
 from spark_export.tables.part_files import PartFile, PartFiles, leftovers
 from spark_export.tables.rows import TableRows, record_columns
 from spark_export.tables.schema import arrow_schema
@@ -117,7 +117,7 @@ class TableUpdater:
         self._options = _options_of(declaration, source)
         self._rebuild = rebuild
         self._is_stopping = is_stopping
-        self._files = files or OsFileSystem()
+        self._files = files or TableFileSystem()
         self._root = declaration.directory.rstrip("/") or "/"
         self._clock = clock or SystemClock()
         self.log = DeltaLog(self._files, self._root, lambda: self._clock.now_us() // 1000)

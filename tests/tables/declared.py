@@ -38,6 +38,11 @@ def source(place: Path) -> dict[str, str]:
     return {"path": str(place / "data")}
 
 
+def tree(place: Path) -> dict[str, str]:
+    """The tree of sealed segments in the directory ``data`` of a place, which needs no engine to be read."""
+    return {"path": str(place / "data/sealed")}
+
+
 def payloads(first: int, count: int) -> list[bytes]:
     return [b'{"temperature": %d.5}' % number for number in range(first, first + count)]
 

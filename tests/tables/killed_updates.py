@@ -49,9 +49,9 @@ class KilledUpdates:
 def _main() -> None:
     from deltalake import DeltaTable  # noqa: F401
 
-    from shards.seams.os_file_system import OsFileSystem
+    from spark_export.tables.files import TableFileSystem
     from spark_export.tables.updater import TableUpdater
-    from tests.tables.declared import declared, source
+    from tests.tables.declared import declared, tree
 
     class Countdown:
         def __init__(self, step: int, told: int) -> None:
@@ -92,10 +92,10 @@ def _main() -> None:
         return Counted()
 
     def update(place: str, step: int, changes: dict[str, Any], told: int) -> None:
-        files = wrapped(OsFileSystem(), STEPS, Countdown(step, told))
+        files = wrapped(TableFileSystem(), STEPS, Countdown(step, told))
         rebuild = changes.pop("rebuild", False)
         table = declared(Path(place), **changes)
-        with TableUpdater(table, source(Path(place)), rebuild=rebuild, files=files) as updater:
+        with TableUpdater(table, tree(Path(place)), rebuild=rebuild, files=files) as updater:
             while updater.add_batch() is not None:
                 pass
             while updater.merge_files() is not None:

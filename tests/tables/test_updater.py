@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -288,6 +289,7 @@ def test_without_its_plans_a_table_is_refused_and_can_be_made_again(tmp_path: Pa
     assert offsets(table) == expected((TOPIC, 2))
 
 
+@pytest.mark.slow("makes fifty batches")
 def test_progress_is_known_from_a_checkpoint_when_the_log_before_it_is_gone(tmp_path: Path) -> None:
     table = declared(tmp_path, max_records=1)
     append(tmp_path / "data", TOPIC, payloads(0, 52))
@@ -314,6 +316,19 @@ def test_readers_leave_out_files_by_the_statistics_of_the_log(tmp_path: Path) ->
     dataset = DeltaTable(table.directory).to_pyarrow_dataset()
     for shard, *_ in rows(table):
         assert dataset.to_table(filter=pc.field("shard") == shard).num_rows == 2
+
+
+def test_other_users_may_read_a_table_as_the_umask_says(tmp_path: Path) -> None:
+    append(tmp_path / "data", TOPIC, payloads(0, 1))
+    before = os.umask(0o022)
+    try:
+        update(declared(tmp_path), source(tmp_path))
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "table").rglob("*") if path.is_file()}
+    assert modes == {0o644, 0o600}  # the lock is the owner's
+    assert (tmp_path / "table/_journal/LOCK").stat().st_mode & 0o777 == 0o600
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "table").rglob("*") if path.is_dir()} == {0o755}
 
 
 def test_the_declaration_is_stored_with_the_table(tmp_path: Path) -> None:
