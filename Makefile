@@ -32,8 +32,10 @@ setup: $(VENV_STAMP) ## make .venv from requirements/dev.lock (nothing happens w
 clients: $(VENV_STAMP) ## install the npm package that tests use as an MQTT client; where that fails they are skipped
 	@$(BIN)/python -m tests.mqtt.clients.install
 
-peers: ## install mosquitto, PostgreSQL, Redis, Chromium, strace and the like, which tests use; where that fails those are skipped
+peers: $(VENV_STAMP) ## install mosquitto, PostgreSQL, Redis, SeaweedFS, Chromium, strace and the like, which tests use; where that fails those are skipped
 	@scripts/install-peers
+	@$(UV) pip install --quiet --target .peers --python $(BIN)/python --require-hashes -r requirements/peers.lock \
+		|| echo 'peers: SeaweedFS could not be installed: tests that need it are skipped' >&2
 
 # A test that neither ends nor notices that its time is over takes its process along, with the stacks of all threads.
 BOUNDED := -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true
@@ -92,7 +94,8 @@ lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (U
 	compile pyproject.toml --extra server -o requirements/server.lock; \
 	compile pyproject.toml --extra broker -o requirements/broker.lock; \
 	compile pyproject.toml --extra server --extra sinks --extra logins -o requirements/image.lock; \
-	compile pyproject.toml --extra dev -o requirements/dev.lock
+	compile pyproject.toml --extra dev -o requirements/dev.lock; \
+	compile requirements/peers.in -o requirements/peers.lock
 	@! grep -nE '(https?|file)://' requirements/*.lock || { echo 'lock: an address got into a lock file' >&2; exit 1; }
 
 lock-clients: $(VENV_STAMP) ## bring the npm lock file in line with its package.json
@@ -102,7 +105,7 @@ image: ## build the container image of the server and the broker
 	docker build --tag journal-engine .
 
 clean: ## remove the environment, caches and everything else that can be made again
-	rm -rf .tools .venv .demo .bench .fuzz build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .tools .venv .peers .demo .bench .fuzz build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	rm -rf tests/mqtt/clients/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,0 +1,79 @@
+"""Deleting what the last two checkpoints make superfluous: older checkpoints, and slots before the older of the two.
+
+Claims and fences stay for ever. A writer that sleeps meets its fence when it wakes up, however late; if the fence
+were gone, its create would succeed, and it would acknowledge what nobody reads.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from journal.logstore.checkpoints import list_checkpoints
+from journal.logstore.errors import StoreDeposedError
+from journal.logstore.keys import FIRST_EPOCH, Position, checkpoint_key, epoch_folder, number_of, slot_key
+from journal.logstore.objects import Kind, check_object
+from journal.logstore.ownership import Member
+from journal.logstore.settling import settle_delete, settle_get, settle_list
+from journal.logstore.steps import Steps
+
+KEPT_CHECKPOINTS: Final = 2
+
+
+def collect(member: Member, epoch: int, from_epoch: int = FIRST_EPOCH) -> Steps[int]:
+    """Delete what is superfluous.
+
+    Args:
+        member: The owner.
+        epoch: Its epoch.
+        from_epoch: Epochs before this one have nothing left to delete.
+
+    Returns:
+        The epoch from which the next collection has to look.
+
+    Raises:
+        StoreDeposedError: There is a checkpoint of a higher epoch.
+    """
+    checkpoints = yield from list_checkpoints(member.root)
+    if checkpoints and checkpoints[-1].epoch > epoch:
+        raise StoreDeposedError(epoch, checkpoints[-1].epoch)
+    if len(checkpoints) < KEPT_CHECKPOINTS:
+        return from_epoch
+    for position in checkpoints[:-KEPT_CHECKPOINTS]:
+        yield from settle_delete(checkpoint_key(member.root, position))
+    boundary = checkpoints[-KEPT_CHECKPOINTS]
+    for closed in range(from_epoch, boundary.epoch):
+        yield from _collect_closed(member, closed)
+    yield from _collect_boundary(member, epoch, boundary)
+    return boundary.epoch
+
+
+def _collect_closed(member: Member, epoch: int) -> Steps[None]:
+    """Delete the slots of an epoch that has ended, but not its fences."""
+    for slot in (yield from _slots(member, epoch)):
+        position = Position(epoch, slot)
+        if (yield from _is_slot(member, position)):
+            yield from settle_delete(slot_key(member.root, position))
+
+
+def _collect_boundary(member: Member, epoch: int, boundary: Position) -> Steps[None]:
+    """Delete the slots before a checkpoint in the epoch of the checkpoint."""
+    for slot in (yield from _slots(member, boundary.epoch)):
+        position = Position(boundary.epoch, slot)
+        # Before a checkpoint of its own, an owner has settled every slot: no fence can be there that a writer has yet
+        # to meet. In an epoch of somebody else each object is looked at.
+        if position < boundary and (boundary.epoch == epoch or (yield from _is_slot(member, position))):
+            yield from settle_delete(slot_key(member.root, position))
+
+
+def _slots(member: Member, epoch: int) -> Steps[list[int]]:
+    keys = yield from settle_list(epoch_folder(member.root, epoch))
+    return sorted(slot for key in keys if (slot := number_of(key)) is not None)
+
+
+def _is_slot(member: Member, position: Position) -> Steps[bool]:
+    key = slot_key(member.root, position)
+    data = yield from settle_get(key)
+    if data is None:
+        return False
+    found = check_object(key, data, member.store_id, position.epoch, position.slot, Kind.SLOT, Kind.FENCE)
+    return found.kind is Kind.SLOT

@@ -1,0 +1,109 @@
+"""Finding out, before anything is stored, whether a store does what a log needs, and to whom it belongs."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import attrs
+
+from journal.logstore.driver import run
+from journal.logstore.errors import ForeignStoreError, UnfitStoreError
+from journal.logstore.keys import identity_key
+from journal.logstore.objects import Kind, LogObject, decode_object, encode_object
+from journal.logstore.settling import settle_create, settle_delete, settle_get, settle_list
+from journal.logstore.steps import Steps
+from journal.logstore.store import LogStore
+
+RIVALS: Final = 32
+ATTEMPTS: Final = 10
+
+
+@attrs.frozen(slots=True)
+class Identity:
+    """What a store is.
+
+    Attributes:
+        store_id: The store, 16 bytes.
+        is_new: Whether it was made by this call.
+    """
+
+    store_id: bytes
+    is_new: bool
+
+
+def probe(store: LogStore, root: str, token: str) -> None:
+    """Check that of rival creates one wins, that an object stays as it is, and that reads and listings are up to date.
+
+    What it creates below ``<root>/probe/<token>`` is deleted afterwards. It takes some 40 requests, in 32 threads.
+
+    Args:
+        store: The store.
+        root: What the keys of the store begin with.
+        token: A name that was not used before.
+
+    Raises:
+        UnfitStoreError: The store does not do that; the message says what it did.
+        LogStoreError: The store cannot be used at present, or not with these credentials.
+    """
+    folder = f"{root}/probe/{token}"
+    raced, other = f"{folder}/1", f"{folder}/2"
+    try:
+        with ThreadPoolExecutor(RIVALS) as rivals:
+            contents = [b"%d of %s" % (number, token.encode()) for number in range(RIVALS)]
+            answers = list(rivals.map(lambda data: run(store, settle_create(raced, data, ATTEMPTS)), contents))
+        winners = [data for data, answer in zip(contents, answers, strict=True) if answer.is_ours]
+        if len(winners) != 1:
+            raise UnfitStoreError(
+                f"{len(winners)} of {RIVALS} rivals were told that they created one object, not 1: the store does not "
+                "support conditional writes (create if absent), or ignores the condition"
+            )
+        run(store, _check_kept(raced, winners[0]))
+        run(store, _check_fresh(raced, other))
+    finally:
+        run(store, settle_delete(raced, ATTEMPTS))
+        run(store, settle_delete(other, ATTEMPTS))
+
+
+def _check_kept(key: str, winner: bytes) -> Steps[None]:
+    again = yield from settle_create(key, b"later", ATTEMPTS)
+    if again.is_ours or again.found != winner:
+        raise UnfitStoreError(
+            f"a second create replaced {key}: it holds {again.found[:40]!r}, not {winner[:40]!r}, which won the race "
+            "for it; the store ignores the condition of a conditional write"
+        )
+
+
+def _check_fresh(raced: str, other: str) -> Steps[None]:
+    data = b"listed"
+    yield from settle_create(other, data, ATTEMPTS)
+    if (yield from settle_get(other, ATTEMPTS)) != data:
+        raise UnfitStoreError(f"{other} was not found right after it was created: the store's reads are not up to date")
+    for after, expected in ((raced, [other]), (raced[:-1], [raced, other])):
+        found = sorted((yield from settle_list(after, ATTEMPTS)))
+        if found != expected:
+            raise UnfitStoreError(
+                f"a listing after {after} right after the creates has {found}, not {expected}: the store's listings "
+                "are not up to date or not complete"
+            )
+
+
+def identify(root: str, store_id: bytes, node_id: bytes, nonce: bytes) -> Steps[Identity]:
+    """Find out which store lies there, or make one.
+
+    Args:
+        root: What the keys of the store begin with.
+        store_id: The id of the new store if there is none: 16 random bytes.
+        node_id: The node that makes it.
+        nonce: 16 random bytes.
+
+    Raises:
+        ForeignStoreError: Something else lies there.
+    """
+    key = identity_key(root)
+    mine = encode_object(LogObject(Kind.IDENTITY, store_id, node_id, nonce))
+    settlement = yield from settle_create(key, mine, ATTEMPTS)
+    found = decode_object(key, settlement.found)
+    if found.kind is not Kind.IDENTITY:
+        raise ForeignStoreError(f"{key} holds a {found.kind.name.lower()}, not the identity of a store")
+    return Identity(found.store_id, settlement.is_ours)

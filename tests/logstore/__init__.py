@@ -1,0 +1,1 @@
+"""Logs in systems that replicate already."""

@@ -1,0 +1,86 @@
+"""The probe refuses what a log cannot lie in."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from journal.logstore.errors import StoreCredentialsError, UnfitStoreError
+from journal.logstore.probe import probe
+from journal.logstore.store import Created
+from journal.logstore.stores.memory import MemoryLogStore
+
+
+class Replacing(MemoryLogStore):
+    """Ignores the condition, as some object stores do."""
+
+    def create(self, key: str, data: bytes) -> Created:
+        self.delete(key)
+        return super().create(key, data)
+
+
+class ReplacingLater(MemoryLogStore):
+    """Ignores it when nobody else creates the same object at the same time."""
+
+    def create(self, key: str, data: bytes) -> Created:
+        if data == b"later":
+            self.delete(key)
+        return super().create(key, data)
+
+
+class AnsweringAll(MemoryLogStore):
+    """Keeps the first object and tells every rival that it won."""
+
+    def create(self, key: str, data: bytes) -> Created:
+        super().create(key, data)
+        return Created.OURS
+
+
+class Stale(MemoryLogStore):
+    """Reads come from a replica that lags behind."""
+
+    def get(self, key: str) -> bytes | None:
+        return None if key.endswith("/2") else super().get(key)
+
+
+class ListingLate(MemoryLogStore):
+    """Listings lag behind."""
+
+    def list_after(self, key: str) -> list[str]:
+        return [name for name in super().list_after(key) if not name.endswith("/2")]
+
+
+class ReadOnly(MemoryLogStore):
+    """Refuses to write."""
+
+    def create(self, key: str, data: bytes) -> Created:
+        raise StoreCredentialsError(f"create of {key}: not allowed")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Replacing, r"\d+ of 32 rivals were told that they created one object|a second create replaced"),
+        (ReplacingLater, r"a second create replaced root/probe/token/1: it holds b'later', not b'\d+ of token'"),
+        (AnsweringAll, "32 of 32 rivals were told that they created one object, not 1: the store does not support"),
+        (Stale, "was not found right after it was created"),
+        (ListingLate, r"a listing after root/probe/token/1 right after the creates has \[\], not"),
+    ],
+)
+def test_the_probe_refuses(kind: type[MemoryLogStore], message: str) -> None:
+    store = kind()
+    with pytest.raises(UnfitStoreError, match=message):
+        probe(store, "root", "token")
+    assert MemoryLogStore.list_after(store, "root/probe/token/") == []
+
+
+def test_the_probe_says_what_the_store_refuses() -> None:
+    with pytest.raises(StoreCredentialsError, match="not allowed"):
+        probe(ReadOnly(), "root", "token")
+
+
+def test_the_probe_leaves_no_thread() -> None:
+    before = threading.active_count()
+    probe(MemoryLogStore(), "root", "token")
+    assert threading.active_count() == before
