@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from journal.client import Client
     from shards.model import ShardInfo
 
-_AT_ONCE: Final = 16
+# Shards that are requested together go into few files. At 1024 requests the server reads no more from a connection.
+_AT_ONCE: Final = 512
 _SILENT_S: Final = 2.0
 
 

@@ -113,6 +113,21 @@ async def test_what_several_callers_want_is_written_together() -> None:
         await check_files(engine, files, DATA)
 
 
+async def test_a_request_needs_no_log_file() -> None:
+    """Converting all shards wrote and synced a log file for each, on a disk that was perhaps nearly full."""
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    async with opened(files, converter, config=PATIENT) as engine:
+        await create(engine)
+        values = await fill(engine, "s", 3)
+        await engine.convert("s")
+        assert [source.log_path for plan in converter.plans for source in plan.sources] == [
+            f"{plan.out_prefix}-tails" for plan in converter.plans
+        ]
+        assert await values_of(engine, "s") == values
+        await check_files(engine, files, DATA)
+
+
 async def test_the_last_segment_may_be_sealed_and_published() -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
@@ -320,6 +335,7 @@ async def test_a_log_removed_before_its_conversion_reads_it_is_no_failure_and_ho
         other = await create(engine, "other")
         await fill(engine, "s", 4)
         await fill(engine, "other", 5)
+        await engine.parts.checkpointer.flush_all(engine.parts.table.open_shards())
         async with trio.open_nursery() as nursery:
 
             async def convert(name: str) -> None:
@@ -398,6 +414,31 @@ async def test_who_waits_gets_the_error_of_a_failed_conversion() -> None:
         await engine.convert("s")
         assert kinds(shard) == [SegmentKind.PARQUET, SegmentKind.LOG]
         assert engine.parts.conversion.last_failure == ""
+
+
+async def test_all_who_wait_for_the_same_files_get_the_error() -> None:
+    """The files were written again at once for each of the others, and each attempt failed."""
+    files = SimulatedFileSystem()
+    converter = shut(files)
+    converter.failures = [ConversionFailedError("the disk had enough of it")] * 2
+    refused = []
+    async with opened(files, converter, config=PATIENT) as engine:
+
+        async def convert(name: str) -> None:
+            with pytest.raises(ConversionFailedError, match="had enough"):
+                await engine.convert(name)
+            refused.append(name)
+
+        async with trio.open_nursery() as nursery:
+            for name in ("first", "a", "b", "c"):
+                await create(engine, name)
+                await append(engine, name, b"v")
+                nursery.start_soon(convert, name)
+                await converter.asked.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            converter.open.set()
+        assert sorted(refused) == ["a", "b", "c", "first"]
+        assert [len(plan.sources) for plan in converter.plans] == [1, 3]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])

@@ -116,7 +116,7 @@ class GatheringQueue:
             if step.is_over:
                 await step.rest()
             segments = list(self._small_logs(shard))
-            if any(map(_is_in_part, segments)):
+            if any(map(is_in_part, segments)):
                 # The disk is full, or it was rolled a moment ago.
                 continue
             size_bytes += sum(segment.size_bytes for segment in segments)
@@ -135,11 +135,11 @@ class GatheringQueue:
         for shard in shards:
             if step.is_over:
                 await step.rest()
-            if any(map(_is_in_part, self._small_logs(shard))):
+            if any(map(is_in_part, self._small_logs(shard))):
                 found.append(shard)
         return found
 
 
-def _is_in_part(segment: LogSegment) -> bool:
+def is_in_part(segment: LogSegment) -> bool:
     """Whether a part of the segment is in its log file, and the rest only in memory."""
     return segment.start_position < segment.flushed < segment.end

@@ -17,7 +17,7 @@ import trio
 
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.gatherer import MOST_BYTES, MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
-from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting
+from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting, is_in_part
 from journal.engine.parquet.history_table import HistoryTable
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
@@ -469,8 +469,8 @@ class ParquetScheduler:
         return segment.size_bytes >= LARGE_SEGMENT_BYTES and self._corruption(shard, segment) is None
 
     def _ready(self, shard: Shard, segments: list[LogSegment], *, now: float) -> list[LogSegment]:
-        """Those that may be converted now; none, and a flush is under way, if one is not completely in its file."""
-        if any(segment.flushed < segment.end for segment in segments):
+        """Those that may be converted now; none, and a flush is under way, if one is only in part in its file."""
+        if any(map(is_in_part, segments)):
             self._flush(shard)
             return []
         failures = [self._failures.get((shard.shard_id, segment.base_offset)) for segment in segments]
@@ -537,6 +537,8 @@ class ParquetScheduler:
                 self._note_corruption(shard, segment, error)
             else:
                 self._note_failure(shard, segment, error)
+                # It is not about one segment: without this, the others would be tried at once, and fail one by one.
+                self._refuse_requests(chosen, _as_storage_error(error))
         else:
             self._failures_in_a_row = 0
             self._not_before = 0.0
@@ -567,7 +569,7 @@ class ParquetScheduler:
         failed.attempts += 1
         self._not_before = now + _FAILED.delay_s(self._failures_in_a_row)
         self._failures_in_a_row += 1
-        self._tell(shard, segment, error if isinstance(error, StorageError) else ConversionFailedError(str(error)))
+        self._tell(shard, segment, _as_storage_error(error))
 
     def _tell(self, shard: Shard, segment: Segment, error: StorageError) -> None:
         text = f"shard {shard.name!r}, offsets {segment.base_offset} to {segment.next_offset}: {error}"
@@ -576,8 +578,16 @@ class ParquetScheduler:
             _log.error("a segment stays a log file: %s", text)
         else:
             _log.error("a segment stays in its file: %s", text)
+        self._refuse_requests([(shard, segment)], error)
+
+    def _refuse_requests(self, chosen: Iterable[Chosen], error: StorageError) -> None:
+        """End the wait of all who wait for one of these segments."""
+        first_ends: dict[int, int] = {}
+        for shard, segment in chosen:
+            end = segment.next_offset
+            first_ends[shard.shard_id] = min(end, first_ends.get(shard.shard_id, end))
         for request in self._requests:
-            if request.shard is shard and segment.next_offset <= request.up_to:
+            if first_ends.get(request.shard.shard_id, request.up_to + 1) <= request.up_to:
                 _grant(request, error)
 
     def _stop(self, error: StorageError) -> None:
@@ -591,6 +601,10 @@ def _grant(request: _ConversionRequest, error: StorageError | None) -> None:
     if not request.done.is_set():
         request.error = error
         request.done.set()
+
+
+def _as_storage_error(error: Exception) -> StorageError:
+    return error if isinstance(error, StorageError) else ConversionFailedError(str(error))
 
 
 def _closed_logs(shard: Shard) -> Iterator[LogSegment]:
