@@ -48,6 +48,7 @@ class TableVersion:
         committed_ms: When its newest commit was made, since 1970; 0 if the log does not have it any more.
         removed_ago_ms: For each of the files that were asked about, how long ago the commit without it was made; -1 if
             the log has no such commit.
+        left_out: Why some of the wanted files are not in it: they are damaged or missing, each with its path.
     """
 
     version: int
@@ -56,6 +57,7 @@ class TableVersion:
     warnings: tuple[str, ...] = ()
     committed_ms: int = 0
     removed_ago_ms: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @attrs.frozen(slots=True)

@@ -133,6 +133,7 @@ class _Update:
         self._library = library
         self._now_ms = now_ms
         self._warnings: list[str] = []
+        self._left_out: list[str] = []
 
     def run(self) -> TableVersion:
         remove_unfinished(self._files, self._root)
@@ -159,7 +160,9 @@ class _Update:
         ago = [max(0, self._now_ms - times[path]) if path in times else -1 for path in asked]
         infos = (action.get("commitInfo") for action in read_commit(self._files, self._root, version))
         committed_ms = next((int(info.get("timestamp", 0)) for info in infos if isinstance(info, dict)), 0)
-        return TableVersion(version, added, removed, tuple(self._warnings), committed_ms, tuple(ago))
+        return TableVersion(
+            version, added, removed, tuple(self._warnings), committed_ms, tuple(ago), left_out=tuple(self._left_out)
+        )
 
     def _usable_state(self) -> TableState | None:
         try:
@@ -190,7 +193,7 @@ class _Update:
                 try:
                     found.append(describe(self._files, self._root, day, file_id))
                 except (CorruptionError, FileNotFoundError) as error:
-                    self._warnings.append(f"a damaged file is left out of the Delta table: {error}")
+                    self._left_out.append(str(error))
         return found
 
     def _tidy(self, version: int) -> None:

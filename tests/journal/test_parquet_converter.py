@@ -101,7 +101,7 @@ async def test_the_worker_writes_shared_files_and_tells_which_shards_they_have(t
         assert (file.record_count, file.size_bytes) == (10, os.path.getsize(file.path))
         assert [(part.base_offset, part.next_offset) for part in gathered.parts] == [(0, 10)]
         assert await converter.shards_in(file.path) == [plan.sources[0].shard_id]
-        with pytest.raises(ConversionFailedError, match="No such file"):
+        with pytest.raises(CorruptionError, match="No such file"):
             await converter.shards_in(str(tmp_path / "missing"))
         await converter.rest()
 

@@ -54,8 +54,8 @@ class ParquetConverter(Protocol):
         """Return the ids of the shards that have records in a shared file.
 
         Raises:
-            CorruptionError: The file is damaged.
-            ConversionFailedError: It cannot be read, or the worker process has ended.
+            CorruptionError: The file is damaged or missing.
+            ConversionFailedError: It cannot be read for another reason, or the worker process has ended.
         """
         ...
 

@@ -23,6 +23,7 @@ from shards.views.shared_files import FileKey, SharedFiles
 _log = logging.getLogger("journal.conversion")
 
 _FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
+_LEFT_OUT_AGAIN_S: Final = 300.0
 
 
 @attrs.frozen(slots=True)
@@ -90,6 +91,8 @@ class HistoryTable:
         self._failures_in_a_row = 0
         self._not_before = 0.0
         self._behind_since: float | None = None
+        self._left_out: tuple[str, ...] = ()
+        self._look_again_at = float("inf")
         self.version = -1
         self.committed_ms = 0
         self.failures = 0
@@ -98,7 +101,8 @@ class HistoryTable:
     @property
     def is_due(self) -> bool:
         """Whether the table is to be brought up to date now."""
-        return self._enabled and trio.current_time() >= self._not_before and self._differs()
+        now = trio.current_time()
+        return self._enabled and now >= self._not_before and (now >= self._look_again_at or self._differs())
 
     @property
     def is_current(self) -> bool:
@@ -107,8 +111,18 @@ class HistoryTable:
 
     @property
     def due_at(self) -> float:
-        """When it is to be tried again after a failure, by trio's clock; infinite if there is nothing to do."""
-        return self._not_before if self._failures_in_a_row and self._differs() else float("inf")
+        """When to try again, by trio's clock, after a failure or without damaged files; otherwise infinite."""
+        tried_again = self._not_before if self._failures_in_a_row and self._differs() else float("inf")
+        return min(tried_again, max(self._look_again_at, self._not_before))
+
+    @property
+    def failure(self) -> str:
+        """What does not work: the error of the last attempt, otherwise which files cannot be in the table; or empty."""
+        if self.last_failure or not self._left_out:
+            return self.last_failure
+        others = len(self._left_out) - 1
+        more = f" and {others} more like it" if others else ""
+        return f"a damaged file is left out of the Delta table: {self._left_out[0]}{more}"
 
     @property
     def status(self) -> TableStatus:
@@ -157,6 +171,12 @@ class HistoryTable:
             return
         for warning in table.warnings:
             _log.warning("%s", warning)
+        for left_out in table.left_out:
+            if left_out not in self._left_out:
+                _log.error("a damaged file is left out of the Delta table: %s", left_out)
+        self._left_out = table.left_out
+        # It may have been put back by then.
+        self._look_again_at = trio.current_time() + _LEFT_OUT_AGAIN_S if table.left_out else float("inf")
         self._failures_in_a_row, self._not_before, self.last_failure = 0, 0.0, ""
         self.version, self.committed_ms = table.version, table.committed_ms
         self._committed = wanted

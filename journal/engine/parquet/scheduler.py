@@ -19,6 +19,7 @@ from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.gatherer import MOST_BYTES, MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
 from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting, is_in_part
 from journal.engine.parquet.history_table import HistoryTable
+from journal.engine.parquet.unreadable_files import UnreadableFiles
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
@@ -133,6 +134,7 @@ class ParquetScheduler:
         self._valid = valid
         self._rewritable = rewritable
         self._rewriting_due_at = rewriting_due_at
+        self._unreadable = UnreadableFiles(table.sealed_root, valid)
         # Shared files that were rewritten, or could not be, and when they are looked at again: until a checkpoint has
         # removed a file, it seems to be as it was.
         self._not_rewritable: dict[FileKey, float] = {}
@@ -154,6 +156,11 @@ class ParquetScheduler:
     def enabled(self) -> bool:
         """Whether segments are converted at all."""
         return self._converter is not None
+
+    @property
+    def failure(self) -> str:
+        """What does not work: the error of the last attempt, otherwise which shared files cannot be read; or empty."""
+        return self.last_failure or self._unreadable.description
 
     @property
     def waiting(self) -> Waiting:
@@ -321,6 +328,7 @@ class ParquetScheduler:
             ends.append(self._gathering.due_at)
             ends += self._not_rewritable.values()
             ends.append(self._rewriting_due_at(looked_at))
+            ends.append(self._unreadable.due_at)
             if self._refuse() is not None:
                 # There is no event for free disk space.
                 ends.append(trio.current_time() + _FAILED.first_s)
@@ -392,31 +400,35 @@ class ParquetScheduler:
             return []
         return await in_order(await self._gathering.take(self._most_parts))
 
+    def _rewritable_now(self) -> list[SharedFileRecord]:
+        """The shared files that are to be rewritten together."""
+        return self._rewritable(self._resting_files(), self._not_mergeable)
+
     def _resting_files(self) -> set[FileKey]:
         """Shared files that are left alone for now."""
         now = trio.current_time()
         self._not_rewritable = {key: end for key, end in self._not_rewritable.items() if end > now}
-        return set(self._not_rewritable)
+        return self._not_rewritable.keys() | self._unreadable.keys
 
     def _let_rest(self, keys: set[FileKey]) -> None:
         end = trio.current_time() + _FAILED.longest_s
         self._not_rewritable |= dict.fromkeys(keys, end)
 
+    def _let_go(self, chosen: Iterable[Chosen]) -> None:
+        """Look at the shared files of some segments again at once."""
+        for _, segment in chosen:
+            if (key := _file_of(segment)) is not None:
+                self._not_rewritable.pop(key, None)
+
     async def _next_rewriting(self, converter: ParquetConverter) -> list[Chosen]:
         """Segments in shared files that are to be rewritten, in the order of a plan."""
         if self._stopped or self._refuse() or trio.current_time() < self._not_before:
             return []
-        while records := self._rewritable(self._resting_files(), self._not_mergeable):
+        await self._unreadable.look_again(converter)
+        while records := self._rewritable_now():
             keys = {record.key for record in records}
-            try:
-                shard_ids: set[int] = set()
-                for record in records:
-                    shard_ids.update(await converter.shards_in(record.path(self._table.sealed_root)))
-            except (StorageError, OSError) as error:
-                if keys == {record.key for record in self._rewritable(self._resting_files(), self._not_mergeable)}:
-                    _log.warning("shared files are not rewritten for now: %s", error)
-                    self._let_rest(keys)
-                # Otherwise a checkpoint has removed one in the meantime.
+            shard_ids = await self._shards_in(converter, records)
+            if shard_ids is None:
                 continue
             chosen = await self._segments_in(sorted(shard_ids), keys)
             is_whole = (
@@ -435,6 +447,25 @@ class ParquetScheduler:
                 return await in_order(chosen)
             # A file is rewritten whole: otherwise other programs would find records in two files.
         return []
+
+    async def _shards_in(self, converter: ParquetConverter, records: Sequence[SharedFileRecord]) -> set[int] | None:
+        """Ids of the shards in shared files. None if one cannot be read: then others are to be chosen."""
+        shard_ids: set[int] = set()
+        for record in records:
+            try:
+                shard_ids.update(await converter.shards_in(record.path(self._table.sealed_root)))
+            except (StorageError, OSError) as error:
+                keys = {each.key for each in records}
+                if keys != {each.key for each in self._rewritable_now()}:
+                    # A checkpoint has removed one in the meantime.
+                    return None
+                if isinstance(error, CorruptionError | FileNotFoundError):
+                    self._unreadable.add(record.key, error)
+                else:
+                    _log.warning("shared files are not rewritten for now: %s", error)
+                    self._let_rest(keys)
+                return None
+        return shard_ids
 
     async def _segments_in(self, shard_ids: Sequence[int], keys: set[FileKey]) -> list[Chosen]:
         """Segments of some shards in some shared files, not more than are rewritten at once."""
@@ -535,6 +566,10 @@ class ParquetScheduler:
                 self._forget_failures(chosen)
             elif isinstance(error, CorruptionError):
                 self._note_corruption(shard, segment, error)
+                if (key := _file_of(segment)) is not None and segment.path == error.path:
+                    # The others that were to be rewritten with it need not wait.
+                    self._unreadable.add(key, error)
+                    self._let_go(chosen)
             else:
                 self._note_failure(shard, segment, error)
                 # It is not about one segment: without this, the others would be tried at once, and fail one by one.
@@ -556,12 +591,12 @@ class ParquetScheduler:
         except OSError as error:
             _log.warning("%s stays until the next start: %s", error.filename, error)
 
-    def _note_corruption(self, shard: Shard, segment: Segment, error: CorruptionError) -> None:
+    def _note_corruption(self, shard: Shard, segment: LogSegment | ParquetSegment, error: CorruptionError) -> None:
         self.counts.failures += 1
         self._failures[shard.shard_id, segment.base_offset] = _FailedConversion(corruption=error)
         self._tell(shard, segment, error)
 
-    def _note_failure(self, shard: Shard, segment: Segment, error: Exception) -> None:
+    def _note_failure(self, shard: Shard, segment: LogSegment | ParquetSegment, error: Exception) -> None:
         now = trio.current_time()
         self.counts.failures += 1
         failed = self._failures.setdefault((shard.shard_id, segment.base_offset), _FailedConversion())
@@ -571,7 +606,7 @@ class ParquetScheduler:
         self._failures_in_a_row += 1
         self._tell(shard, segment, _as_storage_error(error))
 
-    def _tell(self, shard: Shard, segment: Segment, error: StorageError) -> None:
+    def _tell(self, shard: Shard, segment: LogSegment | ParquetSegment, error: StorageError) -> None:
         text = f"shard {shard.name!r}, offsets {segment.base_offset} to {segment.next_offset}: {error}"
         self.last_failure = text
         if isinstance(segment, LogSegment):

@@ -6,6 +6,7 @@ when its input is closed, even while it writes a file: then its engine has ended
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import signal
@@ -23,6 +24,8 @@ from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
 
 _NICENESS = 10
+_OF_ONE_FILE = (errno.ENOENT, errno.EIO)
+"""Errors that say that a file is lost or cannot be read, and nothing about others."""
 
 
 def answer(files: FileSystem, request: Request) -> Answer:
@@ -44,9 +47,15 @@ def answer(files: FileSystem, request: Request) -> Answer:
     except CorruptionError as error:
         return Answer(corruption=(error.path, error.position, error.problem))
     except OSError as error:
-        return Answer(failure=f"{error.filename or request.look_into or 'sealing/'}: {error.strerror or error}")
+        return _refused(request, error)
     except StorageError as error:
         return Answer(failure=str(error))
+
+
+def _refused(request: Request, error: OSError) -> Answer:
+    if request.look_into and error.errno in _OF_ONE_FILE:
+        return Answer(corruption=(request.look_into, 0, error.strerror or str(error)))
+    return Answer(failure=f"{error.filename or request.look_into or 'sealing/'}: {error.strerror or error}")
 
 
 def _update_table(files: FileSystem, request: TableRequest) -> Answer:

@@ -230,7 +230,7 @@ def test_a_damaged_file_is_left_out_and_the_others_are_there(shelf: Shelf) -> No
     os.truncate(path, 100)
     made = update(shelf, wanted)
     assert made.added == 1
-    assert [str(path) in warning or "0000000000000003" in warning for warning in made.warnings] == [True, True]
+    assert [str(path) in warning or "0000000000000003" in warning for warning in made.left_out] == [True, True]
     assert {name for name, _, _ in rows(shelf)} == {"b"}
     assert update(shelf, wanted).version == 0
 
