@@ -28,7 +28,7 @@ from shards.format.checksum import crc32c
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets.batches import repair_one
-from tests.journal.golden import DECISIONS, SEALED
+from tests.journal.golden import DECISIONS, GATHERED
 from tests.journal.journals import append_entry, cursor_entry
 
 _GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
@@ -232,7 +232,7 @@ def _check_decision(kind: int, payload: memoryview) -> None:
 
 
 def _decision_seeds() -> list[bytes]:
-    return [bytes([KINDS[type(each)]]) + encode_payload(each) for each in (*DECISIONS, SEALED)]
+    return [bytes([KINDS[type(each)]]) + encode_payload(each) for each in (*DECISIONS, GATHERED)]
 
 
 TARGETS = (
