@@ -89,7 +89,7 @@ def repair_entries(data: bytes, start: int = 0, end: int | None = None) -> bytes
 
 
 def _entry_seeds() -> list[bytes]:
-    golden = [(_GOLDEN / name).read_bytes() for name in ("entries.bin", "convert_entry.bin")]
+    golden = [(_GOLDEN / name).read_bytes() for name in ("entries.bin", "../v2/convert_files_entry.bin")]
     appends = b"".join(append_entry(5 + number, 1, number, b"value") for number in range(3))
     return [*golden, appends, cursor_entry(9, 2) + appends]
 
