@@ -14,12 +14,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
 from journal.check import check_directory
 from tests.crash.killed_server import CONFIGURATION, GATHERING, KilledServer
+from tests.crash.table_check import compare_table
 from tests.patience import PATIENCE_S
 
 ROUNDS = 3
@@ -57,6 +60,11 @@ def check(address: str, log: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def check_table(server: KilledServer, *, is_quiet: bool) -> None:
+    """Compare the Delta table with what the server answers."""
+    assert trio.run(partial(compare_table, server.address, server.data, is_quiet=is_quiet)) == []
+
+
 def kill_in_rounds(directory: Path, seed: int, rounds: int, configuration: str = CONFIGURATION) -> None:
     """Let the workload write; kill and start again in each round; then check, stop the server properly, check again."""
     rng = random.Random(seed)
@@ -72,8 +80,10 @@ def kill_in_rounds(directory: Path, seed: int, rounds: int, configuration: str =
                 time.sleep(rng.uniform(shortest_s, longest_s))
                 server.end(signal.SIGKILL)
                 server.start()
+                check_table(server, is_quiet=False)
         # What a kill has lost stays lost: one look at the end sees it all.
         check(server.address, log)
+        check_table(server, is_quiet=True)
         assert server.end(signal.SIGTERM) == 0
         server.start()
         check(server.address, log)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -20,6 +21,7 @@ import trio
 from journal.check import check_directory
 from shards.errors import StorageError
 from tests.crash.killed_server import CONFIGURATION, GATHERING, KilledServer
+from tests.crash.table_check import UnreadableTableError, compare_table
 from tests.patience import PATIENCE_S
 from tests.torture.checker import check
 from tests.torture.final_read import read_all
@@ -163,6 +165,7 @@ class Round:
             except (StorageError, trio.TooSlowError) as error:
                 self.result.broken.append(f"the final read failed: {error!r}")
             self._histories.append(self.directory / f"final-{ending.name}.jsonl")
+            self.check_table()
             status = self.end_server(ending)
             if ending is signal.SIGTERM and status:
                 self.result.broken.append(f"the server ended with status {status} at SIGTERM")
@@ -179,6 +182,18 @@ class Round:
                 log = (self.directory / "workers.log").read_text()[-3000:]
                 self.result.broken.append(f"the clients ended with status {worker.returncode}: {log}")
         self._workers.clear()
+
+    def check_table(self) -> None:
+        """Have `deltalake` read the table over shared files, and compare it with what the server answers.
+
+        The clients have ended, so the server seals the rest and the table gets everything.
+        """
+        try:
+            compare = partial(compare_table, self.server.address, self.server.data, is_quiet=True)
+            self.result.broken += trio.run(compare)[:5]
+        except (StorageError, UnreadableTableError) as error:
+            self.result.broken.append(f"the table cannot be compared: {error}")
+        self.result.counts["tables compared"] += 1
 
     def check_files(self) -> None:
         """Have `journal check` read the data directory."""
