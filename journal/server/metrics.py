@@ -135,7 +135,7 @@ class ServerCollector(Collector):
         yield Counter("journal_sealed_segments", "Segments converted to Parquet files.", engine.sealed_segments)
         yield Gauge(
             "journal_conversion_failing",
-            "1 while the last conversion of a segment to Parquet has failed.",
+            "1 while the last conversion of a segment to Parquet has failed, or a shared file cannot be read.",
             int(bool(engine.conversion_failure)),
         )
         counts, shared = engine.conversions, engine.shared_files

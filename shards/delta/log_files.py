@@ -67,6 +67,21 @@ def exists(files: FileSystem, root: str) -> bool:
     return any(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in _names(files, f"{root}/{LOG}"))
 
 
+def is_in_the_way(files: FileSystem, root: str) -> bool:
+    """Whether there is something else in place of the directory of the log: a file, or a link that leads nowhere.
+
+    Raises:
+        OSError: The disk refused.
+    """
+    try:
+        files.listdir(f"{root}/{LOG}")
+    except NotADirectoryError:
+        return True
+    except FileNotFoundError:
+        return LOG in files.listdir(root)
+    return False
+
+
 def make_directory(files: FileSystem, root: str) -> None:
     """Make the directory of the log, durably."""
     files.mkdir(f"{root}/{LOG}")
@@ -185,12 +200,12 @@ def _names(files: FileSystem, directory: str) -> Iterator[str]:
 
 
 def _remove_tree(files: FileSystem, path: str) -> None:
-    """Remove a directory and the files in it; the library makes directories in it for versions it compacts."""
-    if not files.exists(path):
+    """Remove a directory with all that is in it, a file, or a link but not what it leads to."""
+    try:
+        files.remove(path)
+    except FileNotFoundError:
         return
-    for name in files.listdir(path):
-        try:
-            files.remove(f"{path}/{name}")
-        except (IsADirectoryError, PermissionError):
+    except (IsADirectoryError, PermissionError):
+        for name in files.listdir(path):
             _remove_tree(files, f"{path}/{name}")
-    files.remove_directory(path)
+        files.remove_directory(path)

@@ -27,6 +27,7 @@ from shards.delta.actions import (
 from shards.delta.log_files import (
     CommitConflictError,
     exists,
+    is_in_the_way,
     make_directory,
     move_aside,
     newest_checkpoint,
@@ -136,6 +137,8 @@ class _Update:
         self._left_out: list[str] = []
 
     def run(self) -> TableVersion:
+        if is_in_the_way(self._files, self._root):
+            self._move_aside("it is not a directory")
         remove_unfinished(self._files, self._root)
         state = self._usable_state() if exists(self._files, self._root) else None
         differences = compare(self._request.files, state.files if state is not None else {})
@@ -175,9 +178,12 @@ class _Update:
             problem = self._problem_of(state)
             if not problem:
                 return state
+        self._move_aside(problem)
+        return None
+
+    def _move_aside(self, problem: str) -> None:
         moved = move_aside(self._files, self._root)
         self._warnings.append(f"the Delta table is made anew, its log is now in {moved}: {problem}")
-        return None
 
     def _problem_of(self, state: TableState) -> str:
         if not state.is_plain or state.partitions != ("date",) or state.schema != msgspec.json.decode(table_schema()):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -188,6 +190,57 @@ def test_a_table_that_cannot_be_used_is_moved_aside_and_made_anew(shelf: Shelf, 
     Path(shelf.root, LOG, f"{0:020}.json").write_text("{")
     assert re_made(update(shelf, wanted).warnings, shelf)
     assert os.listdir(aside) == [f"{0:020}.json"]
+    assert rows(shelf) == [("a", 0, b"1"), ("a", 1, b"2")]
+
+
+def put_a_file(log: Path) -> None:
+    log.write_text("x")
+
+
+def link_to_nothing(log: Path) -> None:
+    log.symlink_to("/nonexistent/x")
+
+
+def link_to_a_file(log: Path) -> None:
+    target = log.with_name("target")
+    target.write_text("x")
+    log.symlink_to(target)
+
+
+@pytest.mark.parametrize("put", [put_a_file, link_to_nothing, link_to_a_file])
+def test_what_is_in_the_way_of_the_log_is_moved_aside(shelf: Shelf, put: Callable[[Path], None]) -> None:
+    wanted = shelf.put(1, logs_of("a"))
+    log, aside = Path(shelf.root, LOG), Path(shelf.root, "_delta_log.unreadable")
+    # A second time: what was moved aside first is replaced.
+    for _ in range(2):
+        update(shelf, wanted)
+        shutil.rmtree(log)
+        put(log)
+        made = update(shelf, wanted)
+        assert (made.version, made.added) == (0, 1)
+        assert re_made(made.warnings, shelf)
+        assert not aside.is_dir()
+        assert os.path.lexists(aside)
+        assert rows(shelf) == [("a", 0, b"1"), ("a", 1, b"2")]
+    # A log takes the place of a file or link that was moved aside before, and what the link leads to stays.
+    Path(log, f"{0:020}.json").write_text("{")
+    assert re_made(update(shelf, wanted).warnings, shelf)
+    assert aside.is_dir()
+    assert put is not link_to_a_file or log.with_name("target").exists()
+
+
+def test_an_error_of_the_disk_is_not_taken_for_something_in_the_way(shelf: Shelf) -> None:
+    """The log stays where it is: it may be sound."""
+    wanted = shelf.put(1, logs_of("a"))
+    update(shelf, wanted)
+
+    class Refusing(OsFileSystem):
+        def listdir(self, path: str) -> list[str]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        update_table(Refusing(), TableRequest(shelf.root, 100, tuple(wanted)), DeltaLibrary(), 0)
+    assert not Path(shelf.root, "_delta_log.unreadable").exists()
     assert rows(shelf) == [("a", 0, b"1"), ("a", 1, b"2")]
 
 
