@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 
 from journal.backup import is_backup
 from journal.check.backups import check_backups
+from journal.check.delta_table import check_delta_table
 from journal.check.journal_files import CheckedJournal, check_journal
 from journal.check.log_files import check_segment
 from journal.check.report import Progress, Report
 from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews, ViewPass
 from journal.engine.directory.data_directory import MARKER, check_markers, is_complete, read_format
+from shards.delta.log_library import LogLibrary
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
@@ -37,12 +39,21 @@ def _open_rocks_store(path: str) -> OrderedStore:
     return RocksStore(path)
 
 
+def _open_delta_library() -> LogLibrary | None:
+    try:
+        from shards.delta.library import DeltaLibrary
+    except ImportError:
+        return None
+    return DeltaLibrary()
+
+
 def check_directory(
     path: str,
     progress: Progress | None = None,
     *,
     files: FileSystem | None = None,
     open_store: Callable[[str], OrderedStore] = _open_rocks_store,
+    open_delta_library: Callable[[], LogLibrary | None] | None = None,
 ) -> Report:
     """Check a data directory that no server uses, or a backup directory, and report its damage.
 
@@ -53,6 +64,8 @@ def check_directory(
         progress: Called from time to time with the bytes read so far.
         files: The file system.
         open_store: Opens the views.
+        open_delta_library: Returns what reads the log of the Delta table on this file system, or None if it is not
+            installed. By default the library for files of the operating system; on others the log is not checked.
 
     Returns:
         Counts, damages and notes.
@@ -61,6 +74,8 @@ def check_directory(
         DataDirectoryError: A server uses the directory, or it is not a data or backup directory.
         FormatVersionError: A newer program made it.
     """
+    if files is None and open_delta_library is None:
+        open_delta_library = _open_delta_library
     files = files or OsFileSystem()
     path = path.rstrip("/") or "/"
     report = Report(path)
@@ -75,6 +90,8 @@ def check_directory(
     try:
         _check_markers(files, path, report)
         _check(files, path, report, progress, open_store)
+        if open_delta_library is not None:
+            check_delta_table(files, f"{path}/sealed", report, open_delta_library())
     finally:
         lock.release()
     return report

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from shards.delta.actions import APPLICATION, PresentFile
-from shards.delta.table import TableState, UnreadableTableError
+from shards.delta.log_library import TableState, UnreadableTableError
 
 _PLAIN: Final = (1, 2)
 

@@ -7,15 +7,12 @@ caller: `shards.delta.library` is the library that programs use, simulations hav
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
-import attrs
 import msgspec
 
 from shards.delta.actions import (
     AddedFile,
-    PresentFile,
     TableRequest,
     TableVersion,
     commit,
@@ -39,6 +36,7 @@ from shards.delta.log_files import (
     sync_checkpoints,
     sync_newest,
 )
+from shards.delta.log_library import LogLibrary, TableState, UnreadableTableError
 from shards.delta.schema import table_schema
 from shards.delta.statistics import describe
 from shards.errors import ConversionFailedError, CorruptionError
@@ -47,60 +45,6 @@ from shards.seams.file_system import FileSystem
 CHECKPOINT_EVERY: Final = 50
 """A checkpoint of the log is made after so many commits."""
 _ATTEMPTS = 5
-
-
-class UnreadableTableError(Exception):
-    """The log of the table is damaged, or of a kind that this program does not write."""
-
-
-@attrs.frozen
-class TableState:
-    """What the log of the table says.
-
-    Attributes:
-        version: Its version.
-        schema: Its schema, as decoded JSON.
-        is_plain: Whether every reader and writer knows its version of the protocol.
-        partitions: Its partition columns.
-        lsn: The lsn of its newest commit; -1 if it is the table of another program.
-        files: Its files by path.
-    """
-
-    version: int
-    schema: object
-    is_plain: bool
-    partitions: tuple[str, ...]
-    lsn: int
-    files: Mapping[str, PresentFile]
-
-
-class LogLibrary(Protocol):
-    """Reads the log of a table, and makes checkpoints of it."""
-
-    def read(self, root: str) -> TableState:
-        """Read the newest version.
-
-        Raises:
-            UnreadableTableError: The log cannot be read.
-            OSError: The disk refused.
-        """
-        ...
-
-    def make_checkpoint(self, root: str) -> None:
-        """Write a checkpoint of the newest version, which need not be durable.
-
-        Raises:
-            OSError: It could not be written.
-        """
-        ...
-
-    def remove_old_versions(self, root: str) -> None:
-        """Remove parts of the log that are older than the table keeps them, and before a checkpoint.
-
-        Raises:
-            OSError: They could not be removed.
-        """
-        ...
 
 
 def update_table(files: FileSystem, request: TableRequest, library: LogLibrary, now_ms: int) -> TableVersion:

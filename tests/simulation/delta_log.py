@@ -11,7 +11,7 @@ from typing import Any
 
 from shards.delta.actions import APPLICATION, PresentFile
 from shards.delta.log_files import LOG
-from shards.delta.table import TableState, UnreadableTableError
+from shards.delta.log_library import TableState, UnreadableTableError
 from shards.seams.file_system import FileSystem
 
 _COMMIT = re.compile(r"\d{20}\.json")

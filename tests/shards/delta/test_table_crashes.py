@@ -9,7 +9,8 @@ import pytest
 
 from shards.delta.actions import TableRequest, TableVersion, table_path
 from shards.delta.log_files import LOG, CommitConflictError, put_commit
-from shards.delta.table import TableState, update_table
+from shards.delta.log_library import TableState
+from shards.delta.table import update_table
 from shards.errors import ConversionFailedError
 from tests.shards.delta.tables import Key, Shelf, logs_of
 from tests.simulation.delta_log import JsonLog
