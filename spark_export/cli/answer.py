@@ -63,8 +63,10 @@ class Answer:
             write_lines([text.getvalue().removesuffix("\n").encode("utf-8", "surrogateescape")])
 
     def _rows(self) -> Iterator[Sequence[object]]:
+        from spark_export.cli.arrow_values import column_values
+
         for batch in self.table.to_batches(max_chunksize=_CHUNK_ROWS):
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            yield from zip(*map(column_values, batch.columns), strict=True)
 
     def _with_json(self, row: Sequence[object]) -> Sequence[object]:
         from msgspec import Raw

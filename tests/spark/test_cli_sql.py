@@ -14,6 +14,7 @@ from shards.format.record import Record
 from spark_export.cli.main import run
 from spark_export.cli.task_progress import count_tasks
 from tests.spark.sealed_trees import NOW_US, SealedTree
+from tests.spark.stores import append, convert
 
 
 @pytest.fixture
@@ -68,6 +69,20 @@ def test_json_is_an_object_a_row(ask, directory: Path) -> None:
 def test_csv_has_a_line_of_names_and_quotes_what_needs_it(ask, directory: Path) -> None:
     out, _ = ask(str(directory), "select offset, text from sealed where shard = 'plant/2'", "--csv")
     assert out == 'offset,text\n0,"two\nlines"\n'
+
+
+def test_timestamps_after_the_year_9999_are_shown(ask, tmp_path: Path) -> None:
+    """A producer may set any, and one such record ended every query that showed its timestamp."""
+    far = [Record(b"v", timestamp_us=time_us) for time_us in (1, 253_402_300_800_000_000, (1 << 63) - 1)]
+    texts = ["1970-01-01T00:00:00.000001Z", "+010000-01-01T00:00:00Z", "+294247-01-10T04:00:54.775807Z"]
+    append(tmp_path, "far", far)
+    convert(tmp_path, "far")
+    append(tmp_path, "far", far)
+    out, _ = ask(str(tmp_path), "select timestamp from records order by offset", "--csv")
+    assert out.splitlines() == ["timestamp", *texts, *texts]
+    query = "select max(timestamp) as last, count(*) as n from records where timestamp > '9999-12-31'"
+    out, _ = ask(str(tmp_path), query, "--json")
+    assert json.loads(out) == {"last": texts[-1], "n": 4}
 
 
 @pytest.fixture

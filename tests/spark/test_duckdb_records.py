@@ -218,3 +218,32 @@ def test_neither_pyspark_nor_java_is_used(tree: SealedTree) -> None:
     environment = {**os.environ, "PATH": "", "JAVA_HOME": "/nowhere"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "n\n7\n"), done.stderr
+
+
+def test_timestamps_after_the_year_9999_are_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A producer may set any, and one such record ended every query that showed its timestamp."""
+    times_us = (1, 253_402_300_799_999_999, 253_402_300_800_000_000, (1 << 62), (1 << 63) - 1)
+    texts = [
+        "1970-01-01T00:00:00.000001Z",
+        "9999-12-31T23:59:59.999999Z",
+        "+010000-01-01T00:00:00Z",
+        "+148108-07-06T14:00:27.387904Z",
+        "+294247-01-10T04:00:54.775807Z",
+    ]
+    append(tmp_path, "far", [Record(b"sealed", timestamp_us=time_us) for time_us in times_us])
+    convert(tmp_path, "far")
+    append(tmp_path, "far", [Record(b"not sealed", timestamp_us=time_us) for time_us in times_us])
+
+    def told(query: str, *form: str) -> list[str]:
+        assert run(["sql", str(tmp_path), query, "--engine", "duckdb", *form]) == 0
+        return [line.strip() for line in capfd.readouterr().out.splitlines()]
+
+    query = "select timestamp from records order by offset"
+    assert told(query)[2:] == [*texts, *texts]
+    assert told(query, "--csv") == ["timestamp", *texts, *texts]
+    assert [json.loads(line)["timestamp"] for line in told(query, "--json")] == [*texts, *texts]
+    aggregated = "select max(timestamp) as last, list(timestamp order by timestamp) as all from sealed"
+    assert [json.loads(line) for line in told(aggregated, "--json")] == [{"last": texts[-1], "all": texts}]
+    assert told("select count(*) as n from records where timestamp > '9999-12-31'", "--csv") == ["n", "8"]
+    ancient = "select timestamp - interval 5000 year as t from sealed where offset = 0"
+    assert told(ancient, "--csv") == ["t", "-003030-01-01T00:00:00.000001Z"]
