@@ -74,7 +74,7 @@ def files_are_gone(version: int, path: str) -> UnreadableError:
 def _files(tree: FileTree, version: int | None) -> VersionFiles:
     # Imported late: it takes longer than a short query, and most need no table.
     from shards.delta.library import files_of_version
-    from shards.delta.table import UnreadableTableError
+    from shards.delta.log_library import UnreadableTableError
 
     try:
         found = files_of_version(_url(tree.where), version)

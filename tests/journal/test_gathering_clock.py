@@ -15,11 +15,12 @@ from shards.seams.clock import ManualClock
 from shards.seams.steady_clock import BACKWARD_HOLD_US, FORWARD_HOLD_US, SECOND_US
 from shards.segments.segment import Segment
 from tests.journal.engines import stop_without_checkpoint, values_of
-from tests.journal.test_gathering import DAY_S, GATHERING, NAMES, fill, is_gathered, opened
+from tests.journal.test_gathering import DAY_S, NAMES, fill, is_gathered, opened
 from tests.simulation.file_system import SimulatedFileSystem, everything_survived
 
-# Twenty times as long as it takes: the clock of trio also jumps while a thread works.
-BOUND_S = 20 * GATHERING.conversion.max_age_s
+# It takes a few seconds more than max_age_s. But the clock of trio also moves while a thread works, on a busy machine
+# far; the clock of the system was set by much more.
+BOUND_S = 3 * 3600
 CASES = {"back": -3 * DAY_S, "ahead": DAY_S}
 
 
