@@ -6,12 +6,14 @@ import gc
 import weakref
 from pathlib import Path
 
+import attrs
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal.engine import Engine, SubscriptionTarget, open_engine
 from journal.engine.subscribe.subscription import Subscription
+from journal.settings.server import ConversionConfig
 from shards.format.batch import encode_values
 from shards.model import Mode, Retention, ShardConfig
 from shards.position import Start
@@ -20,6 +22,8 @@ from tests.journal.engines import append, apply_retention, config, open_simulate
 from tests.simulation.file_system import SimulatedFileSystem
 
 SHARDS = 40
+# Shards whose records are still to be gathered stay open until they are.
+NOT_CONVERTING = attrs.evolve(config(), conversion=ConversionConfig(enabled=False))
 
 
 async def make(engine: Engine, count: int = SHARDS) -> None:
@@ -46,9 +50,9 @@ async def subscribed(engine: Engine, topic_filter: str, start: Start) -> Subscri
 
 async def test_shards_that_were_opened_are_closed_again(tmp_path: Path) -> None:
     """Every shard that was ever opened stayed in memory until the stop."""
-    async with open_engine(str(tmp_path / "data"), config()) as engine:
+    async with open_engine(str(tmp_path / "data"), NOT_CONVERTING) as engine:
         await make(engine)
-    async with open_engine(str(tmp_path / "data"), config()) as engine:
+    async with open_engine(str(tmp_path / "data"), NOT_CONVERTING) as engine:
         for number in range(SHARDS):
             assert engine.get_cursor(f"s/{number}", "c") is None
             await append(engine, f"s/{number}", b"more")
@@ -62,7 +66,7 @@ async def test_shards_that_were_opened_are_closed_again(tmp_path: Path) -> None:
 
 
 async def test_what_is_in_use_or_looked_at_from_time_to_time_stays_open(tmp_path: Path) -> None:
-    async with open_engine(str(tmp_path / "data"), config()) as engine:
+    async with open_engine(str(tmp_path / "data"), NOT_CONVERTING) as engine:
         await make(engine, 4)
         await engine.create_shard("memory", ShardConfig(Mode.MEMORY))
         await engine.create_shard("retained", ShardConfig(retention=Retention(max_records=5)))
@@ -79,7 +83,7 @@ async def test_what_is_in_use_or_looked_at_from_time_to_time_stays_open(tmp_path
 
 
 async def test_who_holds_a_closed_shard_and_who_opens_it_again_have_the_same(tmp_path: Path) -> None:
-    async with open_engine(str(tmp_path / "data"), config()) as engine:
+    async with open_engine(str(tmp_path / "data"), NOT_CONVERTING) as engine:
         await make(engine, 3)
         held = engine.parts.table.by_name("s/1")
         await close_idle(engine)
@@ -96,7 +100,7 @@ async def test_who_holds_a_closed_shard_and_who_opens_it_again_have_the_same(tmp
 
 
 async def test_a_feed_finds_closed_shards_that_have_published_since(tmp_path: Path) -> None:
-    async with open_engine(str(tmp_path / "data"), config()) as engine:
+    async with open_engine(str(tmp_path / "data"), NOT_CONVERTING) as engine:
         await make(engine, 2 * SHARDS)
         from_lsn = engine.parts.committer.committed_lsn + 1
         for number in range(0, SHARDS, 3):
