@@ -36,7 +36,7 @@ def test_the_place_is_what_the_arguments_say_and_else_the_environment(path, serv
     ids=["sql", "export", "drain"],
 )
 @pytest.mark.parametrize("named", [[], ["--server", "127.0.0.1:1"]], ids=["alone", "with a server"])
-@pytest.mark.parametrize("holds", ["FORMAT", "sealed", "shard=plant"])
+@pytest.mark.parametrize("holds", ["FORMAT", "sealed", "date=2026-11-22"])
 def test_a_journal_alone_is_not_taken_for_the_query(
     command: list[str],
     wanted: str,
