@@ -220,6 +220,7 @@ def test_neither_pyspark_nor_java_is_used(tree: SealedTree) -> None:
     assert (done.returncode, done.stdout) == (0, "n\n7\n"), done.stderr
 
 
+@pytest.mark.slow("starts the process that converts")
 def test_timestamps_after_the_year_9999_are_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A producer may set any, and one such record ended every query that showed its timestamp."""
     times_us = (1, 253_402_300_799_999_999, 253_402_300_800_000_000, (1 << 62), (1 << 63) - 1)
