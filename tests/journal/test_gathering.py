@@ -39,7 +39,7 @@ from tests.patience import PATIENCE_S
 from tests.shards.batches import NOW_US
 from tests.simulation.delta_log import JsonLog
 from tests.simulation.file_system import SimulatedFileSystem, everything_lost, everything_survived
-from tests.simulation.inline import InlineDisk
+from tests.simulation.inline import InlineDisk, run_inline
 from tests.simulation.store import SimulatedStore
 
 KIB = 1 << 10
@@ -235,8 +235,9 @@ async def test_large_segments_and_many_bytes_do_not_wait(autojump_clock: object)
 
 
 async def test_each_record_is_in_a_file_after_the_time_that_is_set_however_quiet_its_shard_is(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("trio.to_thread.run_sync", run_inline)
     files, clock = SimulatedFileSystem(), ManualClock()
     async with opened(files, clock=clock) as engine:
         before = await fill(engine, *NAMES)
