@@ -182,7 +182,9 @@ def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], ques
             require_answer_of_tree(player, question, found_rows(frame.toArrow()), f"sealed tree, {way}, {question}")
 
 
+# A machine that is busy needs several times as long; ended in the middle of a call, the session is of no use any more.
 @pytest.mark.slow("runs Spark")
+@pytest.mark.timeout(900)
 @SHORT
 @given(histories, questions)
 def test_a_query_finds_what_any_history_left(
