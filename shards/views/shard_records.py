@@ -208,8 +208,10 @@ def load(
         where = f"record of shard {shard.name!r} in the views"
         is_head = len(key) == _SHARD.size
         version = value[0] if value else 0
-        if version not in (_HEADS if is_head else _SEGMENTS):
-            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads 1 to 3")
+        known = _HEADS if is_head else _SEGMENTS
+        if version not in known:
+            formats = ", ".join(map(str, known))
+            raise FormatVersionError(f"{where} has format {value[:1].hex() or 'none'}, this program reads {formats}")
         if is_head:
             layout = _HEADS[version]
             if len(value) < layout.size:

@@ -164,7 +164,7 @@ async def test_very_many_shards_that_cannot_be_gathered_now_are_not_looked_at_al
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering_queue, "EARLY_SHARDS", 2)
-    monkeypatch.setattr(gathering_queue, "_is_in_part", lambda segment: True)
+    monkeypatch.setattr(gathering_queue, "is_in_part", lambda segment: True)
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         looks = 0

@@ -65,7 +65,7 @@ def test_a_log_record_becomes_a_parquet_record_of_the_same_key() -> None:
     assert [each.kind for each in loaded.segments] == [SegmentKind.PARQUET, SegmentKind.LOG]
     assert safe_offset(workload.shard) == loaded.next_offset == 14
     stored = dict(workload.store.scan(Family.SEGMENTS, SHARD_KEY))
-    assert [value[0] for value in stored.values()] == [1, 2, 1]
+    assert [value[0] for value in stored.values()] == [1, 3, 1]
 
 
 @settings(deadline=None)
@@ -151,8 +151,8 @@ def test_a_record_goes_when_its_segment_does() -> None:
 
 @settings(deadline=None)
 @given(
-    st.sampled_from([(SHARD_KEY, 1), (SHARD_KEY + bytes(8), 1), (SHARD_KEY + bytes(8), 2)]),
-    st.integers(0, 20) | st.integers(80, 100).filter(lambda size: size != 87),
+    st.sampled_from([(SHARD_KEY, 1), (SHARD_KEY + bytes(8), 1), (SHARD_KEY + bytes(8), 3)]),
+    st.integers(0, 20) | st.integers(80, 100),
 )
 def test_a_record_that_is_cut_short_is_damage_of_this_shard(record: tuple[bytes, int], size: int) -> None:
     key, version = record
@@ -172,7 +172,7 @@ def test_a_record_of_a_newer_program_is_refused(key: bytes) -> None:
     mutations = Mutations()
     mutations.put(Family.SEGMENTS, key, bytes((4,)) + bytes(80))
     workload.store.write(mutations)
-    with pytest.raises(FormatVersionError, match=r"has format 04, this program reads 1 to [23]$"):
+    with pytest.raises(FormatVersionError, match=r"has format 04, this program reads 1, (2, )?3$"):
         workload.load()
 
 

@@ -52,7 +52,7 @@ def rows(shelf: Shelf) -> list[tuple[str, int, bytes]]:
 
 def test_three_readers_find_the_rows(shelf: Shelf) -> None:
     wanted = shelf.put(1, logs_of("plant/a", "plant/\u00fc", values=[b"1", b"\x00\xff"], later_us=DAY_US))
-    assert update(shelf, wanted) == TableVersion(0, added=1)
+    assert update(shelf, wanted) == TableVersion(0, added=1, committed_ms=NOW_MS)
     expected = [
         (name, offset, value) for name in ("plant/a", "plant/\u00fc") for offset, value in ((0, b"1"), (1, b"\x00\xff"))
     ]
@@ -77,16 +77,16 @@ def test_each_column_has_a_comment(shelf: Shelf) -> None:
 def test_one_commit_replaces_files_and_none_is_made_twice(shelf: Shelf) -> None:
     first, second = shelf.put(1, logs_of("a")), shelf.put(2, logs_of("b"))
     assert update(shelf, first).version == 0
-    assert update(shelf, second) == TableVersion(1, added=1, removed=1)
-    assert update(shelf, second) == TableVersion(1)
+    assert update(shelf, second) == TableVersion(1, added=1, removed=1, committed_ms=NOW_MS)
+    assert update(shelf, second) == TableVersion(1, committed_ms=NOW_MS)
     assert paths(shelf) == [table_path(*second[0])]
     assert DeltaTable(shelf.root, version=0).get_add_actions().column("path").to_pylist() == [table_path(*first[0])]
 
 
 def test_a_table_may_have_no_file(shelf: Shelf) -> None:
-    assert update(shelf, []) == TableVersion(0)
+    assert update(shelf, []) == TableVersion(0, committed_ms=NOW_MS)
     assert rows(shelf) == []
-    assert update(shelf, []) == TableVersion(0)
+    assert update(shelf, []) == TableVersion(0, committed_ms=NOW_MS)
 
 
 def test_its_statistics_let_readers_leave_out_files(shelf: Shelf) -> None:
@@ -274,7 +274,7 @@ def test_a_disk_that_refuses_is_no_damage(shelf: Shelf, monkeypatch: pytest.Monk
         with pytest.raises(OSError, match="Input/output error"):
             update(shelf, wanted)
     truncate_to.write_bytes(content)
-    assert update(shelf, wanted) == TableVersion(0)
+    assert update(shelf, wanted) == TableVersion(0, committed_ms=NOW_MS)
 
 
 def test_a_damaged_file_is_left_out_and_the_others_are_there(shelf: Shelf) -> None:

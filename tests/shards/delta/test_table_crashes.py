@@ -77,7 +77,7 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(damaged: bool, 
         made = update(files, second)
         assert paths(files) == new
         assert made.version <= 1
-        assert update(files, second) == TableVersion(made.version)
+        assert update(files, second) == TableVersion(made.version, committed_ms=made.committed_ms)
         leftovers = [name for name in files.listdir(f"{BASE}/sealed/{LOG}") if not name.endswith(".json")]
         assert leftovers == []
 
@@ -103,7 +103,7 @@ def test_a_commit_that_was_found_is_durable_when_the_call_returns() -> None:
         update(files, second)
     files = files.kill(everything_survived)
     assert paths(files) == [table_path(*second[0])]
-    assert update(files, second) == TableVersion(1)
+    assert update(files, second) == TableVersion(1, committed_ms=1)
     assert paths(files.crash(everything_lost)) == [table_path(*second[0])]
 
 
