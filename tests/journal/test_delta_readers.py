@@ -78,9 +78,10 @@ async def test_readers_see_what_the_server_answers_while_it_works(tmp_path: Path
         history = engine.parts.history
         for name in NAMES:
             await engine.create_shard(name, ShardConfig())
-        await until(lambda: history.version >= 0)
 
         async def keep_reading() -> None:
+            # The table is made with the first file.
+            await until(lambda: history.version >= 0)
             while True:
                 for reader in READERS:
                     require_prefixes(await read(root, reader), appended)
