@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from shards.errors import StorageError
+from shards.errors import CorruptionError, StorageError
 from shards.model import SegmentKind
 from spark_export.bare_tree import counting_once, of_table
 from spark_export.discovery import take_snapshot
@@ -134,7 +134,7 @@ def chosen_files(tree: SealedTree, ranges: Iterable[ShardRange]) -> SealedTree:
 
     Raises:
         FilesReplacedError: A shared file was replaced since the listing.
-        UnreadableError: A shared file cannot be reached, or is damaged.
+        UnreadableError: A shared file cannot be reached.
     """
     parts: dict[SharedName, list[OffsetRange]] = defaultdict(list)
     for one in ranges:
@@ -158,6 +158,9 @@ def _counting_rows(
         except FileNotFoundError as error:
             path = tree.shown(file.path)
             raise FilesReplacedError(f"{path} was replaced by the server just now; try again", path) from error
+        except CorruptionError:
+            # Reading it names the damage. Queries of other shards are answered.
+            has_others = True
         except (StorageError, OSError) as error:
             raise UnreadableError(f"cannot read {tree.shown(file.path)}: {error}") from error
         counting[file] = tuple(rows) if has_others else None
