@@ -10,25 +10,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Final
 
 import attrs
 import trio
 
+from journal.engine.parquet.conversion_requests import ConversionRequest, ConversionRequests
 from journal.engine.parquet.converter import ParquetConverter
-from journal.engine.parquet.gatherer import MOST_BYTES, MOST_SOURCES, Chosen, Gatherer, in_order, is_wanted, most_parts
+from journal.engine.parquet.failed_conversions import AFTER_FAILURES, FailedConversions
+from journal.engine.parquet.gatherer import MOST_BYTES, Chosen, Gatherer, in_order, is_wanted, most_parts
 from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting, is_in_part
 from journal.engine.parquet.history_table import HistoryTable
-from journal.engine.parquet.unreadable_files import UnreadableFiles
+from journal.engine.parquet.rewriting_queue import RewritingQueue
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry_payloads import Decision, Rolled, ShardDeleted, Trimmed
 from journal.engine.write.commands import Commands
 from journal.settings.server import ConversionConfig
-from shards.back_off import BackOff
 from shards.errors import ConversionFailedError, CorruptionError, InvalidRequestError, StorageError, StorageFailedError
-from shards.model import Retention
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
@@ -37,29 +36,9 @@ from shards.views.shared_files import FileKey, SharedFileRecord
 
 _log = logging.getLogger("journal.conversion")
 
-_FAILED: Final = BackOff(1.0, 300.0, jitter=0.0)
 _IDLE_S = 30.0
 _LOOKED_AGAIN_S = 300.0
 """What is due is looked at so often without any reason, since the time of day, by which files become due, may jump."""
-
-
-@attrs.define(eq=False)
-class _ConversionRequest:
-    """A caller waits until all closed segments below an offset are converted."""
-
-    shard: Shard
-    up_to: int
-    done: trio.Event = attrs.Factory(trio.Event)
-    error: StorageError | None = None
-
-
-@attrs.define
-class _FailedConversion:
-    """A segment that could not be converted."""
-
-    attempts: int = 0
-    not_before: float = 0.0
-    corruption: CorruptionError | None = None
 
 
 @attrs.define
@@ -132,20 +111,12 @@ class ParquetScheduler:
         self._refuse = refuse
         self._history = history
         self._valid = valid
-        self._rewritable = rewritable
-        self._rewriting_due_at = rewriting_due_at
-        self._unreadable = UnreadableFiles(table.sealed_root, valid)
-        # Shared files that were rewritten, or could not be, and when they are looked at again: until a checkpoint has
-        # removed a file, it seems to be as it was.
-        self._not_rewritable: dict[FileKey, float] = {}
-        self._not_mergeable: set[FileKey] = set()
+        self._most_parts = most_parts(commands.largest_decision_bytes)
+        self._rewriting = RewritingQueue(table, self._most_parts, rewritable, rewriting_due_at, valid)
         self._shards: dict[int, Shard] = {}
         self._gathering = GatheringQueue(config.gather_after_s, self._small_logs, flush_all)
-        self._most_parts = most_parts(commands.largest_decision_bytes)
-        self._requests: list[_ConversionRequest] = []
-        self._failures: dict[tuple[int, int], _FailedConversion] = {}
-        self._failures_in_a_row = 0
-        self._not_before = 0.0
+        self._requests = ConversionRequests()
+        self._failures = FailedConversions()
         self._stopped: StorageError | None = None
         self._wake = trio.Event()
         self.sealed_segments = 0
@@ -160,7 +131,7 @@ class ParquetScheduler:
     @property
     def failure(self) -> str:
         """What does not work: the error of the last attempt, otherwise which shared files cannot be read; or empty."""
-        return self.last_failure or self._unreadable.description
+        return self.last_failure or self._rewriting.failure
 
     @property
     def waiting(self) -> Waiting:
@@ -187,12 +158,9 @@ class ParquetScheduler:
 
     def _forget_dropped(self, shard_id: int) -> None:
         """Forget failures of segments that the shard no longer has."""
-        if not self._failures:
-            return
-        shard = self._table.by_id(shard_id)
-        kept = {(shard_id, segment.base_offset) for segment in (shard.segments if shard is not None else ())}
-        for key in [key for key in self._failures if key[0] == shard_id and key not in kept]:
-            del self._failures[key]
+        if self._failures:
+            shard = self._table.by_id(shard_id)
+            self._failures.forget_dropped(shard_id, shard.segments if shard is not None else ())
 
     def look_at(self, shard: Shard) -> None:
         """Check a shard that may have a closed segment to convert."""
@@ -231,21 +199,14 @@ class ParquetScheduler:
             StorageFailedError: The engine failed.
         """
         self.require_enabled()
-        request = _ConversionRequest(shard, up_to)
-        for segment in _closed_logs(shard):
-            # An operator who asks for it has perhaps removed the cause of the failure.
-            failed = self._failures.get((shard.shard_id, segment.base_offset))
-            if failed is not None:
-                failed.not_before = 0.0
-        self._not_before = 0.0
-        self._requests.append(request)
+        self._failures.end_pauses(shard, _closed_logs(shard))
+        request = ConversionRequest(shard, up_to)
+        self._requests.add(request)
         self.wake()
         try:
-            await request.done.wait()
+            await request.wait()
         finally:
             self._requests.remove(request)
-        if request.error is not None:
-            raise request.error
 
     def failed(self, failure: StorageFailedError) -> None:
         """Note that the engine failed: nothing more will be converted."""
@@ -322,16 +283,13 @@ class ParquetScheduler:
         """
         ends = [] if self._has_failed else [self._history.due_at]
         if self._stopped is None:
-            # Whatever is due waits for the end of this pause, also if the segment that failed has been dropped.
-            ends.append(self._not_before)
-            ends += [failed.not_before for failed in self._failures.values() if failed.corruption is None]
+            # Whatever is due waits for the end of the pause, also if the segment that failed has been dropped.
+            ends += self._failures.pause_ends()
             ends.append(self._gathering.due_at)
-            ends += self._not_rewritable.values()
-            ends.append(self._rewriting_due_at(looked_at))
-            ends.append(self._unreadable.due_at)
+            ends += self._rewriting.due_times(looked_at)
             if self._refuse() is not None:
                 # There is no event for free disk space.
-                ends.append(trio.current_time() + _FAILED.first_s)
+                ends.append(trio.current_time() + AFTER_FAILURES.first_s)
         return min((end for end in ends if end > looked_at), default=float("inf"))
 
     # Choosing
@@ -345,7 +303,7 @@ class ParquetScheduler:
         if requested := self._requested(refused):
             return await in_order(requested)
         now = trio.current_time()
-        if refused is not None or now < self._not_before:
+        if refused is not None or now < self._failures.not_before:
             return []
         step = TimeSlice()
         for shard_id, shard in list(self._shards.items()):
@@ -364,21 +322,17 @@ class ParquetScheduler:
         chosen: dict[tuple[int, int], Chosen] = {}
         size_bytes = 0
         for request in self._requests:
-            if request.done.is_set():
-                continue
             try:
                 request.shard.check_usable()
             except StorageError as error:
-                _grant(request, error)
+                request.end(error)
                 continue
             waiting = [segment for segment in _closed_logs(request.shard) if segment.next_offset <= request.up_to]
-            corruptions = [
-                found for segment in waiting if (found := self._corruption(request.shard, segment)) is not None
-            ]
+            corruptions = list(filter(None, (self._failures.corruption_of(request.shard, each) for each in waiting)))
             if waiting and refused is not None:
-                _grant(request, refused)
+                request.end(refused)
             elif len(waiting) == len(corruptions):
-                _grant(request, corruptions[0] if corruptions else None)
+                request.end(corruptions[0] if corruptions else None)
             else:
                 for segment in self._ready(request.shard, waiting, now=float("inf")):
                     size_bytes += segment.size_bytes
@@ -390,126 +344,31 @@ class ParquetScheduler:
     def _small_logs(self, shard: Shard) -> Iterator[LogSegment]:
         if not shard.damage:
             for segment in _closed_logs(shard):
-                if segment.size_bytes < LARGE_SEGMENT_BYTES and self._corruption(shard, segment) is None:
+                if segment.size_bytes < LARGE_SEGMENT_BYTES and self._failures.corruption_of(shard, segment) is None:
                     yield segment
 
     async def _next_gathering(self) -> list[Chosen]:
         """The segments to gather now, in the order of a plan."""
         now = trio.current_time()
-        if self._stopped or self._refuse() or now < max(self._gathering.due_at, self._not_before):
+        if self._stopped or self._refuse() or now < max(self._gathering.due_at, self._failures.not_before):
             return []
         return await in_order(await self._gathering.take(self._most_parts))
 
-    def _rewritable_now(self) -> list[SharedFileRecord]:
-        """The shared files that are to be rewritten together."""
-        return self._rewritable(self._resting_files(), self._not_mergeable)
-
-    def _resting_files(self) -> set[FileKey]:
-        """Shared files that are left alone for now."""
-        now = trio.current_time()
-        self._not_rewritable = {key: end for key, end in self._not_rewritable.items() if end > now}
-        return self._not_rewritable.keys() | self._unreadable.keys
-
-    def _let_rest(self, keys: set[FileKey]) -> None:
-        end = trio.current_time() + _FAILED.longest_s
-        self._not_rewritable |= dict.fromkeys(keys, end)
-
-    def _let_go(self, chosen: Iterable[Chosen]) -> None:
-        """Look at the shared files of some segments again at once."""
-        for _, segment in chosen:
-            if (key := _file_of(segment)) is not None:
-                self._not_rewritable.pop(key, None)
-
     async def _next_rewriting(self, converter: ParquetConverter) -> list[Chosen]:
         """Segments in shared files that are to be rewritten, in the order of a plan."""
-        if self._stopped or self._refuse() or trio.current_time() < self._not_before:
+        if self._stopped or self._refuse() or trio.current_time() < self._failures.not_before:
             return []
-        await self._unreadable.look_again(converter)
-        while records := self._rewritable_now():
-            keys = {record.key for record in records}
-            shard_ids = await self._shards_in(converter, records)
-            if shard_ids is None:
-                continue
-            chosen = await self._segments_in(sorted(shard_ids), keys)
-            is_whole = (
-                len(shard_ids) <= self._most_parts
-                and len(chosen) < MOST_SOURCES
-                and await self._part_count(chosen) <= self._most_parts
-            )
-            if len(records) > 1 and not is_whole:
-                # A part of them would become another file of the same size, and be merged again and again.
-                self._not_mergeable |= keys
-                continue
-            stopped = set(filter(None, (_file_of(segment) for shard, segment in chosen if shard.damage)))
-            # If nothing is chosen, what refers to them was dropped since the last checkpoint.
-            self._let_rest(stopped or keys)
-            if is_whole and not stopped:
-                return await in_order(chosen)
-            # A file is rewritten whole: otherwise other programs would find records in two files.
-        return []
-
-    async def _shards_in(self, converter: ParquetConverter, records: Sequence[SharedFileRecord]) -> set[int] | None:
-        """Ids of the shards in shared files. None if one cannot be read: then others are to be chosen."""
-        shard_ids: set[int] = set()
-        for record in records:
-            try:
-                shard_ids.update(await converter.shards_in(record.path(self._table.sealed_root)))
-            except (StorageError, OSError) as error:
-                keys = {each.key for each in records}
-                if keys != {each.key for each in self._rewritable_now()}:
-                    # A checkpoint has removed one in the meantime.
-                    return None
-                if isinstance(error, CorruptionError | FileNotFoundError):
-                    self._unreadable.add(record.key, error)
-                else:
-                    _log.warning("shared files are not rewritten for now: %s", error)
-                    self._let_rest(keys)
-                return None
-        return shard_ids
-
-    async def _segments_in(self, shard_ids: Sequence[int], keys: set[FileKey]) -> list[Chosen]:
-        """Segments of some shards in some shared files, not more than are rewritten at once."""
-        chosen: list[Chosen] = []
-        step = TimeSlice()
-        for shard_id in shard_ids[: self._most_parts]:
-            if step.is_over:
-                await step.rest()
-            if len(chosen) >= MOST_SOURCES:
-                break
-            if (shard := self._table.by_id(shard_id)) is not None:
-                chosen += [(shard, each) for each in _segments_in(shard, keys)]
-        return chosen
-
-    async def _part_count(self, chosen: list[Chosen]) -> int:
-        """As how many parts segments of one day are rewritten at most: one a shard, or more to drop them one by one."""
-        step = TimeSlice()
-        count = 0
-        last: Shard | None = None
-        for shard, _ in chosen:
-            if step.is_over:
-                await step.rest()
-            count += shard is not last or shard.config.retention != Retention()
-            last = shard
-        return count
-
-    def _corruption(self, shard: Shard, segment: LogSegment | ParquetSegment) -> CorruptionError | None:
-        failed = self._failures.get((shard.shard_id, segment.base_offset))
-        return failed.corruption if failed is not None else None
+        return await self._rewriting.take(converter)
 
     def _is_due(self, shard: Shard, segment: LogSegment) -> bool:
-        return segment.size_bytes >= LARGE_SEGMENT_BYTES and self._corruption(shard, segment) is None
+        return segment.size_bytes >= LARGE_SEGMENT_BYTES and self._failures.corruption_of(shard, segment) is None
 
     def _ready(self, shard: Shard, segments: list[LogSegment], *, now: float) -> list[LogSegment]:
         """Those that may be converted now; none, and a flush is under way, if one is only in part in its file."""
         if any(map(is_in_part, segments)):
             self._flush(shard)
             return []
-        failures = [self._failures.get((shard.shard_id, segment.base_offset)) for segment in segments]
-        return [
-            segment
-            for segment, failed in zip(segments, failures, strict=True)
-            if failed is None or (failed.corruption is None and now >= failed.not_before)
-        ]
+        return self._failures.may_be_tried(shard, segments, now=now)
 
     # Converting
 
@@ -563,26 +422,21 @@ class ParquetScheduler:
             shard, segment = _concerned(chosen, error)
             if not all(is_wanted(*each) for each in chosen):
                 # A log file may be removed before the worker has opened it: that is not a failure of the disk.
-                self._forget_failures(chosen)
+                self._failures.forget(chosen)
             elif isinstance(error, CorruptionError):
-                self._note_corruption(shard, segment, error)
-                if (key := _file_of(segment)) is not None and segment.path == error.path:
-                    # The others that were to be rewritten with it need not wait.
-                    self._unreadable.add(key, error)
-                    self._let_go(chosen)
+                self._failures.note_corruption(shard, segment, error)
+                self._tell(shard, segment, error)
+                self._requests.refuse([(shard, segment)], error)
+                self._rewriting.note_unreadable(segment, error, chosen)
             else:
-                self._note_failure(shard, segment, error)
+                self._failures.note_failure(shard, segment)
+                told = error if isinstance(error, StorageError) else ConversionFailedError(str(error))
+                self._tell(shard, segment, told)
                 # It is not about one segment: without this, the others would be tried at once, and fail one by one.
-                self._refuse_requests(chosen, _as_storage_error(error))
+                self._requests.refuse(chosen, told)
         else:
-            self._failures_in_a_row = 0
-            self._not_before = 0.0
             self.last_failure = ""
-            self._forget_failures(chosen)
-
-    def _forget_failures(self, chosen: list[Chosen]) -> None:
-        for shard, segment in chosen:
-            self._failures.pop((shard.shard_id, segment.base_offset), None)
+            self._failures.note_success(chosen)
 
     async def _discard(self, discard: Callable[[], Awaitable[None]]) -> None:
         """Remove the files of a finished or failed conversion from ``sealing/``. The next start removes the rest."""
@@ -591,55 +445,20 @@ class ParquetScheduler:
         except OSError as error:
             _log.warning("%s stays until the next start: %s", error.filename, error)
 
-    def _note_corruption(self, shard: Shard, segment: LogSegment | ParquetSegment, error: CorruptionError) -> None:
+    def _tell(self, shard: Shard, segment: Segment, error: StorageError) -> None:
         self.counts.failures += 1
-        self._failures[shard.shard_id, segment.base_offset] = _FailedConversion(corruption=error)
-        self._tell(shard, segment, error)
-
-    def _note_failure(self, shard: Shard, segment: LogSegment | ParquetSegment, error: Exception) -> None:
-        now = trio.current_time()
-        self.counts.failures += 1
-        failed = self._failures.setdefault((shard.shard_id, segment.base_offset), _FailedConversion())
-        failed.not_before = now + _FAILED.delay_s(failed.attempts)
-        failed.attempts += 1
-        self._not_before = now + _FAILED.delay_s(self._failures_in_a_row)
-        self._failures_in_a_row += 1
-        self._tell(shard, segment, _as_storage_error(error))
-
-    def _tell(self, shard: Shard, segment: LogSegment | ParquetSegment, error: StorageError) -> None:
         text = f"shard {shard.name!r}, offsets {segment.base_offset} to {segment.next_offset}: {error}"
         self.last_failure = text
         if isinstance(segment, LogSegment):
             _log.error("a segment stays a log file: %s", text)
         else:
             _log.error("a segment stays in its file: %s", text)
-        self._refuse_requests([(shard, segment)], error)
-
-    def _refuse_requests(self, chosen: Iterable[Chosen], error: StorageError) -> None:
-        """End the wait of all who wait for one of these segments."""
-        first_ends: dict[int, int] = {}
-        for shard, segment in chosen:
-            end = segment.next_offset
-            first_ends[shard.shard_id] = min(end, first_ends.get(shard.shard_id, end))
-        for request in self._requests:
-            if first_ends.get(request.shard.shard_id, request.up_to + 1) <= request.up_to:
-                _grant(request, error)
 
     def _stop(self, error: StorageError) -> None:
         self._stopped = error
         self.counts.failures += 1
         self.last_failure = str(error)
         _log.error("conversion stops: %s", error)
-
-
-def _grant(request: _ConversionRequest, error: StorageError | None) -> None:
-    if not request.done.is_set():
-        request.error = error
-        request.done.set()
-
-
-def _as_storage_error(error: Exception) -> StorageError:
-    return error if isinstance(error, StorageError) else ConversionFailedError(str(error))
 
 
 def _closed_logs(shard: Shard) -> Iterator[LogSegment]:
@@ -655,18 +474,6 @@ def _closed_logs(shard: Shard) -> Iterator[LogSegment]:
             yield segment
         if segment is shard.published_segment:
             return
-
-
-def _segments_in(shard: Shard, keys: set[FileKey]) -> Iterator[ParquetSegment]:
-    """The segments of a shard in some shared files."""
-    for segment in shard.segments:
-        if isinstance(segment, ParquetSegment) and _file_of(segment) in keys:
-            yield segment
-
-
-def _file_of(segment: Segment) -> FileKey | None:
-    """The shared file of a segment."""
-    return (segment.place.day, segment.place.file_id) if isinstance(segment, ParquetSegment) else None
 
 
 def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:

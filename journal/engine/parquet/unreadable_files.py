@@ -61,10 +61,6 @@ class UnreadableFiles:
         more = f" and {others} more like it" if others else ""
         return f"a shared file cannot be read, and is left as it is: {first}{more}"
 
-    def key_of(self, path: str) -> FileKey | None:
-        """The valid file with a path; None if there is none."""
-        return next((key for key in self._valid() if shared_path(self._root, *key) == path), None)
-
     def add(self, key: FileKey, error: Exception) -> None:
         """Note that a file could not be read. It is logged once for each problem."""
         problem = str(error)

@@ -18,11 +18,13 @@ import trio
 from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.directory.restores import Restores
 from journal.engine.environment import Environment
+from journal.engine.segments.checkpoint_requests import CheckpointRequests
 from journal.engine.segments.disk_space import DiskSpace
 from journal.engine.segments.flusher import LARGE_TAIL_BYTES, Flusher, slices
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.segments.record_saver import RecordSaver
 from journal.engine.segments.retention import SegmentRetention
+from journal.engine.segments.shared_file_removal import SharedFileRemoval
 from journal.engine.segments.view_cleanup import ViewCleanup
 from journal.engine.segments.write_retries import MOST_QUEUED_BYTES, WriteRetries
 from journal.engine.state.node_record import NodeKey, put_number
@@ -35,32 +37,19 @@ from journal.engine.wal.journal_file import JournalWriter, WrittenFile
 from journal.engine.write.commands import Commands
 from journal.settings.server import ServerConfig
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
-from shards.errors import DiskFullError, StorageFailedError, afresh
+from shards.errors import DiskFullError, StorageFailedError
 from shards.seams.store import Mutations
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
-from shards.views.shared_files import FileKey, SharedFileRecord
+from shards.views.shared_files import FileKey
 
 _log = logging.getLogger("journal.maintenance")
 
 _SAVED_AT_ONCE = 500
 SHARED_DROPS_WAIT_S = 600.0
 """A checkpoint is made at the latest so long after the last one when segments in shared files were dropped since."""
-
-
-class _Asked:
-    """Work that a caller waits for."""
-
-    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
-        self.work = work
-        self.done = trio.Event()
-        self.error: Exception | None = None
-
-    def finish(self, error: Exception | None) -> None:
-        self.error = error
-        self.done.set()
 
 
 class Checkpointer:
@@ -136,10 +125,15 @@ class Checkpointer:
         self._large_tails_at = self._tail_budget_bytes // 8
         self._flushed = flushed
         self._put_parts = put_parts
-        self._may_remove = may_remove
-        # Those of before the start: a quiet node may not make a checkpoint for days.
-        self._unneeded_files: list[SharedFileRecord] = views.files.removable(checkpoint_lsn)
         self._segment_files = segment_files
+        self._shared_files = SharedFileRemoval(
+            files=views.files,
+            store=views.store,
+            segment_files=segment_files,
+            root=table.sealed_root,
+            checkpoint_lsn=checkpoint_lsn,
+            may_remove=may_remove,
+        )
         self.retention = SegmentRetention(
             defaults=config.shards,
             conversion=config.conversion,
@@ -155,7 +149,7 @@ class Checkpointer:
         self._to_flush: dict[int, Shard] = {}
         self._shared_drops = 0
         self._flush_done = trio.Event()
-        self._asked: list[_Asked] = []
+        self._requests = CheckpointRequests()
         self._has_ended = False
         self.dirty: dict[int, Shard] = {}
         self.checkpoints = 0
@@ -248,7 +242,7 @@ class Checkpointer:
                     await self._wake.wait()
                 self._wake = trio.Event()
                 self.look_at_disk()
-                if self._asked:
+                if self._requests:
                     await self._carry_out()
                 elif self._checkpoint_due() or self._may_free_journal():
                     await self.checkpoint()
@@ -272,10 +266,8 @@ class Checkpointer:
         finally:
             self._has_ended = True
             self._flush_done.set()
-            asked, self._asked = self._asked, []
             failure = self._committer.failure or StorageFailedError("the server is stopping; nothing was done")
-            for each in asked:
-                each.finish(afresh(failure))
+            self._requests.end(failure)
             self._progress.unpark_all()
 
     def _spares_wanted(self) -> int:
@@ -391,12 +383,7 @@ class Checkpointer:
         """
         if self._has_ended:
             raise self._committer.failure or StorageFailedError(f"the storage in {self._directory.path} is closed")
-        asked = _Asked(work)
-        self._asked.append(asked)
-        self.wake()
-        await asked.done.wait()
-        if asked.error is not None:
-            raise asked.error
+        await self._requests.wait(work, self.wake)
 
     async def require_checkpoint(self) -> None:
         """Make a checkpoint.
@@ -404,26 +391,19 @@ class Checkpointer:
         Raises:
             DiskFullError: No checkpoint could be made.
         """
-        made = self.checkpoints
-        await self.checkpoint()
-        if self.checkpoints == made:
-            raise self._disk_space.full or DiskFullError(f"{self._directory.path}: no checkpoint could be made")
+        if (refused := await self._try_checkpoint()) is not None:
+            raise refused
 
     async def _carry_out(self) -> None:
+        await self._requests.carry_out(await self._try_checkpoint())
+
+    async def _try_checkpoint(self) -> DiskFullError | None:
+        """Make a checkpoint; returns why none could be made."""
         made = self.checkpoints
         await self.checkpoint()
-        while self._asked:
-            asked = self._asked[0]
-            error: Exception | None = None
-            if self.checkpoints == made:
-                error = self._disk_space.full or DiskFullError(f"{self._directory.path}: no checkpoint could be made")
-            else:
-                try:
-                    await asked.work()
-                except Exception as raised:  # noqa: BLE001 the caller gets it
-                    error = raised
-            asked.finish(error)
-            self._asked.remove(asked)
+        if self.checkpoints != made:
+            return None
+        return self._disk_space.full or DiskFullError(f"{self._directory.path}: no checkpoint could be made")
 
     async def written(self, writer: JournalWriter) -> list[WrittenFile]:
         """How far the journal is written; read between two groups."""
@@ -464,40 +444,17 @@ class Checkpointer:
         self._shared_drops -= shared_drops
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s.observe(self.checkpointed_at - began)
-        self._look_at_references()
+        self._shared_files.look(lsn, self._time.expiry_us())
         await self._remove_shared_files()
         if len(self._views.files):
             # Some may be due for rewriting: what refers to them is known again.
             self._flushed()
 
-    def _look_at_references(self) -> None:
-        """Note which shared files have dead records, and find those to which nothing refers, as of this checkpoint."""
-        files = self._views.files
-        mutations = Mutations()
-        files.note_dead(mutations, self.checkpoint_lsn, self._time.expiry_us())
-        if len(mutations):
-            self._views.store.write(mutations)
-        self._unneeded_files = files.removable(self.checkpoint_lsn)
-
     async def _remove_shared_files(self) -> None:
-        """Remove shared files to which nothing referred at the last checkpoint, as soon as each may be removed.
-
-        Their records go afterwards. A crash in between leaves them, and the next checkpoint removes the files again.
-        """
-        removable = [file for file in self._unneeded_files if self._may_remove(file.key)]
-        if not removable:
-            return
-        files = self._views.files
         try:
-            await self._segment_files.remove_shared([file.path(self._table.sealed_root) for file in removable])
+            await self._shared_files.remove()
         except DiskFullError as error:
             self._disk_space.refuse_for(error)
-            return
-        mutations = Mutations()
-        for file in removable:
-            files.fold_delete(mutations, file.key)
-        self._views.store.write(mutations)
-        self._unneeded_files = [file for file in self._unneeded_files if file not in removable]
 
     async def _save_records(self) -> bool:
         """Save the records of changed shards into the views; False if the disk is full."""
