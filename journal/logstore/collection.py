@@ -1,7 +1,8 @@
 """Deleting what the last two checkpoints make superfluous: older checkpoints, and slots before the older of the two.
 
-Claims and fences stay for ever. A writer that sleeps meets its fence when it wakes up, however late; if the fence
-were gone, its create would succeed, and it would acknowledge what nobody reads.
+Claims and fences are never deleted. A process may be suspended for any time, and then try to create its next slot. The
+fence in that slot makes the create fail. Without it the create would succeed, and the process would acknowledge records
+that are not part of the log.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def _collect_boundary(member: Member, epoch: int, boundary: Position) -> Steps[N
     """Delete the slots before a checkpoint in the epoch of the checkpoint."""
     for slot in (yield from _slots(member, boundary.epoch)):
         position = Position(boundary.epoch, slot)
-        # Before a checkpoint of its own, an owner has settled every slot: no fence can be there that a writer has yet
-        # to meet. In an epoch of somebody else each object is looked at.
+        # In its own epoch, an owner has settled every slot before a checkpoint: none of them is a fence. In the epoch
+        # of another node it reads each object, so that no fence is deleted.
         if position < boundary and (boundary.epoch == epoch or (yield from _is_slot(member, position))):
             yield from settle_delete(slot_key(member.root, position))
 

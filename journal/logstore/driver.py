@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Final, TypeVar
 
+import outcome
 import trio
 from trio.to_thread import run_sync
 
-from journal.logstore.errors import LogStoreError
 from journal.logstore.steps import Answer, Create, Delete, Get, ListAfter, Operation, Pause, Steps
 from journal.logstore.store import LogStore
 from shards.back_off import BackOff
@@ -41,15 +40,19 @@ def run(store: LogStore, steps: Steps[_T], delays: BackOff = DELAYS) -> _T:
     try:
         operation = next(steps)
         while True:
-            try:
-                answer = perform(store, operation, delays)
-            except LogStoreError as error:
-                operation = steps.throw(error)
-            else:
-                operation = steps.send(answer)
+            operation = outcome.capture(perform, store, operation, delays).send(steps)
     except StopIteration as end:
         result: _T = end.value
         return result
+
+
+async def _perform_in_thread(
+    store: LogStore, operation: Operation, limiter: trio.CapacityLimiter, delays: BackOff
+) -> Answer:
+    if isinstance(operation, Pause):
+        await trio.sleep(delays.delay_s(operation.failures))
+        return None
+    return await run_sync(perform, store, operation, delays, limiter=limiter)
 
 
 async def drive(store: LogStore, steps: Steps[_T], limiter: trio.CapacityLimiter, delays: BackOff = DELAYS) -> _T:
@@ -63,18 +66,10 @@ async def drive(store: LogStore, steps: Steps[_T], limiter: trio.CapacityLimiter
     try:
         operation = next(steps)
         while True:
-            try:
-                if isinstance(operation, Pause):
-                    await trio.sleep(delays.delay_s(operation.failures))
-                    answer = None
-                else:
-                    answer = await run_sync(partial(perform, store, operation), limiter=limiter)
-            except LogStoreError as error:
-                operation = steps.throw(error)
-            else:
-                operation = steps.send(answer)
+            result = await outcome.acapture(_perform_in_thread, store, operation, limiter, delays)
+            operation = result.send(steps)
     except StopIteration as end:
-        result: _T = end.value
-        return result
+        value: _T = end.value
+        return value
     finally:
         steps.close()

@@ -80,7 +80,7 @@ def check_owned(root: str, epoch: int) -> Steps[None]:
 
 
 def own(member: Member, nonce: bytes, known_epoch: int = 0) -> Steps[Ownership]:
-    """Take the store over from whoever owns it.
+    """Become the owner of the store; its present owner, if there is one, loses it.
 
     When it returns, the writers of all earlier epochs are stopped, and after the last of them was, no higher epoch had
     been claimed yet. So everything that was acknowledged up to then is before its own epoch. The owner reads the log up
@@ -104,7 +104,7 @@ def own(member: Member, nonce: bytes, known_epoch: int = 0) -> Steps[Ownership]:
         if newer is None:
             break
         # Slots before the newer checkpoint may have been deleted before they were listed, or between listing and
-        # create. A fence in the place of one of these stops nobody.
+        # create. A fence in the place of a deleted slot does not stop the writer, which is past it.
         checkpoint = newer
     yield from check_owned(member.root, epoch)
     return Ownership(epoch, checkpoint)
@@ -177,7 +177,7 @@ def _first_free(member: Member, start: Position) -> Steps[Position]:
 
 
 def _fence(member: Member, by_epoch: int, nonce: bytes, position: Position) -> Steps[bool]:
-    """Create a fence. Returns whether there is one now, whoever made it."""
+    """Create a fence. Returns whether there is a fence now, of this node or of another one."""
     key = slot_key(member.root, position)
     fence = LogObject(
         Kind.FENCE,

@@ -43,14 +43,14 @@ class Settlement:
 
 
 def settle_create(key: str, data: bytes, attempts: int = MOST_ATTEMPTS) -> Steps[Settlement]:
-    """Create an object, and do not stop before it is known whose it is.
+    """Create an object, and find out whether the object that is there afterwards is ours.
 
-    The bytes must be unlike those of any other node, and of any other create by this node.
+    The bytes must differ from those of every other create, by any node: they tell which create was applied.
 
     Raises:
         UnknownOutcomeError: It is not known after so many attempts. The object may still appear at any time.
         StoreUnreachableError: No attempt reached the store: the object is not there by our doing, and will not be.
-        StoreCredentialsError, StoreFullError: So, too, because the store refused the first attempts.
+        StoreCredentialsError, StoreFullError: The store refused every attempt so far, with the same consequence.
     """
     may_be_applied = False
     for failures in range(1, attempts + 1):

@@ -1,4 +1,4 @@
-"""What the algorithms of a log are written in: generators that yield an operation and are sent its answer.
+"""The form of the algorithms of a log: generators that yield an operation and are sent its answer.
 
 So they are independent of threads, event loops and clocks. `driver` carries the operations out on a `LogStore`; a
 simulation carries them out in any order and with any outcome. An error of the store is thrown in where the operation

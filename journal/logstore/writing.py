@@ -32,8 +32,8 @@ class SlotWrite:
 class SlotWriter:
     """The slots of one epoch, which is owned and whose log before it was read.
 
-    Invariant: at most ``window`` slots after the last acknowledged one were ever sent. So whoever closes the epoch at
-        its first free slot stops the writer there.
+    Invariant: at most ``window`` slots after the last acknowledged one were ever sent. So a fence in the first free
+        slot of the epoch stops the writer there.
 
     Args:
         member: The owner.
@@ -44,7 +44,8 @@ class SlotWriter:
     Attributes:
         acknowledged: The slot after the last one that is known to be in the log, with all before it.
         acknowledged_lsn: The lsn after the last entry that is known to be in the log.
-        is_fenced: Whether somebody else's object was met. Then nothing more is written or acknowledged.
+        is_fenced: Whether a slot was found to have the object of another node. Then nothing more is written or
+            acknowledged.
     """
 
     def __init__(self, member: Member, epoch: int, next_lsn: int, window: int = 1) -> None:
@@ -97,7 +98,7 @@ class SlotWriter:
 
         Returns:
             The writes that are acknowledged by it, in order: those that are in the log and have all before them in
-            it. A slot after somebody else's object is not part of the log, whoever created it.
+            it. A slot after the object of another node is not part of the log, even if this node created it.
         """
         write, _ = self._under_way[position]
         self._under_way[position] = (write, is_ours)

@@ -69,7 +69,8 @@ class DirectoryLogStore:
                 created = _link(descriptor, directory, name)
             finally:
                 os.close(descriptor)
-            # Of an object that exists, too: it must not vanish after somebody has acted on it.
+            # Also if the object existed already. Its creator may not have synced the name yet, and the caller may rely
+            # on the object from now on: it must still be there after a power loss.
             _sync_name(directory, key)
             return created
 

@@ -71,8 +71,8 @@ def open_s3(
 class ObjectLogStore:
     """Objects of an obstore store.
 
-    A 409 to a create is `Created.EXISTS` here, because obstore does not tell it from 412; whoever needs to know reads
-    the key.
+    A 409 to a create is `Created.EXISTS` here, because obstore does not tell it from 412. A caller that has to know
+    reads the key.
 
     Args:
         store: The store, made without retries.
