@@ -1,4 +1,4 @@
-"""The log of the Delta table as the library `deltalake` reads it; the only module that imports the library.
+"""The log of a Delta table as the library `deltalake` reads it, and its checkpoints.
 
 Commits are written by `shards.delta.log_files`, durably, which the library does not do.
 """

@@ -1,13 +1,18 @@
-"""The interface of what reads the log of a Delta table, and what it returns; without pyarrow and the library."""
+"""What reads the log of a Delta table and makes checkpoints of it, as an interface without pyarrow and the library."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from shards.delta.actions import PresentFile
+from shards.delta.log_files import newest_checkpoint, sync_checkpoints
+from shards.seams.file_system import FileSystem
+
+CHECKPOINT_EVERY: Final = 50
+"""A checkpoint of a log is made after so many commits."""
 
 
 class UnreadableTableError(Exception):
@@ -62,3 +67,22 @@ class LogLibrary(Protocol):
             OSError: They could not be removed.
         """
         ...
+
+
+def tidy_log(files: FileSystem, root: str, library: LogLibrary, version: int) -> None:
+    """Make a durable checkpoint of the log when it is time, and remove old parts of the log.
+
+    Args:
+        files: The file system.
+        root: The directory of the table.
+        library: Makes the checkpoint.
+        version: The newest version of the table.
+
+    Raises:
+        OSError: It was not made, which changes nothing for readers; the next commit may try again.
+    """
+    if version - max(newest_checkpoint(files, root), 0) < CHECKPOINT_EVERY:
+        return
+    library.make_checkpoint(root)
+    sync_checkpoints(files, root)
+    library.remove_old_versions(root)

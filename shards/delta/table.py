@@ -7,7 +7,6 @@ caller: `shards.delta.library` is the library that programs use, simulations hav
 from __future__ import annotations
 
 import uuid
-from typing import Final
 
 import msgspec
 
@@ -27,23 +26,19 @@ from shards.delta.log_files import (
     is_in_the_way,
     make_directory,
     move_aside,
-    newest_checkpoint,
     put_commit,
     read_all,
     read_commit,
     removal_times,
     remove_unfinished,
-    sync_checkpoints,
     sync_newest,
 )
-from shards.delta.log_library import LogLibrary, TableState, UnreadableTableError
+from shards.delta.log_library import LogLibrary, TableState, UnreadableTableError, tidy_log
 from shards.delta.schema import table_schema
 from shards.delta.statistics import describe
 from shards.errors import ConversionFailedError, CorruptionError
 from shards.seams.file_system import FileSystem
 
-CHECKPOINT_EVERY: Final = 50
-"""A checkpoint of the log is made after so many commits."""
 _ATTEMPTS = 5
 
 
@@ -148,11 +143,7 @@ class _Update:
 
     def _tidy(self, version: int) -> None:
         """Make a checkpoint when it is time. A failure changes nothing for readers, and the next commit tries again."""
-        if version - max(newest_checkpoint(self._files, self._root), 0) < CHECKPOINT_EVERY:
-            return
         try:
-            self._library.make_checkpoint(self._root)
-            sync_checkpoints(self._files, self._root)
-            self._library.remove_old_versions(self._root)
+            tidy_log(self._files, self._root, self._library, version)
         except OSError as error:
             self._warnings.append(f"no checkpoint of the Delta table: {error}")

@@ -19,17 +19,17 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from shards.delta.actions import encode
+from shards.delta.library import DeltaLibrary
 from shards.delta.log_files import (
     CommitConflictError,
     exists,
     make_directory,
-    newest_checkpoint,
     put_commit,
     read_all,
     remove_unfinished,
-    sync_checkpoints,
     sync_newest,
 )
+from shards.delta.log_library import tidy_log
 from shards.seams.file_system import FileSystem
 from spark_export.errors import UnreadableError
 from spark_export.tables.declaration import TableDeclaration
@@ -41,7 +41,6 @@ DECLARATION: Final = "journal.declaration"
 """Property of the table with the declaration of its rows."""
 KEEP_REMOVED_H: Final = 24
 """How long files stay that the table has no more, in hours: for readers that began before, and for older versions."""
-CHECKPOINT_EVERY: Final = 50
 _APPLICATION: Final = "journal-table"
 _ENGINE: Final = "journal-spark tables"
 _PLAIN: Final = (1, 2)
@@ -239,15 +238,7 @@ class DeltaLog:
         Raises:
             OSError: It was not made, which changes nothing for readers.
         """
-        if version - max(newest_checkpoint(self._files, self._root), 0) < CHECKPOINT_EVERY:
-            return
-        try:
-            table = DeltaTable(os.path.abspath(self._root))
-            table.create_checkpoint()
-            sync_checkpoints(self._files, self._root)
-            table.cleanup_metadata()
-        except DeltaError as error:
-            raise OSError(str(error).partition("\n")[0]) from error
+        tidy_log(self._files, os.path.abspath(self._root), DeltaLibrary(), version)
 
     def removable(self) -> list[str]:
         """Paths of files that the table has not had for `KEEP_REMOVED_H` hours.

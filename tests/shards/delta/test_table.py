@@ -290,7 +290,7 @@ def test_a_damaged_file_is_left_out_and_the_others_are_there(shelf: Shelf) -> No
 
 def test_the_log_is_bounded(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints replace commits, which are removed when they are older than the table keeps them."""
-    monkeypatch.setattr("shards.delta.table.CHECKPOINT_EVERY", every := 5)
+    monkeypatch.setattr("shards.delta.log_library.CHECKPOINT_EVERY", every := 5)
     first, second = shelf.put(1, logs_of("a")), shelf.put(2, logs_of("b"))
     log = Path(shelf.root, LOG)
     for number in range(2 * every + 3):
