@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from broker_adapter.sinks.column_types import ColumnType
+from broker_adapter.sinks.arrow_types import ARROW_TYPES
 from spark_export.tables.declaration import TableDeclaration
 
 PARTITION: Final = "date"
@@ -27,15 +27,6 @@ _BACK: Final = (
     ("problem", pa.string(), "Why a column of the record is null although the payload should have it; null if none is"),
     ("bad_payload", pa.binary(), "The payload of a record with a problem"),
 )
-_ARROW: Final[Mapping[ColumnType, Any]] = {
-    ColumnType.TEXT: pa.string(),
-    ColumnType.JSON: pa.string(),
-    ColumnType.BINARY: pa.binary(),
-    ColumnType.INT: pa.int64(),
-    ColumnType.FLOAT: pa.float64(),
-    ColumnType.BOOL: pa.bool_(),
-    ColumnType.TIMESTAMP: TIME,
-}
 _DELTA: Final[Mapping[Any, str]] = {
     pa.string(): "string",
     pa.binary(): "binary",
@@ -49,7 +40,7 @@ _DELTA: Final[Mapping[Any, str]] = {
 def arrow_schema(declaration: TableDeclaration) -> pa.Schema:
     """The columns of the table's Parquet files: all but the partition."""
     front = [pa.field(name, kind, nullable=False) for name, kind, _ in _FRONT]
-    fields = [pa.field(column, _ARROW[kind]) for column, kind in declaration.kinds.items()]
+    fields = [pa.field(column, ARROW_TYPES[kind]) for column, kind in declaration.kinds.items()]
     return pa.schema([*front, *fields, *(pa.field(name, kind) for name, kind, _ in _BACK)])
 
 

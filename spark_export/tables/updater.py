@@ -1,8 +1,8 @@
 """Keeping one table up to date: a batch of new records after the other, each in one commit of the table.
 
-A batch is planned, its plan is stored durably, its rows are written to files that nobody sees, and one commit adds the
-files and counts the batch. After a crash at any moment the commit is there or not, and the next run does the batch that
-was planned, or plans the next one: no record is missing, and none is twice.
+A batch is planned, its plan is stored durably, its rows are written to files that are not in the table yet, and one
+commit adds the files and counts the batch. After a crash at any moment the commit is there or not, and the next run
+does the batch that was planned, or plans the next one: no record is missing, and none is there twice.
 """
 
 from __future__ import annotations

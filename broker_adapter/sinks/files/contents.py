@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from broker_adapter.sinks.batch import Batch, Value
 from broker_adapter.sinks.column_types import ColumnType, converter, type_of
@@ -28,19 +28,12 @@ def parquet_encoder(columns: Sequence[str], declared: Mapping[str, str]) -> Enco
     try:
         import pyarrow as pa
         from pyarrow import parquet
+
+        from broker_adapter.sinks.arrow_types import ARROW_TYPES
     except ImportError as error:
         raise ConfigurationError(f"the sink files needs pyarrow: {install_command('sinks')}") from error
     types = {column: type_of(column, declared) for column in columns}
-    in_parquet: Final[Mapping[ColumnType, Any]] = {
-        ColumnType.TEXT: pa.string(),
-        ColumnType.JSON: pa.string(),
-        ColumnType.BINARY: pa.binary(),
-        ColumnType.INT: pa.int64(),
-        ColumnType.FLOAT: pa.float64(),
-        ColumnType.BOOL: pa.bool_(),
-        ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    }
-    schema = pa.schema([pa.field(column, in_parquet[types[column]]) for column in columns])
+    schema = pa.schema([pa.field(column, ARROW_TYPES[types[column]]) for column in columns])
 
     def encode(batch: Batch) -> bytes:
         arrays = [
