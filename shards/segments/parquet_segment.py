@@ -33,7 +33,7 @@ class SharedPlace:
 
 
 class ParquetSegment(Segment):
-    """A segment that was converted to Parquet; it never changes.
+    """A segment that was converted to Parquet; it never changes, but a shorter one may take its place after a trim.
 
     Its size is its share of the file, so that bounds by bytes count disk space. It has no byte positions: it begins at
     0 and is visible as a whole.
@@ -102,6 +102,33 @@ class ParquetSegment(Segment):
         found = super().info(visible_offset, visible_position)
         file = shared_path("", self.place.day, self.place.file_id).removeprefix("/")
         return attrs.evolve(found, file=file, first_row=self.place.first_row)
+
+    def is_in_file_of(self, other: ParquetSegment) -> bool:
+        """Whether both are in one shared file."""
+        return (self.place.day, self.place.file_id) == (other.place.day, other.place.file_id)
+
+    def without_trimmed(self, start_offset: int) -> ParquetSegment:
+        """The segment without the records below an offset of it, or this one if fewer than half of them go.
+
+        So a shard that is trimmed in small steps changes the record of a segment only a few times, and at most half of
+        the records that are counted as live were trimmed.
+        """
+        trimmed, count = start_offset - self.base_offset, self.next_offset - self.base_offset
+        if trimmed * 2 < count:
+            return self
+        return ParquetSegment(
+            self._sealed_root,
+            self.name,
+            self.shard_id,
+            base_offset=start_offset,
+            next_offset=self.next_offset,
+            size_bytes=self._size_bytes * (count - trimmed) // count,
+            created_us=self.created_us,
+            newest_append_us=self.newest_append_us,
+            last_lsn=self.last_lsn,
+            newest_us=self.newest_us,
+            place=attrs.evolve(self.place, first_row=self.place.first_row + trimmed),
+        )
 
     @property
     def end(self) -> int:

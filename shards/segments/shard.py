@@ -285,11 +285,15 @@ class Shard:
         self.segments[first:after] = new
         if self.published_segment in old:
             self.published_segment, self.published_position = new[-1], new[-1].end
+        self._shorten_first()
         self.dirty = True
         return old
 
     def trim(self, start_offset: int) -> list[Segment]:
-        """Drop records below the offset and return the segments without any remaining record; never the active one."""
+        """Drop records below the offset and return the segments that the shard no longer has; never the active one.
+
+        A Parquet segment of which half was trimmed is replaced by a shorter one: the rest of it is dead in its file.
+        """
         if start_offset <= self.start_offset:
             return []
         self.start_offset = start_offset
@@ -301,7 +305,17 @@ class Shard:
             dropped.append(self.segments.pop(0))
         # A segment that was closed while it was empty shares its file with the one that began at the same offset.
         kept = {segment.base_offset for segment in self.segments}
-        return [segment for segment in dropped if segment.base_offset not in kept]
+        return [*(segment for segment in dropped if segment.base_offset not in kept), *self._shorten_first()]
+
+    def _shorten_first(self) -> list[ParquetSegment]:
+        """Replace the first segment by a shorter one if much of it was trimmed; returns the one that was replaced."""
+        first = self.segments[0] if self.segments else None
+        if not isinstance(first, ParquetSegment) or not first.base_offset < self.start_offset < first.next_offset:
+            return []
+        self.segments[0] = shorter = first.without_trimmed(self.start_offset)
+        if self.published_segment is first:
+            self.published_segment, self.published_position = shorter, shorter.end
+        return [first] if shorter is not first else []
 
     @property
     def accounted_offset(self) -> int:
@@ -398,6 +412,6 @@ def _make_up(segments: Sequence[Segment], base_offset: int | None, end: int) -> 
 
 
 def _are_these(segments: Sequence[Segment], parts: Sequence[ParquetSegment]) -> bool:
-    """Whether the newest of the segments are the parts."""
+    """Whether the newest of the segments are the parts, or what a trim has left of them."""
     last = segments[-1]
-    return isinstance(last, ParquetSegment) and last.place == parts[-1].place
+    return isinstance(last, ParquetSegment) and last.is_in_file_of(parts[-1])

@@ -360,6 +360,66 @@ async def test_a_file_that_is_mostly_dead_is_rewritten(autojump_clock: object) -
     assert damages(files) == []
 
 
+async def test_what_was_trimmed_of_a_segment_does_not_fill_the_disk(autojump_clock: object) -> None:
+    """A shard that is trimmed as it is read, as a queue is, has one segment of many records when files were merged."""
+    files, clock = SimulatedFileSystem(), ManualClock()
+    async with opened(files, clock=clock) as engine:
+        before = await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        await engine.parts.checkpointer.checkpoint()
+        (old,) = shared_files(files)
+        for name in NAMES:
+            await engine.parts.commands.trim(name, 5)
+        asked_at = trio.current_time()
+        await until(lambda: [each.live_records for each in engine.parts.views.files] == [9], step_s=10)
+        assert trio.current_time() - asked_at >= SHARED_DROPS_WAIT_S, "nothing else makes a checkpoint of a quiet node"
+        await until(lambda: sealed(engine, NAMES[2])[0].path != old, step_s=10)
+        assert {name: await values_of(engine, name) for name in NAMES} == {name: before[name][5:] for name in NAMES}
+        await check_files(engine, files, DATA)
+        (record,) = engine.parts.views.files
+        assert record.live_records == record.record_count == 9
+    assert damages(files) == []
+    async with opened(files) as engine:
+        assert {name: await values_of(engine, name) for name in NAMES} == {name: before[name][5:] for name in NAMES}
+
+
+@pytest.mark.parametrize("choose", [everything_lost, everything_survived])
+@pytest.mark.parametrize("saved", [False, True], ids=["", "saved"])
+async def test_a_trim_within_a_segment_that_is_being_rewritten_loses_nothing_else(
+    saved: bool, choose: Callable[[int], int], autojump_clock: object
+) -> None:
+    """The new file has the segment as it was before the trim, and the old file goes."""
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    async with opened(files, converter) as engine:
+        before = (await fill(engine, *NAMES))[NAMES[2]]
+        await gathered(engine, *NAMES)
+        (old,) = shared_files(files)
+        converter.open, converter.asked = trio.Event(), trio.Event()
+        await engine.parts.commands.trim(NAMES[0], 8)
+        await engine.parts.commands.delete_shard(NAMES[1])
+        await engine.parts.checkpointer.checkpoint()
+        await converter.asked.wait()
+        await engine.parts.commands.trim(NAMES[2], 5)
+        assert [each.base_offset for each in sealed(engine, NAMES[2])] == [5]
+        if saved:
+            await engine.parts.checkpointer.checkpoint()
+        converter.open.set()
+        await until(lambda: sealed(engine, NAMES[2])[0].path != old)
+        assert await values_of(engine, NAMES[2]) == before[5:]
+        assert engine.parts.views.files.valid(engine.parts.checkpointer.checkpoint_lsn) == [
+            (sealed(engine, NAMES[2])[0].place.day, sealed(engine, NAMES[2])[0].place.file_id)
+        ]
+        stop_without_checkpoint(engine)
+    files = files.crash(choose)
+    async with opened(files) as engine:
+        assert await values_of(engine, NAMES[2]) == before[5:]
+        await check_files(engine, files, DATA)
+        (record,) = engine.parts.views.files
+        assert (record.live_records, record.record_count) == (3, 8)
+    assert damages(files) == []
+
+
 async def test_few_dead_records_of_a_quiet_node_go_after_an_hour(autojump_clock: object) -> None:
     """Nothing but time makes the checkpoint that finds them, and has them looked at again."""
     files, clock = SimulatedFileSystem(), ManualClock()

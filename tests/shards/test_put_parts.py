@@ -86,7 +86,8 @@ def test_what_was_trimmed_is_not_needed_at_the_beginning() -> None:
     assert ranges_of(shard) == [(6, 9, True), (9, 9, False)]
     merged = parts_of([(0, 9)], file_id=2)
     assert [each.base_offset for each in shard.put_parts(merged)] == [6]
-    assert ranges_of(shard) == [(0, 9, True), (9, 9, False)]
+    assert ranges_of(shard) == [(7, 9, True), (9, 9, False)]
+    assert shard.put_parts(merged) == [], "put in their place twice"
 
 
 def test_a_range_that_is_not_there_any_more_is_left_alone() -> None:
@@ -137,3 +138,49 @@ def test_segments_without_records_are_in_no_part_and_in_the_way_of_none(counts: 
     shard.publish(shard.published_now())
     assert len(shard.put_parts(parts_of([(0, 5)]))) == len(counts)
     assert ranges_of(shard) == [(0, 5, True), (5, 5, False)]
+
+
+def test_a_part_of_which_half_was_trimmed_begins_behind_the_trimmed_records() -> None:
+    shard = shard_of([10])
+    (whole,) = parts_of([(0, 10)])
+    shard.put_parts([whole])
+    assert shard.trim(4) == []
+    assert shard.segments[0] is whole, "fewer than half of the records were trimmed"
+    assert shard.trim(5) == [whole]
+    shorter = shard.segments[0]
+    assert isinstance(shorter, ParquetSegment)
+    assert (shorter.base_offset, shorter.next_offset, shorter.size_bytes, shorter.place.first_row) == (5, 10, 5, 105)
+    assert not shorter.is_recorded
+    assert shard.put_parts([whole]) == [], "the decision of the whole part is applied again after a crash"
+    assert shard.trim(7) == []
+    assert shard.segments[0] is shorter
+    assert [each.base_offset for each in shard.trim(10)] == [5]
+
+
+def test_a_published_part_stays_visible_as_a_whole_when_it_gets_shorter() -> None:
+    shard = shard_of([10])
+    del shard.segments[1]
+    shard.published_segment, shard.published_position = shard.segments[0], shard.segments[0].end
+    shard.put_parts(parts_of([(0, 10)]))
+    shard.trim(8)
+    assert shard.published_segment is shard.segments[0]
+    assert shard.visible_end(shard.segments[0]) == shard.segments[0].end == 2
+    assert shard.segment_at(8) == (shard.segments[0], 8)
+
+
+@given(st.integers(1, 50), st.lists(st.integers(0, 50), max_size=8).map(sorted))
+def test_at_most_half_of_the_records_that_a_part_counts_were_trimmed(count: int, trims: list[int]) -> None:
+    shard = shard_of([count])
+    shard.put_parts(parts_of([(0, count)]))
+    changes = 0
+    for offset in trims:
+        before = shard.segments[0]
+        shard.trim(min(offset, count - 1))
+        first = shard.segments[0]
+        assert isinstance(first, ParquetSegment)
+        changes += first is not before
+        live = first.next_offset - shard.start_offset
+        assert first.base_offset <= shard.start_offset
+        assert first.next_offset - first.base_offset < 2 * live + 1
+        assert first.place.first_row == 100 + first.base_offset, "rows follow offsets"
+    assert changes <= count.bit_length()

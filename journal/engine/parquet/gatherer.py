@@ -304,5 +304,15 @@ def _source(segment: LogSegment | ParquetSegment) -> PartSource:
 
 
 def is_wanted(shard: Shard, segment: LogSegment | ParquetSegment) -> bool:
-    """Whether the shard still has the segment."""
-    return not shard.deleted and segment in shard.segments
+    """Whether the shard still has the segment, or what a trim has left of it."""
+    if shard.deleted:
+        return False
+    if segment in shard.segments:
+        return True
+    first = shard.segments[0] if shard.segments else None
+    return (
+        isinstance(segment, ParquetSegment)
+        and isinstance(first, ParquetSegment)
+        and first.next_offset == segment.next_offset
+        and first.is_in_file_of(segment)
+    )
