@@ -1,6 +1,7 @@
 """``python -m benchmarks.shard_scan DIRECTORY SHARDS``: Spark on shared files with many shards; prints a JSON object.
 
-The file is made by the writer that the server's worker uses, and is a version of a Delta table. The scan alternates
+The files are made by the writer that the server's worker uses, of as many logs as the server gathers into one file, and
+are a version of a Delta table. The scan alternates
 with that of Parquet files which Spark itself wrote, with the same columns and rows, so that other load counts for both.
 """
 
@@ -10,6 +11,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.history import FIRST_TIME_US, telemetry
 from benchmarks.sizes import RECORDS_OF_A_SHARD
+from journal.engine.parquet.gatherer import MOST_BYTES
 from shards.delta.actions import TableRequest
 from shards.delta.library import DeltaLibrary
 from shards.delta.table import update_table
@@ -32,7 +35,7 @@ from spark_export.session import end_session, make_session
 RECORDS_OF_A_BATCH = 10
 WARM_UP_RUNS = 4
 RUNS = 5
-FILE_ID = 0x5CA4
+FIRST_FILE_ID = 0x5CA4
 COLUMNS = "topic, shard, offset, timestamp, append_time, key, value, headers, tags, date"
 COUNTS = "SELECT topic, count(*), min(timestamp), max(offset) FROM {view} GROUP BY topic"
 
@@ -66,7 +69,7 @@ def main() -> None:
 
 
 def write(directory: Path, names: list[str]) -> Path:
-    """Write a shared file with records of all these shards, and the table; return the tree."""
+    """Write shared files with records of all these shards, and the table; return the tree."""
     files = OsFileSystem()
     logs = directory / "logs"
     logs.mkdir(parents=True)
@@ -86,17 +89,31 @@ def write(directory: Path, names: list[str]) -> Path:
         end = len(header) + len(batches)
         sources.append(PartSource(str(log), name, shard_id, 0, RECORDS_OF_A_SHARD, len(header), end))
     sources.sort(key=lambda one: one.name.encode())
-    written = write_shared_files(files, SharedPlan(str(directory / "gathered"), FILE_ID, tuple(sources))).files
     sealed = directory / "sealed"
-    for file in written:
-        path = Path(shared_path(str(sealed), file.day, FILE_ID))
-        path.parent.mkdir(parents=True)
-        Path(file.path).rename(path)
+    placed = []
+    for file_id, gathered in enumerate(_at_once(sources), FIRST_FILE_ID):
+        for file in write_shared_files(files, SharedPlan(str(directory / "gathered"), file_id, gathered)).files:
+            path = Path(shared_path(str(sealed), file.day, file_id))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Path(file.path).rename(path)
+            placed.append((file.day, file_id))
     for source in sources:
         Path(source.log_path).unlink()
-    request = TableRequest(str(sealed), lsn, tuple((file.day, FILE_ID) for file in written))
-    update_table(files, request, DeltaLibrary(), time.time_ns() // 1_000_000)
+    update_table(files, TableRequest(str(sealed), lsn, tuple(placed)), DeltaLibrary(), time.time_ns() // 1_000_000)
     return sealed
+
+
+def _at_once(sources: list[PartSource]) -> Iterator[tuple[PartSource, ...]]:
+    """The sources in parts of as many bytes as the server gathers into one file."""
+    chosen: list[PartSource] = []
+    size_bytes = 0
+    for source in sources:
+        if chosen and size_bytes + source.end_position > MOST_BYTES:
+            yield tuple(chosen)
+            chosen, size_bytes = [], 0
+        chosen.append(source)
+        size_bytes += source.end_position
+    yield tuple(chosen)
 
 
 def _rates(spark: SparkSession, records: int) -> dict[str, list[float]]:

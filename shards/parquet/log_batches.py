@@ -16,7 +16,7 @@ from shards.parquet.schema import SCHEMA
 from shards.seams.file_system import File, FileSystem
 from shards.segments.log_segment import LogHeader
 
-ROW_GROUP_BYTES = 1 << 20
+ROW_GROUP_BYTES = 3 << 20
 ROW_GROUP_RECORDS = 1 << 16
 """A row group ends at the latest with the batch that brings it to this many records."""
 BUFFER_BYTES = 4 << 20

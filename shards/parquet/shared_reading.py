@@ -232,6 +232,25 @@ class PartReader:
         self._part = part
         self.row_groups = reader.groups_of(part)
 
-    def batches(self, index: int) -> EncodedGroup:
-        """Return one of `row_groups` as record batches; see `SharedReader.batches`."""
-        return self._reader.batches(self._part, self.row_groups[index])
+    def has_all_rows(self, index: int) -> bool:
+        """Whether the row group of one of `row_groups` has no rows of other parts."""
+        group = self.row_groups[index]
+        return group.next_offset - group.first_offset == self._reader.metadata.row_count_of(group.index)
+
+    def rows(self, index: int) -> pa.RecordBatch:
+        """Return the row group of one of `row_groups`, with the rows of other parts too.
+
+        Raises:
+            CorruptionError: The row group is damaged.
+            OSError: It cannot be read.
+        """
+        return self._reader.rows_for_batches(self.row_groups[index].index)
+
+    def batches(self, index: int, rows: pa.RecordBatch | None = None) -> EncodedGroup:
+        """Return one of `row_groups` as record batches, from its `rows` if they are given.
+
+        Raises:
+            CorruptionError: The row group is damaged, or has other rows.
+            OSError: It cannot be read.
+        """
+        return self._reader.batches(self._part, self.row_groups[index], rows)

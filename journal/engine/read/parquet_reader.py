@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import attrs
 import outcome
@@ -30,8 +30,10 @@ from shards.segments.read_slices import Place, ReadSlice, find_in_bytes
 if TYPE_CHECKING:
     from shards.parquet.shared_reading import PartGroup, PartReader, SharedReader
 
-GROUPS_BYTES = 64 << 20
+GROUPS_BYTES = 96 << 20
 """Size of the cache of decoded row groups, for all segments together."""
+ROWS_BYTES = 16 << 20
+"""Size of the cache of row groups that several segments share, as columns: each is decoded once for all of them."""
 FOOTERS_BYTES = 16 << 20
 """Size of the cache of footers, for all segments together."""
 
@@ -82,6 +84,7 @@ class ParquetReader:
         self._limiter = trio.CapacityLimiter(_DECODERS)
         self._opened: SharedCache[FileKey, SharedReader] = SharedCache(FOOTERS_BYTES, _cost_of_footer)
         self._groups: SharedCache[GroupKey, _Group] = SharedCache(GROUPS_BYTES, lambda group: group.cost)
+        self._rows: SharedCache[tuple[FileKey, int], Any] = SharedCache(ROWS_BYTES, lambda rows: rows.nbytes)
 
     def read_nowait(
         self, segment: ParquetSegment, offset: int, max_bytes: int, place: Place | None
@@ -145,7 +148,7 @@ class ParquetReader:
     async def _group(self, segment: ParquetSegment, opened: PartReader, index: int) -> _Group:
         key = _group_key(segment, index)
         try:
-            return await self._groups.get(key, partial(self._in_thread, self._decode, segment, opened, index))
+            return await self._groups.get(key, partial(self._decode, segment, opened, index))
         except (CorruptionError, FileNotFoundError):
             # The file may be repaired or restored before the next read.
             self._opened.forget(_file_of(segment))
@@ -171,10 +174,22 @@ class ParquetReader:
         with _naming(segment, segment.base_offset, segment.next_offset):
             return types.shared(files, segment.path)
 
-    def _decode(self, segment: ParquetSegment, opened: PartReader, index: int) -> _Group:
+    async def _decode(self, segment: ParquetSegment, opened: PartReader, index: int) -> _Group:
+        rows = None
+        if not opened.has_all_rows(index):
+            key = (_file_of(segment), opened.row_groups[index].index)
+            rows = await self._rows.get(key, partial(self._in_thread, self._read_rows, segment, opened, index))
+        return await self._in_thread(self._encode, segment, opened, index, rows)
+
+    def _read_rows(self, segment: ParquetSegment, opened: PartReader, index: int) -> Any:
         row_group = opened.row_groups[index]
         with _naming(segment, row_group.first_offset, row_group.next_offset):
-            encoded = opened.batches(index)
+            return opened.rows(index)
+
+    def _encode(self, segment: ParquetSegment, opened: PartReader, index: int, rows: Any | None) -> _Group:
+        row_group = opened.row_groups[index]
+        with _naming(segment, row_group.first_offset, row_group.next_offset):
+            encoded = opened.batches(index, rows)
         data, positions = encoded.data, [*encoded.positions, len(encoded.data)]
         if any(end - begin > self._largest_batch_bytes for begin, end in pairwise(positions)):
             # A large batch is a row group of its own, so nearly all data in this one belongs to it.
