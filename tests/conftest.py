@@ -93,7 +93,10 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(2 * len(os.sched_getaffinity(0)), _MOST_WORKERS)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if tiers.is_quick(config):
+        tiers.leave_out_cases(items)
     for item in items:
         tiers.check_reasons(item)
         tiers.check_bounds(item)

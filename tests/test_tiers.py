@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests.tiers import FULL, QUICK, check_bounds, check_reasons, try_few
+from tests.tiers import FULL, OWN_SETTINGS, QUICK, check_bounds, check_reasons, leave_out_cases, try_few
 
 
 def item(**attributes: Any) -> Any:
@@ -99,3 +99,29 @@ def test_what_is_slow_says_why() -> None:
     named = item(nodeid="tests/test_x.py::test_y", iter_markers=lambda name: [pytest.mark.slow.mark])
     with pytest.raises(pytest.UsageError, match="test_y: say why it is slow"):
         check_reasons(named)
+
+
+def test_of_a_test_with_long_cases_the_first_ones_stay_and_the_others_are_slow() -> None:
+    marked: list[str] = []
+
+    def case(name: str, *marks: pytest.Mark) -> Any:
+        return item(
+            nodeid=name,
+            function=None,
+            get_closest_marker=lambda wanted: next((each for each in marks if each.name == wanted), None),
+            add_marker=lambda mark: marked.append(f"{name} {mark.name} {mark.args[0]}"),
+        )
+
+    few = pytest.mark.few_cases(2, "long").mark
+    leave_out_cases([case("a[1]", few), case("b[1]"), case("a[2]", few), case("a[3]", few), case("c[1]", few)])
+    assert marked == ["a[3] slow long"]
+
+
+def test_of_a_property_with_long_examples_few_are_tried() -> None:
+    @given(st.integers())
+    def test(value: int) -> None:
+        pass
+
+    few = pytest.mark.few_cases(2, "long").mark
+    leave_out_cases([item(nodeid="a", function=test, get_closest_marker=lambda name: few)])
+    assert vars(test)[OWN_SETTINGS].max_examples == 2

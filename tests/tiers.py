@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 FULL: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Hypothesis's profile, without bounds of time: on a busy machine they would measure the machine."""
@@ -31,8 +33,26 @@ def try_few(item: pytest.Item) -> None:
         setattr(function, OWN_SETTINGS, _few(mine))
 
 
-def _few(mine: settings) -> settings:
-    return settings(mine, max_examples=min(mine.max_examples, QUICK.max_examples))
+def _few(mine: settings, most: int = QUICK.max_examples) -> settings:
+    return settings(mine, max_examples=min(mine.max_examples, most))
+
+
+def leave_out_cases(items: Iterable[pytest.Item]) -> None:
+    """Of a test with the mark `few_cases`, all cases but the first ones are slow; Hypothesis tries as many examples."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("few_cases")
+        if mark is None:
+            continue
+        most, reason = mark.args
+        function = getattr(item, "function", None)
+        if is_hypothesis_test(function):
+            setattr(function, OWN_SETTINGS, _few(vars(function).get(OWN_SETTINGS, QUICK), most))
+            continue
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        if seen[name] > most:
+            item.add_marker(pytest.mark.slow(reason))
 
 
 def check_bounds(item: pytest.Item) -> None:

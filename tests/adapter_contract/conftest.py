@@ -75,7 +75,11 @@ ENGINES = [
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture, engines in (("engine", ENGINES), ("surviving_engine", [one for one in ENGINES if one.survives])):
         if fixture in metafunc.fixturenames:
-            metafunc.parametrize(fixture, engines, ids=[one.name for one in engines])
+            metafunc.parametrize(fixture, [pytest.param(one, id=one.name, marks=_marks_of(one)) for one in engines])
+
+
+def _marks_of(engine: Engine) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow("the engine of embedded: by another name")] if engine.name == "rocksdb" else []
 
 
 @pytest.fixture

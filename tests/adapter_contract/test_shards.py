@@ -116,6 +116,7 @@ async def test_a_trim_drops_the_records_below(adapter: StorageAdapter) -> None:
         await adapter.trim("s", 14)
 
 
+@pytest.mark.few_cases(2, "retention runs once a second")
 async def test_retention_by_count_drops_the_oldest(adapter: StorageAdapter) -> None:
     await adapter.create_shard("s", ShardConfig(segment_bytes=64 << 10))
     info = await adapter.configure_shard("s", retention=Retention(max_records=20))

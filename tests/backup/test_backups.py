@@ -287,6 +287,7 @@ async def test_a_restore_that_was_killed_at_its_first_file_is_reported_with_the_
     assert check_directory(str(target)).damages == []
 
 
+@pytest.mark.few_cases(6, "a killed process for each step")
 @pytest.mark.parametrize("calls", [0, 3, 8, 12, 16, 20, 24])
 @pytest.mark.parametrize("name", ["open", "rename", "remove", "lock"])
 async def test_a_killed_restore_cannot_be_opened_and_continues(

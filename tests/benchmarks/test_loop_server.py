@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.patience import PATIENCE_S
 
 
+@pytest.mark.slow("starts the program several times")
 def test_it_starts_with_settings_and_reports_its_longest_step(tmp_path: Path) -> None:
     """Nothing but the full benchmarks started it, and a renamed argument broke all loop rows."""
     command = [sys.executable, "-m", "benchmarks.loop_server", "--data", str(tmp_path / "data")]

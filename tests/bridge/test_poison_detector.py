@@ -58,6 +58,7 @@ async def test_it_becomes_a_dead_letter_and_all_else_arrives_in_order(
     assert (state.progress.counts.confirmed, state.progress.counts.dead_lettered) == (100 - len(poison), len(poison))
 
 
+@pytest.mark.slow("many outages one after the other")
 async def test_without_the_setting_nothing_is_set_aside_for_an_outage(
     store: StorageAdapter, autojump_clock: MockClock
 ) -> None:
@@ -85,6 +86,7 @@ async def test_an_outage_for_all_records_sets_few_aside(store: StorageAdapter, a
     assert len(shelf.values) + state.dead_letter_count == 100
 
 
+@pytest.mark.slow("many outages one after the other")
 async def test_a_sink_that_says_when_it_is_back_makes_no_record_suspect(
     store: StorageAdapter, autojump_clock: MockClock
 ) -> None:

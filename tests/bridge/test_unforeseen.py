@@ -31,6 +31,7 @@ async def store() -> AsyncIterator[StorageAdapter]:
         yield adapter
 
 
+@pytest.mark.few_cases(2, "a bridge and a broker for each error")
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error()).__name__)
 @pytest.mark.parametrize("max_in_flight", [1, 4])
 async def test_an_error_that_a_sink_may_not_raise_ends_neither_the_bridge_nor_the_broker(

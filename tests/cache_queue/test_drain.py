@@ -167,6 +167,7 @@ async def test_a_crash_between_setting_aside_and_confirming_adds_no_second_dead_
     ]
 
 
+@pytest.mark.few_cases(2, "waits for a lease for each engine")
 async def test_many_dead_letters_ahead_of_the_cursor_are_found_again(adapter: StorageAdapter) -> None:
     count = 600
     await filled(adapter, *(b"%d" % number for number in range(count)))

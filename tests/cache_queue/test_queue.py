@@ -163,6 +163,7 @@ async def test_a_purge_beside_a_driver_counts_each_record_once(adapter: StorageA
     assert total(counts) == count
 
 
+@pytest.mark.few_cases(2, "waits for a lease for each engine")
 async def test_a_queue_that_is_driven_is_not_deleted(adapter: StorageAdapter) -> None:
     await filled(adapter, b"1")
     async with QueueLease(adapter, NAME, "broker 1").hold():

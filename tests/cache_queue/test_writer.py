@@ -144,6 +144,7 @@ async def test_the_error_names_the_bound_and_the_way_out(adapter: StorageAdapter
             writer.put_nowait(batch(0, 1))
 
 
+@pytest.mark.few_cases(2, "several writers for each engine and each bound")
 @BOUNDS
 async def test_several_writers_stay_within_the_bound_and_what_is_under_way(
     adapter: StorageAdapter, bounds: dict[str, int]
@@ -204,6 +205,7 @@ async def test_refusals_before_a_record_came_here_are_counted(adapter: StorageAd
         await until_counted(adapter, WriterCounts(rejected=7))
 
 
+@pytest.mark.few_cases(1, "fills a disk for each engine")
 async def test_a_queue_that_was_made_anew_has_room(adapter: StorageAdapter) -> None:
     settings = QueueSettings(max_records=20, max_bytes=0)
     async with writing(adapter, settings) as writer:
@@ -221,6 +223,7 @@ class FullDisk(StorePath):
         return await self._pass("create_shard", name, lambda: self._store.create_shard(name, *arguments, **others))
 
 
+@pytest.mark.few_cases(1, "fills a disk for each engine")
 async def test_a_queue_whose_shard_is_deleted_while_the_disk_is_full_ends_nothing(adapter: StorageAdapter) -> None:
     """Making it again was refused, and that ended the writer with its whole broker."""
     path = FullDisk(adapter)

@@ -82,6 +82,7 @@ def test_a_directory_at_rest_is_backed_up_and_compacted(tmp_path: Path, capsys: 
         assert client.read(client.open("plant")) == [b"one"]
 
 
+@pytest.mark.slow("starts the program several times")
 def test_what_cannot_be_is_one_line_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, backup = tmp_path / "data", tmp_path / "backup"
     with running(data) as server:
@@ -108,6 +109,7 @@ def test_what_cannot_be_is_one_line_with_the_way_out(tmp_path: Path, capsys: pyt
     assert not (data / "backups").exists()
 
 
+@pytest.mark.slow("starts the program several times")
 def test_a_directory_held_by_a_process_that_serves_no_client_is_reported_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_directory_held_by_a_process_that_serves_no_client_is_reported_as_such
     assert not (tmp_path / "backup").exists()
 
 
+@pytest.mark.slow("starts the program several times")
 def test_the_server_of_another_directory_is_not_backed_up_in_its_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def test_what_was_appended_since_is_not_called_sealed(
     assert outcome_for_people(info, converts=converts) == f"s: {expected}"
 
 
+@pytest.mark.slow("starts the program several times")
 async def test_shards_that_match_a_filter_share_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

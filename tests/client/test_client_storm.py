@@ -18,6 +18,7 @@ pytestmark = pytest.mark.trio
 SHARDS = ["a", "b", "c"]
 
 
+@pytest.mark.few_cases(2, "a storm of failures for each setting")
 @pytest.mark.parametrize("join", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 async def test_appends_are_stored_exactly_once_in_a_storm(seed: int, join: bool) -> None:

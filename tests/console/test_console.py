@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from broker_adapter import open_adapter
 from shards.model import Mode
@@ -161,6 +162,7 @@ async def test_records_that_memory_lost_are_shown_nowhere_as_records(tmp_path: P
         assert page.errors == []
 
 
+@pytest.mark.slow("starts a browser")
 async def test_the_rules_of_brokers_are_shown_and_follow_each_change(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served, "#/rules"))
     await page.says("No rules are stored in this node")
@@ -186,6 +188,7 @@ async def test_the_rules_of_brokers_are_shown_and_follow_each_change(served: Ser
     assert [error for error in page.errors if "status of 404" not in error] == []
 
 
+@pytest.mark.slow("starts a browser")
 async def test_a_queue_says_first_how_its_sink_is_and_why(served: Served, browser: Browser) -> None:
     """One whose sink was out was shown as `0 % of 400 drained`, one that kept up flipped between that and `empty`."""
     progress = "document.querySelector('[data-queue=plant] progress').hidden"
@@ -225,6 +228,7 @@ async def test_cursors_show_how_far_they_are_behind(served: Served, browser: Bro
     await page.says("There are no cursors.")
 
 
+@pytest.mark.slow("starts a browser")
 async def test_the_node_says_how_it_is(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served, "#/node"))
     await page.until("document.getElementById('health').textContent === 'ready'")

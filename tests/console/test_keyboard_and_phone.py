@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.console.browser import Browser, Page
 from tests.console.places import fill, url
 from tests.server.serving import Served
@@ -45,6 +47,7 @@ async def test_the_keyboard_is_enough(served: Served, browser: Browser) -> None:
     assert await page.ask("document.querySelector('dialog') === null")
 
 
+@pytest.mark.slow("starts a browser")
 async def test_tab_reaches_every_control_in_order_and_shows_where_it_is(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1")
     await served.engine.commit_cursor("plant/a", "report", 0, None)
@@ -111,6 +114,7 @@ async def test_every_control_has_a_name(served: Served, browser: Browser) -> Non
         assert {"main", "banner", "navigation", "heading", "status"} <= roles
 
 
+@pytest.mark.slow("starts a browser")
 async def test_everything_fits_a_phone(served: Served, browser: Browser) -> None:
     await fill(served, "plant/" + "a-very-long-level-without-a-break" * 4, *[b"x" * 3_000] * 3)
     await fill(served, "$queue/warehouse-of-the-second-plant", b"1")

@@ -181,6 +181,7 @@ def test_without_a_websocket_listener_the_page_connects_to_its_node_alone() -> N
     assert "connect-src 'self'; base-uri" in policy("127.0.0.1:7422", None)
 
 
+@pytest.mark.slow("starts a browser")
 @pytest.mark.parametrize("asks_for_certificates", [False, True])
 async def test_under_tls_the_page_and_its_tail_are_encrypted(
     tmp_path: Path, browser: Browser, asks_for_certificates: bool

@@ -136,6 +136,7 @@ def life_with(step: str, first: int) -> tuple[int, list[int]]:
     raise AssertionError(f"no life from seed {first} on has an operation in which {step}")
 
 
+@pytest.mark.few_cases(3, "a crash in each step")
 @pytest.mark.parametrize("step", STEPS)
 def test_the_power_goes_in_a_step_of_gathering(step: str) -> None:
     seed, within = life_with(step, 21)

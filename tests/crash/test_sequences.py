@@ -88,6 +88,7 @@ def test_what_was_acknowledged_survives_a_sequence_of_failures(seed: int) -> Non
     run_sequence(seed)
 
 
+@pytest.mark.few_cases(2, "long sequences")
 @pytest.mark.parametrize("seed", FOUND)
 def test_a_sequence_that_found_a_defect_passes(seed: int) -> None:
     run_sequence(seed, short_steps=False, gathering=False)
@@ -139,6 +140,7 @@ def run_enumerated(names: tuple[str, ...], seed: int, *, gathering: bool = False
     run_fates(listed, seed, steps=3, gathering=gathering)
 
 
+@pytest.mark.few_cases(3, "each pair of fates")
 @pytest.mark.parametrize("names", random.Random(1).sample(enumerated(2), 8), ids="-then-".join)
 def test_two_fates_after_one_another(names: tuple[str, ...]) -> None:
     run_enumerated(names, seed=1)

@@ -60,6 +60,7 @@ def test_its_base_is_one_exact_version() -> None:
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+@sha256:[0-9a-f]{64}", base)
 
 
+@pytest.mark.slow("starts the program several times")
 def test_a_container_whose_port_is_published_needs_users(tmp_path: Path) -> None:
     """The arguments that the image has of itself, with a file of the test in place of that in /etc/journal."""
     (arguments,) = instructions("CMD")

@@ -104,6 +104,7 @@ def test_a_reload_sends_what_reads_the_settings_again(name: str) -> None:
     assert dict(settings(name))["ExecReload"] == "kill -HUP $MAINPID"
 
 
+@pytest.mark.slow("starts the program several times")
 def test_a_reload_does_not_end_a_server_that_has_nothing_to_read_again(tmp_path: Path) -> None:
     """A signal that is not taken ends a process, and the unit would be told to start it again."""
     with running(tmp_path / "data") as server:

@@ -81,6 +81,7 @@ def test_the_exit_status_shows_a_storage_failure_in_the_last_checkpoint(data: Pa
         assert server.stop() == 0
 
 
+@pytest.mark.slow("starts the program several times")
 def test_a_server_with_wrong_settings_ends_with_a_status_that_says_not_to_start_it_again(data: Path) -> None:
     done = subprocess.run(
         command(data, "storage.on_failure=stay"), capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -183,6 +184,7 @@ def test_a_nearly_full_disk_refuses_appends_before_it_is_full_and_takes_them_aga
         assert server.stop() == 0
 
 
+@pytest.mark.slow("starts the program several times")
 def test_memory_shards_have_a_budget(data: Path) -> None:
     with running(data, "storage.memory_budget_bytes=1 MiB", "storage.memory_segment_bytes=64 KiB") as server:
         with server.client() as client:

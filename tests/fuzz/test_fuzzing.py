@@ -114,6 +114,7 @@ def test_a_run_by_coverage_reaches_code_that_the_good_inputs_do_not(tmp_path: Pa
     assert list((tmp_path / ".fuzz" / "frames" / "corpus").iterdir())
 
 
+@pytest.mark.slow("starts the program several times")
 def test_a_run_by_coverage_continues_behind_findings_and_behind_inputs_that_end_the_process(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris has wheels for Linux on x86_64 alone")
     program = """

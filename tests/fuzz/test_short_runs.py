@@ -19,6 +19,7 @@ MOST_SLOW_INPUTS: Final = 500
 MOST_S: Final = 1.0
 
 
+@pytest.mark.few_cases(12, "a process for each target")
 @pytest.mark.parametrize("name", NAMES)
 def test_random_inputs_hold(name: str) -> None:
     """The number of inputs depends on how busy the machine is, each input on seed and number alone."""

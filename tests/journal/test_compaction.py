@@ -121,6 +121,7 @@ async def test_shared_files_stay_while_something_in_them_is_kept(tmp_path: Path)
         assert await values_of(engine, "a") == [b"a"]
 
 
+@pytest.mark.slow("writes a directory with many files")
 async def test_a_second_time_there_is_nothing_to_gain(data: Path) -> None:
     await compact(str(data), config())
     again = await compact(str(data), config())
@@ -128,6 +129,7 @@ async def test_a_second_time_there_is_nothing_to_gain(data: Path) -> None:
     assert abs(again.views_before_bytes - again.views_after_bytes) < 4096
 
 
+@pytest.mark.slow("writes a directory with many files")
 async def test_a_damaged_directory_is_left_alone(data: Path) -> None:
     left = leave_behind(data)
     (log,) = [path for path in data.glob("log/*/*.log") if path not in left]
@@ -140,6 +142,7 @@ async def test_a_damaged_directory_is_left_alone(data: Path) -> None:
     assert digests(data) == before
 
 
+@pytest.mark.slow("writes a directory with many files")
 async def test_a_directory_in_use_is_refused(data: Path) -> None:
     lock = OsFileSystem().lock(str(data))
     try:

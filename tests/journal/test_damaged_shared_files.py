@@ -67,6 +67,7 @@ def unmerged(engine: Engine) -> list[str]:
     return sorted({segment.path for name in NAMES for segment in sealed(engine, name)})
 
 
+@pytest.mark.few_cases(1, "a failure in each step")
 @pytest.mark.parametrize("where", ["rows", "footer", "missing"])
 async def test_other_files_of_the_day_are_merged_and_the_damaged_one_is_named_until_it_is_put_back(
     where: str, autojump_clock: object, caplog: pytest.LogCaptureFixture

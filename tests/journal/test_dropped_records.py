@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 import trio
 
 from journal.engine import Engine
@@ -86,6 +87,7 @@ async def test_a_file_whose_removal_no_commit_tells_of_stays_for_the_whole_time(
         assert shared_files(files) == []
 
 
+@pytest.mark.slow("hours pass on a simulated clock")
 async def test_trimmed_records_leave_the_table_within_an_hour_of_a_busy_server(autojump_clock: object) -> None:
     assert LONGEST_DEAD_S + SHARED_DROPS_WAIT_S <= HOUR_S
     files = SimulatedFileSystem()

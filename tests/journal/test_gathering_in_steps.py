@@ -105,6 +105,7 @@ async def test_what_is_decided_about_a_shard_comes_after_its_parts(steps: Steps)
     assert damages(files) == []
 
 
+@pytest.mark.slow("fills thousands of shards, groups or messages")
 async def test_a_checkpoint_waits_for_the_last_part(steps: Steps) -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine, trio.open_nursery() as nursery:

@@ -124,6 +124,7 @@ def test_what_is_about_many_segments_is_said_in_several_lines(count: int, monkey
     assert (answer.gathered.files, list(answer.gathered.parts), answer.continues) == (files, parts, False)
 
 
+@pytest.mark.slow("starts the process that writes Parquet")
 async def test_the_worker_says_where_a_log_is_damaged_and_continues(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (_, plan):
@@ -194,6 +195,7 @@ async def test_a_segment_stays_a_log_while_its_worker_fails_and_appends_go_on(
     assert os.listdir(tmp_path / "data" / "sealed") == [MARKER]
 
 
+@pytest.mark.slow("starts the process that writes Parquet")
 async def test_a_worker_that_is_killed_in_the_middle_leaves_the_log_for_the_next_try(tmp_path: Path) -> None:
     converter = WorkerConverter()
     async with closed_segment(tmp_path, converter) as (engine, plan):

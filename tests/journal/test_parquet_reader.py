@@ -124,6 +124,7 @@ def closed(workload: ShardWorkload) -> ShardWorkload:
     return workload
 
 
+@pytest.mark.few_cases(6, "each example writes and reads Parquet files")
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(record_lists, codecs), min_size=1, max_size=6))
 def test_every_field_of_a_record_comes_back_as_it_was(batches: list[tuple[list[Record], Codec]]) -> None:

@@ -441,6 +441,7 @@ async def test_all_who_wait_for_the_same_files_get_the_error() -> None:
         assert [len(plan.sources) for plan in converter.plans] == [1, 3]
 
 
+@pytest.mark.few_cases(1, "a failure in each step")
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 async def test_no_failure_while_a_file_is_put_into_its_place_stops_appends(number: int) -> None:
     step = 0

@@ -131,6 +131,7 @@ async def test_unused_producers_expire(autojump_clock: trio.testing.MockClock) -
         assert not (await send(engine, shard, again, 0)).duplicate
 
 
+@pytest.mark.slow("hours pass on a simulated clock")
 async def test_a_producer_that_is_connected_does_not_expire_and_a_restart_knows_that_it_was_used(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -152,6 +153,7 @@ async def test_a_producer_that_is_connected_does_not_expire_and_a_restart_knows_
         assert (await send(engine, engine.parts.table.by_name("a"), me, 0)).duplicate
 
 
+@pytest.mark.slow("hours pass on a simulated clock")
 async def test_nothing_expires_before_those_who_were_connected_could_return(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -167,6 +169,7 @@ async def test_nothing_expires_before_those_who_were_connected_could_return(
         assert names(engine) == []
 
 
+@pytest.mark.slow("hours pass on a simulated clock")
 async def test_a_deletion_is_repeated_by_a_recovery_and_a_later_opening_is_kept(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

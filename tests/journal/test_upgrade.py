@@ -49,6 +49,7 @@ async def read(directory: Path) -> dict[str, list[bytes]]:
         return await everything(engine)
 
 
+@pytest.mark.slow("starts the process that writes Parquet")
 async def test_an_old_directory_is_read_written_sealed_and_exported(old: Path) -> None:
     async with open_engine(str(old), config()) as engine:
         before = await everything(engine)

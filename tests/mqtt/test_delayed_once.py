@@ -14,6 +14,7 @@ from tests.mqtt.test_shared_exactly_once import Faulty
 QUICK = SessionSettings(timer_interval_s=0.05, min_backoff_s=0.01, max_backoff_s=0.02)
 
 
+@pytest.mark.few_cases(2, "a client for each way in")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("expiry_s", [0, 3600], ids=["session ends", "session stays"])
 async def test_a_delayed_message_is_published_twice_when_the_answer_of_the_store_is_lost(

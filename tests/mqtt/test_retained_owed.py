@@ -153,6 +153,7 @@ async def test_unsubscribing_cancels_pending_retained_messages() -> None:
         await client.silent()
 
 
+@pytest.mark.slow("fills thousands of shards, groups or messages")
 async def test_a_client_of_mqtt_3_gets_pending_retained_messages_as_well() -> None:
     async with serving() as served:
         topics = await retain(served, 700)

@@ -132,6 +132,7 @@ async def test_the_place_of_a_session_that_has_ended_is_free_at_once(monkeypatch
             await client.leave()
 
 
+@pytest.mark.slow("waits for a client to see what is wrong")
 async def test_quotas_hold_for_the_brokers_of_a_store_together() -> None:
     async with (
         open_adapter("memory:") as store,

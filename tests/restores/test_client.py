@@ -272,6 +272,7 @@ async def test_another_server_at_the_address_is_read_from_its_beginning(
     assert any("another server answers at the address" in one.getMessage() for one in caplog.records)
 
 
+@pytest.mark.slow("waits for a client to see what is wrong")
 async def test_a_client_that_is_to_end_sends_nothing_to_another_server(server: RestorableServer) -> None:
     await server.append("x/a", 0, 3)
     async with open_adapter(server.url, ends_at_restore=True) as adapter:

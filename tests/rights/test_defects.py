@@ -46,7 +46,6 @@ def test_there_are_many_defects_with_names_of_their_own() -> None:
 
 
 @pytest.mark.slow("plays up to 150 examples for each defect")
-@pytest.mark.smoke
 @pytest.mark.parametrize("defect", [each for each in DEFECTS if each.name in QUICK], ids=lambda each: each.name)
 def test_a_server_with_a_defect_is_found(defect: Defect, tmp_path: Path) -> None:
     found = name(defect, tmp_path)

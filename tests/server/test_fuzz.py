@@ -151,6 +151,7 @@ async def run_examples(tmp_path: Path, examples: list[tuple[bytes, int]]) -> Non
 pieces = st.sampled_from([1 << 20, 1 << 20, 100, 7])
 
 
+@pytest.mark.few_cases(1, "hundreds of random requests for each kind")
 @pytest.mark.parametrize("kind", ["frames", "garbage"])
 def test_whatever_comes_the_server_continues(tmp_path: Path, kind: str) -> None:
     source = streams() if kind == "frames" else st.binary(max_size=200).map(lambda junk: HELLO + junk)

@@ -225,6 +225,7 @@ async def test_a_cache_queue_in_memory_is_empty_after_a_crash(tmp_path: Path) ->
         assert value(found, "journal_cache_queue_oldest_seconds", queue="orders") == 0
 
 
+@pytest.mark.slow("fills thousands of shards, groups or messages")
 async def test_the_page_is_as_small_with_thousands_of_shards_groups_and_queues(tmp_path: Path) -> None:
     shards, groups, queues = 3_000, 3 * NAMED_GROUPS, 2 * NAMED_QUEUES
     async with serving(tmp_path) as served:

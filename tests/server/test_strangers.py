@@ -127,6 +127,7 @@ STRANGERS: Final[dict[str, dict[str, str]]] = {
 }
 
 
+@pytest.mark.few_cases(2, "a client for each way in")
 @pytest.mark.parametrize("credentials", STRANGERS.values(), ids=STRANGERS)
 async def test_who_cannot_show_who_it_is_may_do_nothing(tmp_path: Path, credentials: dict[str, str]) -> None:
     async with plant(tmp_path) as served:

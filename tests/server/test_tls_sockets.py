@@ -74,6 +74,7 @@ async def receive_all(sock: TlsSocket, buffer_bytes: int, *, pause_s: float = 0.
         await trio.sleep(pause_s)
 
 
+@pytest.mark.few_cases(3, "a connection for each size of buffer")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("buffer_bytes", [7, 1000, 16_384, 70_000, 1 << 20])
 async def test_all_comes_in_order_whatever_the_buffer(version: ssl.TLSVersion, buffer_bytes: int) -> None:

@@ -215,6 +215,7 @@ async def test_settings_that_the_server_does_not_accept_are_an_outage_that_says_
     assert await numbers(stage) == [0, 1, 2]
 
 
+@pytest.mark.few_cases(4, "waits for a timeout with each sink")
 @pytest.mark.parametrize("when", ["check", "write"])
 async def test_a_server_that_hangs_is_out(stage: Stage, when: str, steady_clock: SteadyClock) -> None:
     proxy = proxy_of(stage)

@@ -176,6 +176,7 @@ def test_a_place_where_nothing_is_is_one_line(tmp_path: Path, capsys: pytest.Cap
     assert "nowhere" in told.err
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_a_server_gives_the_same_as_its_directory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["stats", str(directory), "--json"]) == 0
     at_rest = capsys.readouterr().out

@@ -78,6 +78,7 @@ def test_a_reader_made_the_restart_of_a_crashed_server_fail(tmp_path: Path, monk
     assert [shard.name for one in snapshots for shard in one.shards] == ["a"]
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_a_server_that_freezes_held_up_a_query_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data"
     monkeypatch.setattr(live_shards, "PATIENCE_S", 1.0)
@@ -99,6 +100,7 @@ def test_a_server_that_freezes_held_up_a_query_for_ever(tmp_path: Path, monkeypa
         assert server.stop() == 0
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_a_reader_that_waits_for_a_server_took_its_lock_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

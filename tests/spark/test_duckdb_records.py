@@ -161,6 +161,7 @@ def test_a_server_gives_the_same_with_and_without_its_directory(ask, mixed: Path
         assert run(["sql", query, "--server", address, "--engine", "duckdb", "--csv"]) == 0
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_more_unsealed_records_than_fit_are_an_error_with_ways_out(
     mixed: Path, monkeypatch: pytest.MonkeyPatch, ask
 ) -> None:

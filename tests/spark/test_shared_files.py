@@ -179,6 +179,7 @@ def test_a_directory_at_rest_shows_only_live_rows(player: Player) -> None:
     assert sorted_places(query) == kept(player.shards)
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_with_a_server_parts_are_read_from_their_files_and_otherwise_from_it(
     player: Player, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +202,7 @@ def test_with_a_server_parts_are_read_from_their_files_and_otherwise_from_it(
         assert any(one[0] == PLAIN for one in asked)
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_a_stream_reads_each_record_once_while_segments_move_between_planning_and_reading(tmp_path: Path) -> None:
     player = Player(tmp_path, no_look)
     player.play([Append(PLAIN, (some(0, 4),)), Append(FOLDED, (some(0, 9),))])

@@ -103,6 +103,7 @@ def test_offsets_that_are_not_there_are_an_error_unless_losses_are_allowed(tmp_p
     assert planned(allowed).places() == places("s", range(4, 10))
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_conditions_choose_rows_and_leave_out_what_cannot_match(history: Path) -> None:
     for conditions, expected in (
         ([Condition("offset", ">=", 8), Condition("offset", "<", 12)], places("a", range(8, 12))),
@@ -137,6 +138,7 @@ def test_a_record_has_its_own_topic_or_its_shards(tmp_path: Path) -> None:
         convert(data, "$fold/0", "a/9")
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_expired_records_are_history(tmp_path: Path) -> None:
     append(tmp_path / "data", "s", [Record(b"gone", expires_at_us=1), Record(b"there", expires_at_us=YEAR_2100_US)])
     for _ in ("log", "sealed"):
@@ -144,6 +146,7 @@ def test_expired_records_are_history(tmp_path: Path) -> None:
         convert(tmp_path / "data", "s")
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_a_log_that_was_sealed_after_planning_is_read_from_its_parquet_file(tmp_path: Path) -> None:
     a_history(tmp_path / "data")
     query = planned({"path": tmp_path / "data"})
@@ -166,6 +169,7 @@ def test_what_was_trimmed_after_planning_is_lost_with_its_place_in_the_error(tmp
             assert sorted(query.places()) == [*places("a", range(20, 30)), *places("b/c", range(5))]
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_a_trim_inside_a_sealed_segment_hides_the_records_below(tmp_path: Path) -> None:
     append(tmp_path / "data", "s", numbered(0, 10))
     convert(tmp_path / "data", "s")
@@ -175,6 +179,7 @@ def test_a_trim_inside_a_sealed_segment_hides_the_records_below(tmp_path: Path) 
     assert planned({"path": tmp_path / "data" / "sealed"}).places() == places("s", range(10))
 
 
+@pytest.mark.few_cases(1, "a failure in each step")
 @pytest.mark.parametrize("damage", [100, -20, -3_000])
 def test_a_damaged_sealed_segment_is_named_and_other_shards_are_read(tmp_path: Path, damage: int) -> None:
     data = tmp_path / "data"
@@ -205,6 +210,7 @@ def test_a_damaged_log_is_named_with_its_place(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_a_copied_tree_of_sealed_segments_is_read_without_its_directory(tmp_path: Path) -> None:
     long_name = "long/" + "x" * 400
     for shard in ("a", long_name, "$internal/b"):
@@ -219,6 +225,7 @@ def test_a_copied_tree_of_sealed_segments_is_read_without_its_directory(tmp_path
         assert since.places() == [*places("a", range(4, 6)), *places(long_name, range(4, 6))]
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_a_deleted_shard_of_the_same_name_is_not_read(tmp_path: Path) -> None:
     data = tmp_path / "data"
     append(data, "s", numbered(0, 6))
@@ -272,6 +279,7 @@ def test_records_of_memory_mode_are_gone_with_the_node_and_no_error(tmp_path: Pa
     assert [row["value"] for row in planned({"path": tmp_path / "data"}).rows()] == [b"kept"]
 
 
+@pytest.mark.slow("reads files of a server that runs")
 def test_as_a_queue_it_gives_what_a_consumer_would_get(tmp_path: Path) -> None:
     records = [
         Record(b"0", timestamp_us=1),

@@ -72,6 +72,7 @@ def test_wrong_use_is_told_in_a_line_for_each_problem(
     assert "[[table]] number 1: name = 1 must be a text" in told
 
 
+@pytest.mark.slow("starts the program several times")
 def test_a_table_that_has_failed_does_not_hold_up_the_others(tmp_path: Path) -> None:
     for first in range(0, 40, 10):
         append(tmp_path / "data", "b/1", payloads(first, 10))
@@ -98,6 +99,7 @@ def test_a_table_that_has_failed_does_not_hold_up_the_others(tmp_path: Path) -> 
     assert offsets(table) == expected((TOPIC, 3))
 
 
+@pytest.mark.slow("starts the program several times")
 def test_tables_take_turns_of_a_batch(tmp_path: Path) -> None:
     append(tmp_path / "data", TOPIC, payloads(0, 3))
     tables = [

@@ -268,6 +268,7 @@ def wishes(store: Store) -> Definition:
     return decode(Definition, b"", found.value)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow("starts the program several times")
 def test_pausing_and_resuming(store: Store) -> None:
     store.do(three_waiting)
     assert "journal queue resume plant" in store.queue("pause", NAME).out
@@ -287,6 +288,7 @@ def test_purging_asks_first(store: Store) -> None:
     assert json.loads(store.queue("list", "--json").out)["counts"]["purged"] == 3
 
 
+@pytest.mark.few_cases(2, "a program for each answer")
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
 def test_only_yes_is_yes(store: Store, monkeypatch: pytest.MonkeyPatch, answer: str, status: int) -> None:
     store.do(three_waiting)

@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker_adapter import StorageAdapter
@@ -60,6 +61,7 @@ def test_a_store_without_queues_has_a_page_without_values(store: Store) -> None:
     assert values(store.queue("metrics").out) == {}
 
 
+@pytest.mark.slow("starts the program several times")
 def test_the_page_can_be_scraped_until_the_program_is_stopped(store: Store) -> None:
     store.do(some_left)
     command = (

@@ -90,6 +90,7 @@ async def test_each_operation_at_a_broker_needs_what_its_row_says(tmp_path: Path
         assert (await asker.ask("GET", "/api/v1/openapi.json", auth=None)).status_code == 200
 
 
+@pytest.mark.few_cases(1, "a broker for each request")
 @pytest.mark.usefixtures("users")
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_pages_of_other_sites_may_not_use_the_credentials_of_a_browser(tmp_path: Path, name: str) -> None:
@@ -152,6 +153,7 @@ async def test_a_command_says_that_the_store_of_one_broker_is_out_of_its_reach(
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow("starts a broker")
 @pytest.mark.usefixtures("users")
 async def test_requests_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, asker):

@@ -46,6 +46,7 @@ def connect(npm: NpmClients, cluster: Cluster, number: int, options: dict[str, A
     return str(name)
 
 
+@pytest.mark.few_cases(1, "three brokers for each client")
 def test_messages_cross_brokers(npm: NpmClients, cluster: Cluster, options: dict[str, Any], scheme: str) -> None:
     topic = fresh("cross")
     subscriber = connect(npm, cluster, 1, options, scheme=scheme)

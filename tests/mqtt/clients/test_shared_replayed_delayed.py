@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_S
 OURS_ALONE = pytest.mark.skipif(USES_MOSQUITTO, reason="mosquitto has no replay and no delay")
 
 
+@pytest.mark.few_cases(1, "three brokers for each client")
 def test_members_on_three_brokers_share_the_work(cluster: Cluster, version: MQTTProtocolVersion) -> None:
     topic, group = fresh("shared"), fresh("group")
     members = [PahoClient(cluster.port(number), version=version) for number in range(3)]
@@ -57,6 +58,7 @@ def test_what_a_member_leaves_goes_to_the_others(cluster: Cluster) -> None:
     staying.disconnect()
 
 
+@pytest.mark.few_cases(1, "three brokers for each client")
 @OURS_ALONE
 @pytest.mark.parametrize("start", ["earliest", "0", "-15m", "time"])
 def test_stored_messages_are_played_again_and_live_ones_follow(

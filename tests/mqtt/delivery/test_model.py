@@ -274,6 +274,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.few_cases(2, "a model of many sessions for each setting")
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("seed", range(8))
 async def test_every_session_gets_its_messages_once_in_order_whatever_happens(limits: str, seed: int) -> None:

@@ -62,6 +62,7 @@ async def cuttable(tmp_path: Path) -> AsyncIterator[tuple[StorageAdapter, Line, 
             yield store, line, publisher
 
 
+@pytest.mark.few_cases(1, "a model of many sessions for each setting")
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("seed", range(2))
 async def test_every_session_gets_its_messages_once_in_order_whatever_happens(

@@ -73,6 +73,7 @@ async def test_a_start_says_that_users_can_do_nothing_without_a_rule(
         assert await anna.publish("a", qos=1) == ReasonCode.NOT_AUTHORIZED
 
 
+@pytest.mark.few_cases(2, "a broker for each listener")
 @pytest.mark.parametrize("listener", ["mqtt", "mqtts", "websocket", "websockets"])
 @pytest.mark.parametrize("version", list(Version))
 async def test_a_client_comes_in_by_every_listener(tmp_path: Path, listener: str, version: Version) -> None:
@@ -106,6 +107,7 @@ async def test_clients_are_notified_when_the_broker_is_stopped(tmp_path: Path, n
         assert "stopped" in broker.log
 
 
+@pytest.mark.slow("starts a broker")
 async def test_a_client_that_does_not_go_does_not_keep_the_broker(tmp_path: Path) -> None:
     async with broker_process(tmp_path, *ALONE, "--anonymous") as broker:
         async with broker.client() as client:
@@ -155,6 +157,7 @@ async def test_users_and_rules_are_read_again_at_sighup(tmp_path: Path, monkeypa
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts a broker")
 async def test_what_is_open_is_told_again_at_sighup_where_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +185,7 @@ async def test_what_is_open_is_told_again_at_sighup_where_it_has_changed(
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts a broker")
 async def test_what_needs_a_restart_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text("")
@@ -196,6 +200,7 @@ async def test_what_needs_a_restart_is_reported(tmp_path: Path) -> None:
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts a broker")
 async def test_certificates_are_read_again(tmp_path: Path) -> None:
     other = trustme.CA()
     files = write_certificate(str(tmp_path))

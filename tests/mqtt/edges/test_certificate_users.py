@@ -70,6 +70,7 @@ async def test_the_certificate_says_who_the_client_is_whatever_it_sends(tmp_path
         assert "the client certificate is of 'anna', not of the user that was given" in broker.log
 
 
+@pytest.mark.slow("starts a broker")
 async def test_a_session_belongs_to_the_user_of_the_certificate(tmp_path: Path) -> None:
     async with broker_process(tmp_path, "--config", str(configure(tmp_path))) as broker:
         assert await answer(broker, "anna") == ReasonCode.SUCCESS
@@ -77,12 +78,14 @@ async def test_a_session_belongs_to_the_user_of_the_certificate(tmp_path: Path) 
         assert await answer(broker, "anna") == ReasonCode.SUCCESS
 
 
+@pytest.mark.slow("starts a broker")
 async def test_a_client_without_a_certificate_needs_another_login(tmp_path: Path) -> None:
     async with broker_process(tmp_path, "--config", str(configure(tmp_path))) as broker, broker.client() as client:
         connack = await client.connect("c", username="anna", password=b"any")
         assert connack.reason_code == ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
+@pytest.mark.slow("starts a broker")
 async def test_a_denied_user_is_disconnected_at_sighup_and_others_stay(tmp_path: Path) -> None:
     config = configure(tmp_path, field="email")
     async with (

@@ -157,6 +157,7 @@ async def test_a_broker_that_waits_for_its_store_says_so_before_it_takes_clients
         server.end(signal.SIGKILL)
 
 
+@pytest.mark.slow("starts a broker")
 async def test_a_broker_that_stops_says_so_until_its_last_client_is_gone(tmp_path: Path) -> None:
     async with broker_process(tmp_path, *ALONE) as broker:
         # It neither reads nor closes, so that the broker has to wait for it.
@@ -274,6 +275,7 @@ connect_timeout_s = 1
         assert await broker.stop() == 0
 
 
+@pytest.mark.slow("starts a broker")
 async def test_metrics_tell_what_is_dropped(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     rule = '[[access.rules]]\npermission = "deny"\ntopics = "secret"\naction = "publish"\n'

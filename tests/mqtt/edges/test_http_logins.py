@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 import trio
 
 from broker_adapter.mqtt_codec import ReasonCode
@@ -59,6 +60,7 @@ async def answer(broker: BrokerProcess, user: str, password: bytes) -> ReasonCod
         return (await client.connect(username=user, password=password)).reason_code
 
 
+@pytest.mark.slow("starts a broker")
 async def test_certificates_then_the_service_then_passwords_decide(tmp_path: Path) -> None:
     async with service(IGNORE) as hook, broker_process(tmp_path, "--config", str(configure(tmp_path, hook))) as broker:
         async with broker.client("mqtts", context=context_of("gateway")) as gateway:
@@ -95,6 +97,7 @@ async def soon_over(_request: Request) -> Reply:
     return Reply(json.dumps({"result": "allow", "expires": time.time() + 2}).encode(), 200, "application/json")
 
 
+@pytest.mark.slow("starts a broker")
 async def test_a_connection_ends_when_the_answer_says_and_at_sighup_with_another_service(tmp_path: Path) -> None:
     async with service(ALLOW) as hook, service(ALLOW) as another:
         config = configure(tmp_path, hook)
@@ -115,6 +118,7 @@ async def test_a_connection_ends_when_the_answer_says_and_at_sighup_with_another
             assert len(another.requests) == 1
 
 
+@pytest.mark.slow("starts the program several times")
 async def test_check_names_the_service_and_the_order(tmp_path: Path) -> None:
     async with service(ALLOW) as hook:
         status, told = check(configure(tmp_path, hook))

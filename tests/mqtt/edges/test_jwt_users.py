@@ -86,6 +86,7 @@ async def test_a_token_gives_the_user_its_roles_and_its_rules(tmp_path: Path) ->
                 assert (await anna.publish(topic, qos=1) < ReasonCode.UNSPECIFIED_ERROR) is is_allowed, topic
 
 
+@pytest.mark.few_cases(1, "a broker for each token")
 @pytest.mark.parametrize(
     ("make", "user", "reason"),
     [
@@ -111,6 +112,7 @@ async def test_the_log_says_why_a_token_is_refused_and_the_client_hears_no_reaso
     assert [(line["act"], line["outcome"]) for line in lines] == [("login", "authentication_failed")] * 2
 
 
+@pytest.mark.slow("starts a broker")
 async def test_a_connection_ends_when_its_token_expires_and_its_will_is_published(tmp_path: Path) -> None:
     async with (
         broker_process(tmp_path, "--config", str(configure(tmp_path))) as broker,
@@ -128,6 +130,7 @@ async def test_a_connection_ends_when_its_token_expires_and_its_will_is_publishe
         await bob.silent()
 
 
+@pytest.mark.slow("starts a broker")
 async def test_sighup_ends_sessions_of_denied_users_and_of_keys_that_are_gone(tmp_path: Path) -> None:
     config = configure(tmp_path)
     lasting = Properties(session_expiry_interval=60)
@@ -150,6 +153,7 @@ async def test_sighup_ends_sessions_of_denied_users_and_of_keys_that_are_gone(tm
         assert await answer(broker, token()) == ReasonCode.SUCCESS
 
 
+@pytest.mark.slow("starts a broker")
 async def test_keys_of_a_url_are_fetched_and_a_bearer_token_opens_the_pages_of_the_broker(tmp_path: Path) -> None:
     async with service(key_set(public_jwk("ES256", "e"))) as issuer:
         config = configure(tmp_path, keys=f'keys_url = "{issuer.url}"')
@@ -187,6 +191,7 @@ def check(config: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow("starts the program several times")
 def test_check_says_what_is_configured_and_whether_the_keys_can_be_used(tmp_path: Path) -> None:
     config = configure(tmp_path, denied='["eve"]')
     status, told = check(config)

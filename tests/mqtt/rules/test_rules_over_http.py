@@ -141,6 +141,7 @@ async def test_rules_set_over_http_apply_at_all_brokers(tmp_path: Path) -> None:
         assert "journal_broker_rules_version 2\n" in (await asker.ask("GET", "/metrics")).text
 
 
+@pytest.mark.slow("starts a broker")
 @pytest.mark.usefixtures("users")
 async def test_a_broker_that_does_not_follow_is_named(tmp_path: Path) -> None:
     async with site(tmp_path) as there, there.broker("b") as frozen, asked(there) as (_, asker):
@@ -177,6 +178,7 @@ async def test_only_administrators_may_ask_and_who_they_are_is_read_again(tmp_pa
         assert "apply only after a restart" not in broker.log
 
 
+@pytest.mark.slow("starts a broker")
 @pytest.mark.usefixtures("users")
 async def test_what_is_wrong_with_a_request_is_said_and_changes_nothing(tmp_path: Path) -> None:
     async with site(tmp_path) as there, asked(there) as (_, asker):
@@ -212,6 +214,7 @@ async def test_what_is_wrong_with_a_request_is_said_and_changes_nothing(tmp_path
         assert (await asker.ask("GET")).json()["version"] == 0
 
 
+@pytest.mark.slow("starts a broker")
 @pytest.mark.usefixtures("users")
 async def test_the_rules_of_a_store_that_is_one_brokers_own_are_those_of_its_settings(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"

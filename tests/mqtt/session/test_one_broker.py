@@ -161,6 +161,7 @@ async def test_an_expired_session_is_not_present_before_it_is_removed(
         assert await brokers.published() == [b"gone"]
 
 
+@pytest.mark.slow("days pass on a simulated clock")
 async def test_a_session_that_never_expires_has_no_timer(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")

@@ -20,6 +20,7 @@ NO_SHARD = "long/" * (MAX_SHARD_NAME_BYTES // 5 + 1)
 """A topic that is no name of a shard: whatever is published to it is refused."""
 
 
+@pytest.mark.slow("days pass on a simulated clock")
 async def test_a_will_without_delay_is_published_with_the_end_of_the_connection(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")
@@ -31,6 +32,7 @@ async def test_a_will_without_delay_is_published_with_the_end_of_the_connection(
         assert one.sessions.statistics.will_count == 1
 
 
+@pytest.mark.slow("days pass on a simulated clock")
 async def test_a_client_that_takes_leave_takes_its_will_along(autojump_clock: MockClock) -> None:
     async with cluster() as brokers:
         one = await brokers.start("one")
@@ -108,6 +110,7 @@ async def test_a_session_that_ends_before_the_delay_publishes_the_will_with_its_
         assert await brokers.keys() == []
 
 
+@pytest.mark.few_cases(2, "a will for each way to end, under each of several delays")
 @pytest.mark.parametrize(
     ("expiry_s", "delay_s", "clean_start", "published"),
     [

@@ -72,6 +72,7 @@ def untouched(served: Served) -> None:
     assert len(served.engine.parts.table.catalogue) == 1
 
 
+@pytest.mark.few_cases(2, "a client for each way in")
 @pytest.mark.parametrize(
     "credentials",
     [

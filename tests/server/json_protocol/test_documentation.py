@@ -71,6 +71,7 @@ async def test_the_script_runs(tmp_path: Path) -> None:
         assert done.stdout.decode().splitlines() == ["0 18.0", "1 18.5"]
 
 
+@pytest.mark.slow("starts a browser")
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 async def test_the_page_runs_in_a_browser(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, talking(served) as talker:

@@ -81,6 +81,7 @@ async def test_a_tail_without_credit_gives_nothing_and_holds_up_no_other(tmp_pat
         assert await talker.pushed_values(1, 1) == ["0"]
 
 
+@pytest.mark.slow("fills thousands of shards, groups or messages")
 async def test_a_client_that_reads_nothing_is_bounded_by_the_output_limit(tmp_path: Path) -> None:
     async with serving(tmp_path, socket_buffer_bytes=16_384) as served:
         limit = served.engine.config.limits.max_output_bytes_per_connection

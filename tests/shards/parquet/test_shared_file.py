@@ -60,6 +60,7 @@ def in_place(gathered: Gathered, number: int) -> list[str]:
     return verify_shared(gathered.files, path, parts, size_bytes=made.size_bytes, digest=made.digest)
 
 
+@pytest.mark.few_cases(6, "each example writes and reads Parquet files")
 @few
 @given(logs(), row_group_sizes, buffer_sizes)
 def test_each_shard_reads_back_its_own_batches(written: list[Log], row_group_bytes: int, buffer_bytes: int) -> None:
@@ -76,6 +77,7 @@ def test_each_shard_reads_back_its_own_batches(written: list[Log], row_group_byt
         assert in_place(gathered, number) == []
 
 
+@pytest.mark.few_cases(6, "each example writes and reads Parquet files")
 @few
 @given(logs(), row_group_sizes)
 def test_the_rows_of_all_files_are_the_records_of_all_shards(written: list[Log], row_group_bytes: int) -> None:
@@ -102,6 +104,7 @@ def test_the_rows_of_all_files_are_the_records_of_all_shards(written: list[Log],
     assert all(topic == (record.topic or name) for name, record, topic in topics)
 
 
+@pytest.mark.few_cases(6, "each example writes and reads Parquet files")
 @few
 @given(logs(), row_group_sizes)
 def test_parts_tile_their_sources_and_share_the_pages(written: list[Log], row_group_bytes: int) -> None:
@@ -146,6 +149,7 @@ def test_records_before_and_after_midnight_are_in_files_of_their_own_days() -> N
     assert decode_all(gathered.batches_of(0)) == late.stored
 
 
+@pytest.mark.few_cases(6, "each example writes and reads Parquet files")
 @few
 @given(logs(), row_group_sizes, row_group_sizes)
 def test_rewritten_files_have_the_same_batches(written: list[Log], before_bytes: int, after_bytes: int) -> None:
