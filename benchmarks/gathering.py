@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import processes
-from benchmarks.history import FIRST_TIME_US, RECORDS_PER_BATCH, Segment, telemetry, value_share
+from benchmarks.history import FIRST_TIME_US, RECORDS_PER_BATCH, Segment, telemetry, value_share, writing_rate
 from benchmarks.load import Timing
 from benchmarks.ours import FETCH_BYTES, FILE, window_of
 from benchmarks.runs import Measurement
@@ -26,11 +26,6 @@ from benchmarks.wire import AckCounter, Wire, fetch_bytes_per_s
 from journal.protocol import frames
 from journal.protocol.frames import Op
 from shards.format.batch import encode_values
-from shards.parquet.shared_file import write_shared_files
-from shards.seams.os_file_system import OsFileSystem
-from shards.segments.conversion_plan import PartSource, SharedPlan
-from shards.segments.log_segment import LogHeader
-from shards.segments.segment_paths import log_path
 
 RUNS = 3
 POINT_READS = 100
@@ -75,8 +70,8 @@ def _measure(directory: Path, shards: int, timing: Timing, progress: Progress) -
     names = [f"gather/many/{number:06}" for number in range(shards // QUIET_PART)]
     with _running(data, directory / "log-written", OFF) as server:
         one, many = _write(server.address, names, progress)
-    rate_one, _ = _rate(data, one)
-    rate_many, ratio = _rate(data, many)
+    rate_one, _ = writing_rate(data, one)
+    rate_many, ratio = writing_rate(data, many)
     with _running(data, directory / "log-own", BY_HAND) as server, Wire(server.address, timeout_s=300.0) as wire:
         wire.request(Op.ROLL, {"name": OWN, "wait": True})
     with _running(data, directory / "log-gathered", GATHERING):
@@ -145,44 +140,6 @@ def _closed(wire: Wire, names: Sequence[str]) -> list[Segment]:
                 if segment["closed"] and segment["next_offset"] > segment["base_offset"]
             ]
     return found
-
-
-def _rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float]:
-    """Megabytes of values that one core writes into shared files per second, and log bytes over Parquet bytes.
-
-    The best of a few passes counts, to exclude other load of the machine.
-    """
-    files = OsFileSystem()
-    sources = tuple(_source(files, data, segment) for segment in segments)
-    log_bytes = sum(source.end_position for source in sources)
-    rates, ratio = [], 0.0
-    for _ in range(RUNS):
-        begun_at = time.perf_counter()
-        gathered = write_shared_files(files, SharedPlan(str(data.parent / "aside"), 1, sources))
-        rates.append(sum(file.value_bytes for file in gathered.files) / (time.perf_counter() - begun_at) / 1e6)
-        ratio = log_bytes / sum(file.size_bytes for file in gathered.files)
-        for file in gathered.files:
-            Path(file.path).unlink()
-    return max(rates), ratio
-
-
-def _source(files: OsFileSystem, data: Path, segment: Segment) -> PartSource:
-    path = log_path(str(data / "log"), segment.shard_id, segment.base_offset)
-    file = files.open(path, write=False)
-    try:
-        _, start = LogHeader.decode(path, file.pread(2048, 0))
-        end = file.size()
-    finally:
-        file.close()
-    return PartSource(
-        log_path=path,
-        name=segment.name,
-        shard_id=segment.shard_id,
-        base_offset=segment.base_offset,
-        next_offset=segment.next_offset,
-        start_position=start,
-        end_position=end,
-    )
 
 
 def _wait_until_gathered(data: Path) -> None:

@@ -30,14 +30,15 @@ from benchmarks.wire import AckCounter, Wire, fetch_bytes_per_s
 from journal.protocol import frames
 from journal.protocol.frames import Op
 from shards.format.batch import encode_values
-from shards.parquet.conversion import ConversionPlan, convert_log
+from shards.parquet.shared_file import write_shared_files
 from shards.seams.os_file_system import OsFileSystem
+from shards.segments.conversion_plan import PartSource, SharedPlan
 from shards.segments.log_segment import LogHeader
 from shards.segments.segment_paths import log_path
 
 SHARDS = 4
 RECORDS_PER_BATCH = 100
-CONVERSION_RUNS = 3
+WRITING_RUNS = 3
 ALONE_RUNS = 5
 SHORT = Timing(0.05, 0.3)
 CONVERSION_OFF = {"conversion.enabled": "false"}
@@ -113,7 +114,7 @@ def _measure(directory: Path, records: int, timing: Timing, progress: Progress) 
     data = directory / "data"
     with _running(data, directory / "log-written", CONVERSION_OFF) as server:
         segments = _write(server.address, records, progress)
-    rate, ratio = _conversion_rate(data, segments)
+    rate, ratio = writing_rate(data, segments)
     with _running(data, directory / "log-conversion", CONVERSION_BY_HAND) as server:
         kept = _appends_while_converting(server.address)
     with _running(data, directory / "log-sealed", CONVERSION_BY_HAND) as server:
@@ -183,46 +184,41 @@ def _write(address: tuple[str, int], records: int, progress: Progress) -> list[S
     return segments
 
 
-def _conversion_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float]:
-    """Megabytes of values that one core converts to Parquet per second, and log bytes over Parquet bytes.
+def writing_rate(data: Path, segments: Sequence[Segment]) -> tuple[float, float]:
+    """Megabytes of values that one core writes into shared files per second, and log bytes over Parquet bytes.
 
-    The best of a few passes over all segments counts, to exclude other load of the machine.
+    The best of a few passes counts, to exclude other load of the machine.
     """
     files = OsFileSystem()
-    output = data.parent / "sealed-aside.parquet"
-    plans = [_plan(files, data, segment, output) for segment in segments]
+    sources = tuple(_source(files, data, segment) for segment in segments)
+    log_bytes = sum(source.end_position for source in sources)
     rates, ratio = [], 0.0
-    for _ in range(CONVERSION_RUNS):
-        value_bytes = sealed_bytes = 0
+    for _ in range(WRITING_RUNS):
         begun_at = time.perf_counter()
-        for plan in plans:
-            made = convert_log(files, plan)
-            value_bytes += made.value_bytes
-            sealed_bytes += made.size_bytes
-        rates.append(value_bytes / (time.perf_counter() - begun_at) / 1e6)
-        ratio = sum(plan.end_position for plan in plans) / sealed_bytes
-    output.unlink()
+        gathered = write_shared_files(files, SharedPlan(str(data.parent / "aside"), 1, sources))
+        rates.append(sum(file.value_bytes for file in gathered.files) / (time.perf_counter() - begun_at) / 1e6)
+        ratio = log_bytes / sum(file.size_bytes for file in gathered.files)
+        for file in gathered.files:
+            Path(file.path).unlink()
     return max(rates), ratio
 
 
-def _plan(files: OsFileSystem, data: Path, segment: Segment, output: Path) -> ConversionPlan:
+def _source(files: OsFileSystem, data: Path, segment: Segment) -> PartSource:
     path = log_path(str(data / "log"), segment.shard_id, segment.base_offset)
     file = files.open(path, write=False)
     try:
-        header, start = LogHeader.decode(path, file.pread(2048, 0))
+        _, start = LogHeader.decode(path, file.pread(2048, 0))
         end = file.size()
     finally:
         file.close()
-    return ConversionPlan(
+    return PartSource(
         log_path=path,
-        out_path=str(output),
         name=segment.name,
         shard_id=segment.shard_id,
         base_offset=segment.base_offset,
         next_offset=segment.next_offset,
         start_position=start,
         end_position=end,
-        created_us=header.created_us,
     )
 
 

@@ -14,7 +14,7 @@ _MODULES: Final = {
     "appends": ("appends",),
     "directories": ("directories",),
     "segments": ("log_segments", "sparse_index", "conversion"),
-    "parquet": ("parquet", "shared_file"),
+    "parquet": ("shared_file",),
     "dump": ("dump",),
     "views": ("views", "state_forms"),
     "mqtt": ("mqtt",),

@@ -21,7 +21,7 @@ from shards.parquet.arrow_batches import read_table
 from shards.segments.read_slices import LostBatchError, find_in_bytes
 from tests.fuzz.target import Target
 from tests.shards.batches import NOW_US, encode_stamped
-from tests.shards.parquet.segments import records_of
+from tests.shards.parquet.stamped_batches import records_of
 
 _GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 _MAX_RAW_BYTES = 1 << 20

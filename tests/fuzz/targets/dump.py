@@ -21,7 +21,7 @@ _SOURCES: dict[str, Target] = {
     "log": next(target for target in segments.TARGETS if target.name == "log_segments"),
     "index": next(target for target in segments.TARGETS if target.name == "sparse_index"),
     "journal": next(target for target in journal_files.TARGETS if target.name == "journal_files"),
-    "parquet": next(target for target in parquet.TARGETS if target.name == "parquet"),
+    "parquet": next(target for target in parquet.TARGETS if target.name == "shared_file"),
 }
 
 

@@ -1,57 +1,29 @@
-"""Parquet segments as a reader and `journal check` see them."""
+"""Shared files as a reader and `journal check` see them."""
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from functools import cache
 from unittest.mock import patch
 
 from shards.errors import CorruptionError, FormatVersionError
-from shards.format.batch import iterate, verify
+from shards.format.batch import verify
 from shards.format.checksum import crc32c
 from shards.format.record import Record
-from shards.parquet import verification
-from shards.parquet.reading import SealedReader
-from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, MAGIC, TAIL, WRITER_OPTIONS
+from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, MAGIC, TAIL
 from shards.parquet.shared_reading import PartOfFile, SharedReader
 from shards.parquet.shared_schema import SHARED_WRITER_OPTIONS
 from shards.parquet.shared_verification import verify_shared
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches
-from tests.shards.parquet.segments import convert, encode_all, stamp_all
 from tests.shards.parquet.shared_files import Appended, Log, gather
 
 # The last three of the numbers of a row group are position, end position and checksum.
-_NUMBERS = re.compile(rb"\[(?:[0-9]{1,19},){4,5}([0-9]{1,19}),([0-9]{1,19}),( *[0-9]{1,19})\]")
-_PATH = "/sealed/segment.parquet"
-_SHARED_PATH = "/sealed/date=2023-11-14/51e5000000000007.parquet"
-
-
-def run_parquet(data: bytes) -> None:
-    """A file is read as a Parquet segment or refused by CorruptionError or FormatVersionError, and a check of it
-    describes the problems in sentences.
-
-    The batches of a row group that can be read are ones that pass their own checks.
-    """
-    files = memory_files({_PATH: data})
-    try:
-        reader = SealedReader(files, _PATH)
-    except (CorruptionError, FormatVersionError):
-        assert verification.verify(files, _PATH)
-        return
-    for group in reader.row_groups[:8]:
-        try:
-            encoded = reader.batches(group.index)
-        except CorruptionError:
-            continue
-        whole = bytes(encoded.data)
-        assert [at for at, _ in iterate(whole)] == encoded.positions
-        for at in encoded.positions:
-            verify(whole, at)
-    if len(reader.row_groups) <= 8:
-        assert all(verification.verify(files, _PATH))
+_NUMBERS = re.compile(rb"\[(?:[0-9]{1,19},){4}([0-9]{1,19}),([0-9]{1,19}),( *[0-9]{1,19})\]")
+_PATH = "/sealed/date=2023-11-14/51e5000000000007.parquet"
 
 
 def run_shared_file(data: bytes) -> None:
@@ -60,11 +32,11 @@ def run_shared_file(data: bytes) -> None:
 
     The batches of a part that can be read are ones that pass their own checks, and have the offsets of the part.
     """
-    files = memory_files({_SHARED_PATH: data})
+    files = memory_files({_PATH: data})
     try:
-        reader = SharedReader(files, _SHARED_PATH)
+        reader = SharedReader(files, _PATH)
     except (CorruptionError, FormatVersionError):
-        assert verify_shared(files, _SHARED_PATH)
+        assert verify_shared(files, _PATH)
         return
     for part in _PARTS:
         try:
@@ -80,7 +52,7 @@ def run_shared_file(data: bytes) -> None:
             assert [header.base_offset for header in found] == encoded.base_offsets
             assert (found[0].base_offset, found[-1].next_offset) == (group.first_offset, group.next_offset)
     if len(reader.metadata.row_groups) <= 8:
-        assert all(verify_shared(files, _SHARED_PATH, _PARTS))
+        assert all(verify_shared(files, _PATH, _PARTS))
 
 
 def _repair(data: bytes) -> bytes:
@@ -113,27 +85,6 @@ def _repair(data: bytes) -> bytes:
     return bytes(fixed)
 
 
-@cache
-def _seeds() -> tuple[bytes, ...]:
-    made = []
-    for records in (*batches.RECORDS, [Record(b"x" * 20, b"key", "t", 9, (("a", b"b"),), ("t",), 10)] * 40):
-        for salt in range(60):
-            # A row group whose checksum has ten digits leaves room for every other one.
-            content = convert(stamp_all(encode_all([(records, 0), ([Record(b"%d" % salt)], 0)]))).content
-            if all(len(found[3]) == 10 for found in _NUMBERS.finditer(content)):
-                made.append(content)
-                break
-    several = stamp_all(encode_all([(batches.RECORDS[3], 0)] * 3))
-    made.append(convert(several, row_group_bytes=100).content)
-    # Where nothing is compressed, changed bytes are changed values.
-    with patch.dict(WRITER_OPTIONS, compression="none", compression_level=None):
-        made += [convert(stamp_all(encode_all([(records, 0)]))).content for records in batches.RECORDS]
-        made.append(convert(several).content)
-    assert len(made) > 3
-    assert all(_repair(each) == each for each in made)
-    return tuple(made)
-
-
 _LOGS = (
     Log("plant/line", 7, [Appended(batches.RECORDS[0]), Appended(batches.RECORDS[1])], base_offset=10),
     Log("plant/machine", 3, [Appended(records) for records in batches.RECORDS[2:4]]),
@@ -141,34 +92,46 @@ _LOGS = (
 _PARTS = (PartOfFile(7, 10, 10 + sum(map(len, batches.RECORDS[:2])), 0), PartOfFile(3, 0, 1, 2))
 
 
+def _with_long_checksums(written: Sequence[Log]) -> bytes:
+    """A file of these logs and a small one; a row group's checksum of ten digits leaves room for every other one."""
+    for salt in range(60):
+        content = gather([*written, Log("salt", 9, [Appended([Record(b"%d" % salt)])])]).content()
+        if all(len(found[3]) == 10 for found in _NUMBERS.finditer(content)):
+            return content
+    raise AssertionError("no checksum has ten digits")
+
+
 @cache
-def _shared_seeds() -> tuple[bytes, ...]:
+def _seeds() -> tuple[bytes, ...]:
+    many = Log("many", 8, [Appended([Record(b"x" * 20, b"key", "t", 9, (("a", b"b"),), ("t",), 10)] * 40)])
+    made = [gather(_LOGS).content(), _with_long_checksums(_LOGS), _with_long_checksums([many])]
     # Where nothing is compressed, changed bytes are changed values.
     with patch.dict(SHARED_WRITER_OPTIONS, compression="none", compression_level=None):
-        plain = [gather(_LOGS).content(), gather(_LOGS, row_group_bytes=100).content(), gather(_LOGS[:1]).content()]
-    made = (*plain, gather(_LOGS).content())
+        made += [gather(_LOGS).content(), gather(_LOGS, row_group_bytes=100).content(), gather(_LOGS[:1]).content()]
+        made.append(_with_long_checksums(_LOGS))
     for each in made:
-        assert verify_shared(memory_files({_SHARED_PATH: each}), _SHARED_PATH, _PARTS[:1]) == []
-    return made
+        assert verify_shared(memory_files({_PATH: each}), _PATH) == []
+        assert _repair(each) == each
+    return tuple(made)
 
 
 TARGETS = (
     Target(
         "shared_file",
         run_shared_file,
-        _shared_seeds,
-        _repair,
-        (b"journal.row_groups", b"journal.", b"journal.date", b"[[", b"]]", b"99999999999999999999", MAGIC),
-        max_input_bytes=16_384,
-        max_growth_bytes=64 << 20,
-        is_slow=True,
-    ),
-    Target(
-        "parquet",
-        run_parquet,
         _seeds,
         _repair,
-        (b"journal.row_groups", b"journal.", b"[[", b"]]", b"-1", b"99999999999999999999", CHECKSUMS_MAGIC, MAGIC),
+        (
+            b"journal.row_groups",
+            b"journal.",
+            b"journal.date",
+            b"[[",
+            b"]]",
+            b"-1",
+            b"99999999999999999999",
+            CHECKSUMS_MAGIC,
+            MAGIC,
+        ),
         max_input_bytes=16_384,
         max_growth_bytes=64 << 20,
         is_slow=True,

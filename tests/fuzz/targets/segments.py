@@ -5,24 +5,22 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import pyarrow as pa
 from crc32c import crc32c
 
 from shards.errors import BatchError, CorruptionError, FormatVersionError
-from shards.format.batch import BatchHeader, iterate
-from shards.parquet.conversion import convert_log
-from shards.parquet.reading import SealedReader
-from shards.parquet.verification import verify
+from shards.format.batch import iterate
+from shards.parquet.shared_file import write_shared_files
 from shards.segments.chunks import ChunkPool
-from shards.segments.conversion_plan import ConversionPlan
 from shards.segments.log_segment import MAGIC, LogHeader, LogSegment
 from shards.segments.read_slices import LostBatchError, find_in_bytes
-from shards.segments.segment_paths import sealed_path
 from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
 from tests.fuzz.targets import batches
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import decode_all, encode_all, records_of, stamp_all
+from tests.shards.parquet.shared_files import Gathered, as_stored, make_directories, plan_for, write_batches
+from tests.shards.parquet.stamped_batches import BASE_OFFSET, decode_all, encode_all, records_of, stamp_all
 from tests.simulation.file_system import SimulatedFileSystem
 
 _GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
@@ -107,47 +105,33 @@ def _repair_index(data: bytes) -> bytes:
 
 
 def run_conversion(data: bytes) -> None:
-    """Stamped batches in a log become a Parquet segment with the same records, or CorruptionError says which cannot.
+    """Stamped batches in a log go into shared files with the same records, or CorruptionError says which cannot.
 
-    The Parquet file is one in which nothing is wrong.
+    The files are ones in which nothing is wrong.
     """
-    header = LogHeader(7, 1000, NOW_US, _NAME).encode()
     try:
         walked = [found for _, found in iterate(data)]
     except BatchError:
-        walked = []
-    last = walked[-1] if walked else BatchHeader(0, 1000, *(0,) * 15)
-    if last.next_offset <= 1000 or last.next_offset >= 2**63:
+        return
+    if not walked or not BASE_OFFSET < walked[-1].next_offset < 2**63:
         return
     files = SimulatedFileSystem()
-    out_path = sealed_path("/sealed", _NAME, 7, 1000, last.next_offset)
-    for path in ("/log/07", out_path.rpartition("/")[0]):
-        files.mkdir(path)
-    files.open(_PATH, create=True).pwritev([header, data], 0)
-    plan = ConversionPlan(
-        log_path=_PATH,
-        out_path=out_path,
-        name=_NAME,
-        shard_id=7,
-        base_offset=1000,
-        next_offset=last.next_offset,
-        start_position=len(header),
-        end_position=len(header) + len(data),
-        created_us=NOW_US,
-    )
+    make_directories(files)
+    plan = plan_for(write_batches(files, data))
     try:
-        made = convert_log(files, plan, row_group_bytes=200, buffer_bytes=512)
+        made = write_shared_files(files, plan, row_group_bytes=200, buffer_bytes=512)
     except CorruptionError:
         return
-    assert verify(files, out_path, size_bytes=made.size_bytes, digest=made.digest) == []
-    found, encoded = [], b""
-    with SealedReader(files, out_path) as reader:
-        for group in reader.row_groups:
-            found += records_of(reader.table(group.index))
-            encoded += bytes(reader.batches(group.index).data)
-    expected = decode_all(data)
-    assert batches.plain(found) == batches.plain(expected)
-    assert batches.plain(decode_all(encoded)) == batches.plain(expected)
+    gathered = Gathered(files, plan, made)
+    expected = batches.plain(decode_all(data))
+    assert batches.plain(decode_all(gathered.batches_of(0))) == expected
+    found = []
+    for number, file in enumerate(made.files):
+        with gathered.open(number) as reader:
+            rows = pa.Table.from_batches([reader.table(index) for index in range(file.row_groups)])
+        found += records_of(as_stored(rows))
+        assert gathered.problems_in_place(number) == []
+    assert batches.plain(found) == expected
 
 
 TARGETS = (

@@ -6,19 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import strategies as st
 
-from shards.format.batch import BatchHeader, Codec, encode, stamp
+from shards.format.batch import BatchHeader, Codec, encode, iterate, stamp
 from shards.format.record import Record, StoredRecord
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import PartOfFile, SharedReader
+from shards.parquet.shared_verification import verify_shared
+from shards.parquet.wire_batches import EncodedGroup
 from shards.seams.file_system import FileSystem
 from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedPart, SharedPlan
 from shards.segments.log_segment import LogHeader
+from shards.segments.segment_paths import shared_path
 from tests.shards.batches import NOW_US, record_lists
-from tests.shards.parquet.segments import decode_all
+from tests.shards.parquet.stamped_batches import BASE_OFFSET, decode_all
 from tests.simulation.file_system import SimulatedFileSystem
 
+NAME = "plant/line-\u00fc"
 FILE_ID = 0x51E5_0000_0000_0007
 DAY_US = 86_400_000_000
 SEALING = "/sealing"
@@ -78,34 +84,66 @@ def logs(draw: Any) -> list[Log]:
     return sorted(made, key=lambda log: (log.name.encode(), log.shard_id))
 
 
-def write_log(files: FileSystem, log: Log) -> PartSource:
-    """Write a log file and return it as the source of a plan."""
-    batches = log.encode()
-    header = LogHeader(log.shard_id, log.base_offset, log.first_us, log.name).encode()
-    path = f"/log/{log.shard_id:016x}-{log.base_offset:020}.log"
+def make_directories(files: FileSystem) -> None:
+    """Make the directories of logs and of files that are being written."""
+    for directory in (SEALING, "/log"):
+        files.mkdir(directory)
+    files.sync_directory("/")
+
+
+def write_batches(
+    files: FileSystem,
+    batches: bytes,
+    *,
+    name: str = NAME,
+    shard_id: int = 7,
+    base_offset: int = BASE_OFFSET,
+    first_us: int = NOW_US,
+) -> PartSource:
+    """Write a log file with stamped batches and return it as the source of a plan."""
+    header = LogHeader(shard_id, base_offset, first_us, name).encode()
+    path = f"/log/{shard_id:016x}-{base_offset:020}.log"
     file = files.open(path, create=True)
     # What is behind the end is none of the segment's.
     file.pwritev([header, batches, b"more"], 0)
     file.fsync()
     file.close()
     files.sync_directory("/log")
+    next_offset = base_offset
+    for _, batch in iterate(batches):
+        next_offset = batch.next_offset
     return PartSource(
         log_path=path,
-        name=log.name,
-        shard_id=log.shard_id,
-        base_offset=log.base_offset,
-        next_offset=log.base_offset + sum(len(batch.records) for batch in log.batches),
+        name=name,
+        shard_id=shard_id,
+        base_offset=base_offset,
+        next_offset=next_offset,
         start_position=len(header),
         end_position=len(header) + len(batches),
     )
 
 
+def write_log(files: FileSystem, log: Log) -> PartSource:
+    """Write a log file and return it as the source of a plan."""
+    return write_batches(
+        files,
+        log.encode(),
+        name=log.name,
+        shard_id=log.shard_id,
+        base_offset=log.base_offset,
+        first_us=log.first_us,
+    )
+
+
+def plan_for(*sources: PartSource) -> SharedPlan:
+    """The plan to gather what was written."""
+    return SharedPlan(f"{SEALING}/7", FILE_ID, sources)
+
+
 def plan_of(files: FileSystem, written: Sequence[Log]) -> SharedPlan:
     """Write the logs and return the plan to gather them."""
-    for directory in (SEALING, "/log"):
-        files.mkdir(directory)
-    files.sync_directory("/")
-    return SharedPlan(f"{SEALING}/7", FILE_ID, tuple(write_log(files, log) for log in written))
+    make_directories(files)
+    return plan_for(*(write_log(files, log) for log in written))
 
 
 @attrs.frozen
@@ -132,15 +170,33 @@ class Gathered:
         file = self.files.open(self.made.files[number].path, write=False)
         return file.pread(file.size(), 0)
 
-    def batches_of(self, source: int) -> bytes:
-        """All batches of a source, as the server reads them."""
-        found = b""
+    def groups_of(self, source: int) -> list[EncodedGroup]:
+        """The batches of a source by row groups, as the server reads them."""
+        found = []
         for part in self.made.parts:
             if part.source == source:
                 with self.open(part.file) as reader:
                     wanted = self.part_of(part)
-                    found += b"".join(reader.batches(wanted, group).data for group in reader.groups_of(wanted))
+                    found += [reader.batches(wanted, group) for group in reader.groups_of(wanted)]
         return found
+
+    def batches_of(self, source: int) -> bytes:
+        """All batches of a source."""
+        return b"".join(group.data for group in self.groups_of(source))
+
+    def put_in_place(self, number: int = 0) -> str:
+        """Move a file to its place and return its path."""
+        made = self.made.files[number]
+        path = shared_path("/sealed", made.day, self.plan.file_id)
+        self.files.mkdir("/sealed")
+        self.files.mkdir(path.rpartition("/")[0])
+        self.files.rename(made.path, path)
+        return path
+
+    def problems_in_place(self, number: int = 0) -> list[str]:
+        """Move a file to its place and return what is wrong with it."""
+        path, made = self.put_in_place(number), self.made.files[number]
+        return verify_shared(self.files, path, self.parts_in(number), size_bytes=made.size_bytes, digest=made.digest)
 
 
 def gather(written: Sequence[Log], **options: int) -> Gathered:
@@ -148,3 +204,17 @@ def gather(written: Sequence[Log], **options: int) -> Gathered:
     files = SimulatedFileSystem()
     plan = plan_of(files, written)
     return Gathered(files, plan, write_shared_files(files, plan, **options))
+
+
+def gather_batches(batches: bytes, **options: int) -> Gathered:
+    """Gather a log of these stamped batches into shared files."""
+    files = SimulatedFileSystem()
+    make_directories(files)
+    plan = plan_for(write_batches(files, batches))
+    return Gathered(files, plan, write_shared_files(files, plan, **options))
+
+
+def as_stored(rows: pa.Table) -> pa.Table:
+    """Rows of a shared file with the topics as records had them."""
+    topics = pc.if_else(rows.column("own_topic"), rows.column("topic"), "")
+    return rows.set_column(rows.schema.get_field_index("topic"), "topic", topics)

@@ -1,9 +1,8 @@
-"""What conversion refuses, what it leaves behind when it fails, and what it takes of memory and disk."""
+"""What conversion refuses of a log, what it leaves behind when it fails, and what it takes of memory and disk."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 import struct
@@ -16,45 +15,60 @@ from shards.errors import CorruptionError
 from shards.format.batch import HEADER_SIZE, Codec, encode, encode_values, gap_batch, stamp
 from shards.format.batch_header import CHECKED_FROM
 from shards.format.record import Record
-from shards.parquet.conversion import ConversionPlan, convert_log
-from shards.parquet.verification import verify
+from shards.parquet.shared_file import write_shared_files
+from shards.segments.conversion_plan import PartSource
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import convert, stamp_all, write_log
+from tests.shards.parquet.shared_files import (
+    SEALING,
+    Gathered,
+    gather_batches,
+    make_directories,
+    plan_for,
+    write_batches,
+)
+from tests.shards.parquet.stamped_batches import stamp_all
 from tests.shards.test_batch_damage import crafted
-from tests.simulation.file_system import CrashNow, SimulatedFileSystem, everything_lost
+from tests.simulation.file_system import SimulatedFileSystem
 
 BATCH = encode_values([b"abc", b"defgh"], timestamp_us=NOW_US)
 LOG = stamp_all([BATCH] * 5)
 SIZE = len(BATCH)
 
 
-def refusal(files: SimulatedFileSystem, plan: ConversionPlan, **options: int) -> CorruptionError:
-    """Return the error that conversion ends with; nothing may be left at the target."""
+def written(files: SimulatedFileSystem, log: bytes) -> PartSource:
+    """Write a log of these batches."""
+    make_directories(files)
+    return write_batches(files, log)
+
+
+def refusal(files: SimulatedFileSystem, source: PartSource, **options: int) -> CorruptionError:
+    """Return the error that conversion ends with, which names the log; no file may be left."""
     with pytest.raises(CorruptionError) as caught:
-        convert_log(files, plan, **options)
-    assert not files.exists(plan.out_path)
+        write_shared_files(files, plan_for(source), **options)
+    assert files.listdir(SEALING) == []
+    assert caught.value.path == source.log_path
     return caught.value
 
 
 def refusal_of(log: bytes, **changes: object) -> CorruptionError:
     files = SimulatedFileSystem()
-    return refusal(files, attrs.evolve(write_log(files, log), **changes))
+    return refusal(files, attrs.evolve(written(files, log), **changes))
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 300, 1 << 20])
 def test_every_flipped_byte_of_a_log_is_found_and_its_batch_named(buffer_bytes: int) -> None:
     files = SimulatedFileSystem()
-    plan = write_log(files, LOG)
-    log = files.open(plan.log_path)
+    source = written(files, LOG)
+    log = files.open(source.log_path)
     for at in range(0, len(LOG), 3):
-        position = plan.start_position + at
+        position = source.start_position + at
         before = log.pread(1, position)
         log.pwritev([bytes([before[0] ^ 0x10])], position)
-        error = refusal(files, plan, buffer_bytes=buffer_bytes)
-        assert error.path == plan.log_path
-        assert error.position == plan.start_position + at // SIZE * SIZE
+        error = refusal(files, source, buffer_bytes=buffer_bytes)
+        assert error.position == source.start_position + at // SIZE * SIZE
         log.pwritev([before], position)
-    assert convert_log(files, plan, buffer_bytes=buffer_bytes).record_count == 10
+    made = write_shared_files(files, plan_for(source), buffer_bytes=buffer_bytes)
+    assert made.files[0].record_count == 10
 
 
 def test_batches_must_run_from_the_base_to_the_end_of_the_plan() -> None:
@@ -68,19 +82,19 @@ def test_batches_must_run_from_the_base_to_the_end_of_the_plan() -> None:
 
 def test_a_log_that_ends_early_is_refused() -> None:
     files = SimulatedFileSystem()
-    plan = write_log(files, LOG)
-    files.open(plan.log_path).truncate(plan.end_position - 10)
-    error = refusal(files, plan)
-    assert error.position == plan.end_position - 10
-    assert f"the file ends here, expected {plan.end_position} bytes" in error.problem
+    source = written(files, LOG)
+    files.open(source.log_path).truncate(source.end_position - 10)
+    error = refusal(files, source)
+    assert error.position == source.end_position - 10
+    assert f"the file ends here, expected {source.end_position} bytes" in error.problem
 
 
 def test_a_plan_that_ends_within_a_batch_is_refused() -> None:
     files = SimulatedFileSystem()
-    plan = write_log(files, LOG)
+    source = written(files, LOG)
     for missing in (8, SIZE - 8):
-        error = refusal(files, attrs.evolve(plan, end_position=plan.end_position - missing), buffer_bytes=300)
-        assert error.position == plan.end_position - SIZE
+        error = refusal(files, attrs.evolve(source, end_position=source.end_position - missing), buffer_bytes=300)
+        assert error.position == source.end_position - SIZE
 
 
 def test_places_must_rise() -> None:
@@ -125,9 +139,9 @@ def offsets(*numbers: int) -> bytes:
 def test_unreadable_columns_are_refused_and_their_batch_named(unreadable: bytes, message: str) -> None:
     files = SimulatedFileSystem()
     good = encode([Record(value=b"good", topic="t\u00fc", tags=("a",))], now_us=NOW_US)
-    plan = write_log(files, stamp_all([good, unreadable, good]))
-    error = refusal(files, plan)
-    assert error.position == plan.start_position + len(good)
+    source = written(files, stamp_all([good, unreadable, good]))
+    error = refusal(files, source)
+    assert error.position == source.start_position + len(good)
     assert message in error.problem
 
 
@@ -138,11 +152,13 @@ def test_a_log_of_another_shard_is_refused() -> None:
 
 def test_a_batch_that_claims_too_much_takes_no_memory() -> None:
     files = SimulatedFileSystem()
-    plan = write_log(files, LOG)
-    files.open(plan.log_path).pwritev([(2**32 - 9).to_bytes(4, "little")], plan.start_position + SIZE + CHECKED_FROM)
+    source = written(files, LOG)
+    files.open(source.log_path).pwritev(
+        [(2**32 - 9).to_bytes(4, "little")], source.start_position + SIZE + CHECKED_FROM
+    )
     tracemalloc.start()
     try:
-        error = refusal(files, plan)
+        error = refusal(files, source)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -150,63 +166,21 @@ def test_a_batch_that_claims_too_much_takes_no_memory() -> None:
     assert peak_bytes < 4 << 20
 
 
-def test_a_failing_write_or_sync_leaves_nothing_behind() -> None:
-    files = SimulatedFileSystem()
-    plan = write_log(files, LOG)
-    begun = len(files.operations)
-    convert_log(files, plan, row_group_bytes=1)
-    files.remove(plan.out_path)
-    for step in range(1, len(files.operations) - begun):
-        files = SimulatedFileSystem()
-        plan = write_log(files, LOG)
-        files.fail_at(begun + step, errno.EIO)
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-            convert_log(files, plan, row_group_bytes=1)
-        assert not files.exists(plan.out_path)
-
-
-def test_a_full_disk_leaves_nothing_behind() -> None:
+def test_a_full_disk_leaves_no_file() -> None:
     files = SimulatedFileSystem(capacity_bytes=3000)
-    plan = write_log(files, LOG)
+    source = written(files, LOG)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        convert_log(files, plan)
-    assert not files.exists(plan.out_path)
-
-
-def test_what_seal_log_returned_for_survives_a_crash() -> None:
-    sealed = convert(LOG)
-    sealed.files.sync_directory("/sealed/shard=plant%2Fline-%C3%BC")
-    survived = sealed.files.crash(everything_lost)
-    assert verify(survived, sealed.path, size_bytes=sealed.file.size_bytes, digest=sealed.file.digest) == []
-
-
-def test_a_crash_on_the_way_is_no_obstacle_to_another_conversion() -> None:
-    files = SimulatedFileSystem()
-    plan = write_log(files, LOG)
-    begun = len(files.operations)
-    expected = convert_log(files, plan, row_group_bytes=1)
-    choose = random.Random(1).randrange
-    for step in range(begun + 1, len(files.operations) + 1):
-        crashing = SimulatedFileSystem()
-        plan = write_log(crashing, LOG)
-        crashing.crash_at(step)
-        with pytest.raises(CrashNow):
-            convert_log(crashing, plan, row_group_bytes=1)
-        assert convert_log(crashing.crash(choose), plan, row_group_bytes=1) == expected
+        write_shared_files(files, plan_for(source))
+    assert files.listdir(SEALING) == []
 
 
 def test_an_older_file_at_the_target_is_written_over() -> None:
     files = SimulatedFileSystem()
-    plan = write_log(files, LOG)
-    files.open(plan.out_path, create=True).pwritev([bytes(100_000)], 0)
-    sealed = convert_log(files, plan)
-    assert sealed.size_bytes < 100_000
-    assert verify(files, plan.out_path, size_bytes=sealed.size_bytes, digest=sealed.digest) == []
-
-
-def test_a_plan_survives_json() -> None:
-    plan = write_log(SimulatedFileSystem(), LOG)
-    assert ConversionPlan(**json.loads(json.dumps(attrs.asdict(plan)))) == plan
+    plan = plan_for(written(files, LOG))
+    made = write_shared_files(files, plan)
+    files.open(made.files[0].path).pwritev([bytes(100_000)], 0)
+    assert write_shared_files(files, plan) == made
+    assert Gathered(files, plan, made).problems_in_place() == []
 
 
 @pytest.mark.slow("converts a large segment")
@@ -214,9 +188,9 @@ def test_memory_does_not_grow_with_the_segment() -> None:
     peaks = []
     for count in (64, 1024):
         files = SimulatedFileSystem()
-        plan = write_log(files, stamp_all([encode_values([bytes(1000)] * 16, timestamp_us=NOW_US)] * count))
+        plan = plan_for(written(files, stamp_all([encode_values([bytes(1000)] * 16, timestamp_us=NOW_US)] * count)))
         tracemalloc.start()
-        convert_log(files, plan, row_group_bytes=1 << 16, buffer_bytes=1 << 18)
+        write_shared_files(files, plan, row_group_bytes=1 << 16, buffer_bytes=1 << 18)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # The simulated disk is memory too: what grows is the file, not more.
@@ -232,7 +206,7 @@ def test_telemetry_takes_a_fifth_of_its_log_at_most() -> None:
     ]
     batches = [encode_values(values[at : at + 100], timestamp_us=NOW_US + at) for at in range(0, 4000, 100)]
     log = stamp_all(batches)
-    assert convert(log).file.size_bytes * 5 < len(log)
+    assert gather_batches(log).made.files[0].size_bytes * 5 < len(log)
 
 
 @pytest.mark.parametrize("codec", Codec)

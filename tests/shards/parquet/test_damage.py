@@ -1,24 +1,31 @@
-"""Damage to a sealed segment is an error that names the file, or it is outside of what is read; never other records."""
+"""Damage to a shared file is an error that names the file, or it is outside of what is read; never other records."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import Any
 
+import attrs
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from shards.errors import CorruptionError, FormatVersionError
-from shards.format.batch import Codec, encode
 from shards.format.checksum import crc32c
 from shards.format.record import Record
-from shards.parquet.reading import SealedReader
-from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, SCHEMA, TAIL
-from shards.parquet.verification import verify
+from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, TAIL
+from shards.parquet.shared_reading import SharedReader
+from shards.parquet.shared_schema import SHARED_SCHEMA
+from shards.parquet.shared_verification import verify_shared
+from shards.segments.segment_paths import shared_path
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import Sealed, convert, decode_all, records_of, stamp_all
+from tests.shards.parquet.shared_files import DAY_US, FILE_ID, Appended, Log, gather
+from tests.shards.parquet.stamped_batches import decode_all
 from tests.simulation.file_system import SimulatedFileSystem
 
 RECORDS = [
@@ -33,156 +40,246 @@ RECORDS = [
     )
     for number in range(6)
 ]
-LOG = stamp_all([encode(RECORDS[at : at + 2], now_us=NOW_US, codec=Codec.NONE) for at in range(0, 6, 2)])
-SEALED = convert(LOG, row_group_bytes=200)
-CONTENT = SEALED.content
-DIGEST = SEALED.file.digest
+LOGS = [
+    Log("plant/line-1", 7, [Appended(RECORDS[:2]), Appended(RECORDS[2:3])], base_offset=1000),
+    Log("plant/line-2", 4, [Appended(RECORDS[3:4])], base_offset=10),
+    Log("plant/line-\u00fc", 9, [Appended(RECORDS[4:]), Appended(RECORDS[:2])], base_offset=50),
+]
+GATHERED = gather(LOGS, row_group_bytes=300)
+MADE = GATHERED.made.files[0]
+CONTENT = GATHERED.content()
+PARTS = GATHERED.parts_in(0)
+PATH = shared_path("/sealed", NOW_US // DAY_US, FILE_ID)
 
 
-def with_content(content: bytes, sealed: Sealed = SEALED) -> SimulatedFileSystem:
-    """Return files of which the sealed segment has this content."""
+def with_content(content: bytes, path: str = PATH) -> SimulatedFileSystem:
+    """Return files of which the shared file has this content."""
     files = SimulatedFileSystem()
-    files.mkdir(sealed.path.rpartition("/")[0])
-    files.open(sealed.path, create=True).pwritev([content], 0)
+    files.mkdir("/sealed")
+    files.mkdir(path.rpartition("/")[0])
+    files.open(path, create=True).pwritev([content], 0)
     return files
 
 
 def read_all(files: SimulatedFileSystem) -> list[object]:
-    """Return all that the file's records are, read in both ways."""
-    with SealedReader(files, SEALED.path) as reader:
-        tables = [reader.table(group.index) for group in reader.row_groups]
-        batches = b"".join(reader.batches(group.index).data for group in reader.row_groups)
-    return [records_of(pa.Table.from_batches(tables, SCHEMA)), decode_all(batches)]
+    """Return the records of each part, read as the server does."""
+    with SharedReader(files, PATH) as reader:
+        return [
+            decode_all(b"".join(reader.batches(part, group).data for group in reader.groups_of(part))) for part in PARTS
+        ]
 
 
-WHOLE = read_all(SEALED.files)
-
-
-def test_the_segment_is_whole_before_it_is_damaged() -> None:
-    assert [decode_all(LOG)] * 2 == WHOLE
-    assert SEALED.file.row_groups == 3
-    assert verify(SEALED.files, SEALED.path, size_bytes=len(CONTENT), digest=DIGEST) == []
+def test_the_file_is_whole_before_it_is_damaged() -> None:
+    assert read_all(with_content(CONTENT)) == [log.stored for log in LOGS]
+    assert MADE.row_groups == 3
+    assert verify_shared(with_content(CONTENT), PATH, PARTS, size_bytes=len(CONTENT), digest=MADE.digest) == []
 
 
 @pytest.mark.slow("damages a file at many bytes")
-@pytest.mark.parametrize("first", range(8))
+@pytest.mark.parametrize("first", range(4))
 def test_a_flipped_byte_is_refused_or_changes_nothing(first: int) -> None:
-    for at in range(first, len(CONTENT), 8):
+    for at in range(first, len(CONTENT), 11):
         damaged = bytearray(CONTENT)
         damaged[at] ^= 1 << at % 7
         files = with_content(damaged)
         try:
-            assert read_all(files) == WHOLE, at
+            assert read_all(files) == [log.stored for log in LOGS], at
         except CorruptionError as error:
-            assert error.path == SEALED.path
+            assert error.path == PATH
+        assert PATH in verify_shared(files, PATH, digest=MADE.digest)[0], at
+        assert verify_shared(files, PATH), at
 
 
-@pytest.mark.slow("damages a file at many bytes")
-def test_verify_finds_flipped_bytes() -> None:
-    for at in range(0, len(CONTENT), 5):
-        damaged = bytearray(CONTENT)
-        damaged[at] ^= 1 << at % 7
-        problems = verify(with_content(damaged), SEALED.path, digest=DIGEST)
-        assert SEALED.path in problems[0], at
-        assert verify(with_content(damaged), SEALED.path), at
-
-
-@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("first", range(2))
 def test_a_truncated_file_is_refused(first: int) -> None:
-    for size in range(first, len(CONTENT), 4):
+    for size in range(first, len(CONTENT), 37):
         files = with_content(CONTENT[:size])
-        with pytest.raises(CorruptionError, match=re.escape(SEALED.path)):
-            SealedReader(files, SEALED.path)
-        assert len(verify(files, SEALED.path)) == 1
+        with pytest.raises(CorruptionError, match=re.escape(PATH)):
+            SharedReader(files, PATH)
+        assert len(verify_shared(files, PATH)) == 1
 
 
-def test_damage_to_a_row_group_names_its_number_and_offsets_and_spares_the_others() -> None:
-    entry = SEALED.open().metadata.row_groups[1]
+def test_damage_to_a_row_group_names_its_rows_and_spares_the_others() -> None:
+    with SharedReader(with_content(CONTENT), PATH) as reader:
+        entry = reader.metadata.row_groups[1]
     damaged = bytearray(CONTENT)
     damaged[entry.start + 30] ^= 4
-    files = with_content(damaged)
-    with SealedReader(files, SEALED.path) as reader:
-        message = r"row group 1 \(offsets 1002 to 1004\): checksum .* expected 0x.* found 0x"
+    with SharedReader(with_content(damaged), PATH) as reader:
+        message = r"row group 1 \(rows 3 to 6\): checksum .* expected 0x.* found 0x"
+        (first,), (second,) = reader.groups_of(PARTS[0]), reader.groups_of(PARTS[1])
         with pytest.raises(CorruptionError, match=message) as caught:
-            reader.batches(1)
+            reader.batches(PARTS[1], second)
         assert caught.value.position == entry.start
-        assert reader.table(0).num_rows == 2
-    problems = verify(files, SEALED.path, digest=DIGEST)
+        assert decode_all(reader.batches(PARTS[0], first).data) == LOGS[0].stored
+    problems = verify_shared(with_content(damaged), PATH, digest=MADE.digest)
     assert re.search(message, problems[0])
     assert "SHA-256 of the first" in problems[1]
-    assert f"SHA-256 of the file: expected {DIGEST.hex()}" in problems[2]
+    assert f"SHA-256 of the file: expected {MADE.digest.hex()}" in problems[2]
 
 
 def test_damage_to_the_page_index_is_found_by_verify() -> None:
     damaged = bytearray(CONTENT)
-    damaged[SEALED.open().metadata.data_bytes + 5] ^= 1
-    (problem,) = verify(with_content(damaged), SEALED.path)
+    with GATHERED.open() as reader:
+        damaged[reader.metadata.data_bytes + 5] ^= 1
+    (problem,) = verify_shared(with_content(damaged), PATH)
     assert "checksum of the page index: expected" in problem
 
 
 def test_another_size_is_found_by_verify() -> None:
-    (problem,) = verify(SEALED.files, SEALED.path, size_bytes=5)
+    (problem,) = verify_shared(with_content(CONTENT), PATH, size_bytes=5)
     assert f"expected 5 bytes, found {len(CONTENT)}" in problem
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("/sealed/shard=other/{name}", "expected shard 'other' by its directory, found 'plant/line-\u00fc'"),
-        ("/sealed/shard=a+b/{name}", "shard name 'a\\+b' has"),
-        (SEALED.path.replace("1000-", "1001-"), "is that of"),
-        (SEALED.path.replace("7.parquet", "8.parquet"), "is that of"),
-    ],
+    "path", [shared_path("/sealed", NOW_US // DAY_US + 1, FILE_ID), shared_path("/sealed", NOW_US // DAY_US, 1)]
 )
-def test_a_file_in_the_wrong_place_is_found_by_verify(path: str, message: str) -> None:
-    path = path.format(name=SEALED.path.rpartition("/")[2])
-    files = SimulatedFileSystem()
-    files.mkdir(path.rpartition("/")[0])
-    files.open(path, create=True).pwritev([CONTENT], 0)
-    (problem,) = verify(files, path, digest=DIGEST)
-    assert re.search(message, problem)
-    assert problem.startswith(path)
+def test_a_file_in_the_wrong_place_is_found_by_verify(path: str) -> None:
+    (problem,) = verify_shared(with_content(CONTENT, path), path, PARTS)
+    assert problem == f"{path}: according to its metadata, the file is {PATH.removeprefix('/sealed/')}"
 
 
-def rewritten(change: dict[bytes, bytes], table: pa.Table | None = None) -> bytes:
-    """Return a file with other rows or metadata, and checksums that are right for it."""
-    reader = SEALED.open()
-    if table is None:
-        table = pa.Table.from_batches([reader.table(group.index) for group in reader.row_groups])
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, table.schema, store_schema=False, compression="none", use_dictionary=False) as writer:
-        for group in reader.row_groups:
-            writer.write_table(table.slice(group.first_offset - 1000, group.next_offset - group.first_offset))
-        writer.add_key_value_metadata({**reader.footer.metadata, **change})
-    return with_seals(sink.getvalue().to_pybytes())
+def test_parts_that_the_file_does_not_have_are_found_by_verify() -> None:
+    wrong = [attrs.evolve(PARTS[0], shard_id=8), attrs.evolve(PARTS[2], first_row=99)]
+    first, second = verify_shared(with_content(CONTENT), PATH, wrong)
+    assert "row group 0 (rows 0 to 3): expected offsets 1000 to 1003 of shard 8" in first
+    assert "expected rows 99 to 103 for offsets 50 to 54 of shard 9" in second
+
+
+def rows_of_file() -> list[dict[str, Any]]:
+    with GATHERED.open() as reader:
+        return pa.Table.from_batches([reader.table(index) for index in range(3)]).to_pylist()
 
 
 def with_seals(content: bytes) -> bytes:
+    """Return a Parquet file with the checksums that shared files have before their footer."""
     size, _ = TAIL.unpack_from(content, len(content) - TAIL.size)
     at = len(content) - TAIL.size - size
     return content[:at] + CHECKSUMS.pack(CHECKSUMS_MAGIC, crc32c(content[at : -TAIL.size]), crc32c(b"")) + content[at:]
 
 
-def test_a_newer_format_is_refused_as_such() -> None:
-    files = with_content(rewritten({b"journal.format": b"2"}))
-    message = f"{SEALED.path} has sealed format 2, this program knows up to 1; use a newer one"
-    with pytest.raises(FormatVersionError, match=re.escape(message)):
-        SealedReader(files, SEALED.path)
-    assert verify(files, SEALED.path) == [message]
+def parquet(rows: list[dict[str, Any]], counts: Sequence[int], schema: Any, metadata: dict[bytes, bytes]) -> bytes:
+    """Return a Parquet file with row groups of so many rows."""
+    table = pa.Table.from_pylist(rows, schema)
+    sink = pa.BufferOutputStream()
+    # Without dictionary and compression, rows of the same sizes have pages of the same sizes.
+    with pq.ParquetWriter(sink, schema, store_schema=False, compression="none", use_dictionary=False) as writer:
+        for at, count in zip(accumulate(counts, initial=0), counts, strict=False):
+            writer.write_table(table.slice(at, count))
+        writer.add_key_value_metadata(metadata)
+    return sink.getvalue().to_pybytes()
+
+
+def rewritten(
+    rows: list[dict[str, Any]],
+    change: dict[bytes, bytes] | None = None,
+    *,
+    schema: Any = SHARED_SCHEMA,
+    statistics_of: list[dict[str, Any]] | None = None,
+) -> bytes:
+    """Return a file with these rows, and checksums and places that are right for it.
+
+    The statistics can be those of other rows, if these are of the same sizes.
+    """
+    with GATHERED.open() as reader:
+        metadata = dict(reader.footer.metadata)
+        entries = [list(attrs.astuple(entry)) for entry in reader.metadata.row_groups]
+    counts = [entry[0] for entry in entries]
+    content = parquet(rows, counts, schema, metadata)
+    footer, position = pq.read_metadata(pa.BufferReader(content)), 4
+    for index, entry in enumerate(entries):
+        group = footer.row_group(index)
+        size = sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+        entry[4:] = [position, position + size, crc32c(content[position : position + size])]
+        position += size
+    metadata |= {
+        b"journal.row_groups": msgspec.json.encode(entries),
+        b"journal.data_bytes": b"%d" % position,
+        b"journal.data_sha256": hashlib.sha256(content[:position]).hexdigest().encode(),
+        **(change or {}),
+    }
+    return with_seals(content[:position] + parquet(statistics_of or rows, counts, schema, metadata)[position:])
+
+
+def test_right_checksums_are_made_for_the_tests_below() -> None:
+    assert verify_shared(with_content(rewritten(rows_of_file())), PATH, PARTS) == []
+
+
+def swap_shards(rows: list[dict[str, Any]]) -> None:
+    rows[:4] = [rows[3], *rows[:3]]
+
+
+def set_field(at: int, name: str, value: object) -> Callable[[list[dict[str, Any]]], None]:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[at][name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (swap_shards, r"found offset 1000 \(lsn 5\) of shard 7 after offset 10 \(lsn 5\) of shard 4"),
+        (set_field(1, "offset", 1000), r"rows are sorted .* found offset 1000 \(lsn 5\) of shard 7 after offset 1000"),
+        (set_field(2, "lsn", 4), r"found offset 1002 \(lsn 4\) of shard 7 after offset 1001 \(lsn 5\) of shard 7"),
+        (set_field(1, "shard", "plant/line-0"), "rows are sorted by shard"),
+        (set_field(1, "topic", "plant/line-9"), None),
+        (set_field(0, "topic", "plant/line-9"), "topics that are the name of the shard: expected True, found False"),
+        (set_field(2, "value", b""), r"bytes of values: expected \d+, found \d+"),
+        (set_field(2, "lsn", 99), "highest lsn: expected 8, found 99"),
+        (
+            set_field(0, "timestamp", datetime.fromtimestamp(NOW_US // 10**6 + 9, UTC)),
+            rf"newest timestamp: expected {NOW_US + 2}, found {NOW_US + 9_000_000}",
+        ),
+        (
+            set_field(1, "append_time", datetime.fromtimestamp(NOW_US // 10**6 + 9, UTC)),
+            r"append times rise with the offset; found offset 1002 \(lsn 8\) of shard 7 after offset 1001 \(lsn 5\)",
+        ),
+    ],
+)
+def test_rows_that_contradict_the_rules_are_found_by_verify(
+    change: Callable[[list[dict[str, Any]]], None], message: str | None
+) -> None:
+    rows = rows_of_file()
+    change(rows)
+    problems = verify_shared(with_content(rewritten(rows)), PATH)
+    if message is None:
+        assert problems == []
+    else:
+        assert re.search(message, "\n".join(problems)), problems
+
+
+def test_rows_of_another_day_are_found_by_verify() -> None:
+    rows = rows_of_file()
+    rows[-1]["append_time"] = rows[-1]["append_time"].replace(day=15)
+    assert "days of the appends: expected [19675], found [19675, 19676]" in "\n".join(
+        verify_shared(with_content(rewritten(rows)), PATH)
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
-        (b"journal.base_offset", b"x", "the footer cannot be read: invalid literal"),
-        (b"journal.row_groups", b"[]", "expected 0 row groups, found 3"),
+        (b"journal.file_id", b"x", "the footer cannot be read: invalid literal"),
+        (b"journal.date", b"2023-11-31", "the footer cannot be read"),
+        (b"journal.record_count", b"11", "the metadata has 11 records, its row groups 8"),
+        (b"journal.row_groups", b"[]", "the metadata has 8 records, its row groups 0"),
         (b"journal.row_groups", b"{", "the footer cannot be read"),
-        (b"journal.shard", b"\xff", "the footer cannot be read"),
     ],
 )
 def test_metadata_that_makes_no_sense_is_refused(key: bytes, text: bytes, message: str) -> None:
     with pytest.raises(CorruptionError, match=message):
-        SealedReader(with_content(rewritten({key: text})), SEALED.path)
+        SharedReader(with_content(rewritten(rows_of_file(), {key: text})), PATH)
+
+
+def test_other_versions_of_the_format_are_refused_as_such() -> None:
+    newer = with_content(rewritten(rows_of_file(), {b"journal.format": b"3"}))
+    message = f"{PATH} has sealed format 3, this program knows up to 2; use a newer one"
+    with pytest.raises(FormatVersionError, match=re.escape(message)):
+        SharedReader(newer, PATH)
+    assert verify_shared(newer, PATH) == [message]
+    older = with_content(rewritten(rows_of_file(), {b"journal.format": b"1"}))
+    with pytest.raises(CorruptionError, match="the file has sealed format 1, a shared file has 2"):
+        SharedReader(older, PATH)
 
 
 def test_a_parquet_file_of_another_program_is_refused() -> None:
@@ -190,69 +287,19 @@ def test_a_parquet_file_of_another_program_is_refused() -> None:
     pq.write_table(pa.table({"a": [1]}), sink)
     foreign = sink.getvalue().to_pybytes()
     with pytest.raises(CorruptionError, match="expected b'JSEG', which sealed segments have before the footer"):
-        SealedReader(with_content(foreign), SEALED.path)
+        SharedReader(with_content(foreign), PATH)
     with pytest.raises(CorruptionError, match=r"the metadata has no journal\.format"):
-        SealedReader(with_content(with_seals(foreign)), SEALED.path)
-    table = pa.Table.from_batches([SEALED.open().table(0)]).drop_columns(["tags"])
+        SharedReader(with_content(with_seals(foreign)), PATH)
+    fewer = pa.schema([field for field in SHARED_SCHEMA if field.name != "tags"])
     with pytest.raises(CorruptionError, match="expected the columns"):
-        SealedReader(with_content(rewritten({}, table)), SEALED.path)
-
-
-def test_rows_that_contradict_the_metadata_are_found_by_verify() -> None:
-    reader = SEALED.open()
-    table = pa.Table.from_batches([reader.table(group.index) for group in reader.row_groups])
-    rows = table.to_pylist()
-    rows[1]["offset"] = 1005
-    rows[1]["timestamp"] = rows[5]["timestamp"]
-    rows[2]["append_time"] = rows[0]["append_time"].replace(year=2001)
-    rows[3]["value"] = b""
-    rows[4]["lsn"] = 1
-    problems = problems_of_rows(pa.Table.from_pylist(rows, SCHEMA))
-    for message in (
-        r"row group 0 \(offsets 1000 to 1002\): offsets: expected True, found False",
-        r"row group 0 \(offsets 1000 to 1002\): newest timestamp: expected 1700000000000001, found 1700000000000005",
-        r"row group 1 \(offsets 1002 to 1004\): rising append times: expected True, found False",
-        r"row group 1 \(offsets 1002 to 1004\): bytes of values: expected 28, found 14",
-        r"row group 2 \(offsets 1004 to 1006\): rising lsns: expected True, found False",
-    ):
-        assert re.search(message, problems), problems
-
-
-def problems_of_rows(table: pa.Table, statistics_of: pa.Table | None = None) -> str:
-    """Return what `verify` finds in a segment with these rows, of which all checksums are right.
-
-    The statistics can be those of other rows, if these are of the same sizes.
-    """
-    first = rewritten({}, table)
-    footer = pq.read_metadata(pa.BufferReader(first))
-    entries = msgspec.json.decode(footer.metadata[b"journal.row_groups"])
-    position = 4
-    for index, entry in enumerate(entries):
-        group = footer.row_group(index)
-        size = sum(group.column(number).total_compressed_size for number in range(group.num_columns))
-        entry[5:] = [position, position + size, crc32c(first[position : position + size])]
-        position += size
-    changes = {
-        b"journal.row_groups": msgspec.json.encode(entries),
-        b"journal.data_bytes": b"%d" % position,
-        b"journal.data_sha256": hashlib.sha256(first[:position]).hexdigest().encode(),
-    }
-    end = rewritten(changes, statistics_of or table)[position:]
-    return "\n".join(verify(with_content(rewritten(changes, table)[:position] + end), SEALED.path))
+        SharedReader(with_content(rewritten(rows_of_file(), schema=fewer)), PATH)
 
 
 def test_statistics_that_are_not_those_of_the_rows_are_found_by_verify() -> None:
-    reader = SEALED.open()
-    table = pa.Table.from_batches([reader.table(group.index) for group in reader.row_groups])
-    rows = table.to_pylist()
+    rows = rows_of_file()
     rows[2]["key"] = b"sensor-0"
-    rows[5]["lsn"] = 12
-    problems = problems_of_rows(pa.Table.from_pylist(rows, SCHEMA), statistics_of=table)
-    assert "row group 1 (offsets 1002 to 1004): statistics of key: expected (b'sensor-0', b'sensor-0')" in problems
-    assert "row group 2 (offsets 1004 to 1006): last lsn: expected 11, found 12" in problems
-    assert "row group 2 (offsets 1004 to 1006): statistics of lsn: expected (11, 12), found (11, 11)" in problems
-
-
-def test_right_checksums_are_made_for_the_test_above() -> None:
-    reader = SEALED.open()
-    assert problems_of_rows(pa.Table.from_batches([reader.table(group.index) for group in reader.row_groups])) == ""
+    rows[-1]["lsn"] = 12
+    problems = "\n".join(verify_shared(with_content(rewritten(rows, statistics_of=rows_of_file())), PATH))
+    assert "row group 0 (rows 0 to 3): statistics of key: expected (b'sensor-0', b'sensor-1'), found" in problems
+    assert "row group 2 (rows 6 to 8): highest lsn: expected 8, found 12" in problems
+    assert "row group 2 (rows 6 to 8): statistics of lsn: expected (8, 12), found (8, 8)" in problems

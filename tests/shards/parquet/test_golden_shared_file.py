@@ -10,16 +10,14 @@ import hashlib
 import re
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.format.record import Record
 from shards.parquet.shared_reading import PartOfFile, SharedReader
 from shards.parquet.shared_schema import SHARED_SCHEMA
 from shards.parquet.shared_verification import verify_shared
-from tests.shards.parquet.segments import decode_all, records_of
-from tests.shards.parquet.shared_files import Appended, Gathered, Log, gather
-from tests.shards.parquet.test_golden_segment import BATCHES
+from tests.shards.parquet.shared_files import Appended, Gathered, Log, as_stored, gather
+from tests.shards.parquet.stamped_batches import decode_all, records_of
 from tests.simulation.file_system import SimulatedFileSystem
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v2" / "shared_file.parquet"
@@ -27,8 +25,37 @@ DIGEST = "2888ea7d7e58726ed0769d9dcb27eb65af3f2125cccf29ec88dca655eb7ea944"
 PATH = "/sealed/date=2023-11-14/51e5000000000007.parquet"
 TIME_US = 1_700_000_000_000_000
 
+LINE_BATCHES = [
+    [
+        Record(
+            value=b'{"celsius": 21.5}',
+            key=b"sensor-1",
+            topic="house/kitchen/temperature",
+            timestamp_us=TIME_US,
+            headers=(("content-type", b"application/json"), ("trace", bytes(range(8)))),
+            tags=("kitchen", "r\u00e9sum\u00e9"),
+            expires_at_us=TIME_US + 60_000_000,
+        ),
+        Record(timestamp_us=TIME_US),
+        Record(
+            value=b'{"celsius": 19.25}' * 8,
+            key=b"sensor-\xff",
+            topic="house/\u00fc\U0001f321/temperature",
+            timestamp_us=TIME_US + 5,
+            headers=(("", b""), ("again", b"1"), ("again", b"2")),
+        ),
+    ],
+    [Record(value=b"hello", timestamp_us=TIME_US), Record(value=b"journal", timestamp_us=TIME_US)],
+    [Record(timestamp_us=2**63 - 1)],
+    [
+        Record(value=b"\x00\xff", tags=("",), timestamp_us=1),
+        Record(topic="plant/line-\u00fc", timestamp_us=TIME_US - 7),
+        Record(expires_at_us=2**63 - 1, timestamp_us=TIME_US + 9001),
+    ],
+]
+
 LINE, MACHINE, LATER = (
-    Log("plant/line-\u00fc", 7, [Appended(batch[2]) for batch in BATCHES], base_offset=1000, first_us=TIME_US),
+    Log("plant/line-\u00fc", 7, [Appended(records) for records in LINE_BATCHES], base_offset=1000, first_us=TIME_US),
     Log(
         "plant/machine",
         3,
@@ -79,10 +106,7 @@ def test_any_parquet_reader_finds_the_known_records_in_the_golden_file() -> None
     assert table.column("topic").to_pylist() == [
         record.topic or name for record, name in zip(stored, table.column("shard").to_pylist(), strict=True)
     ]
-    plain = table.set_column(
-        table.schema.get_field_index("topic"), "topic", pa.array([record.topic for record in stored])
-    )
-    assert records_of(plain) == stored
+    assert records_of(as_stored(table)) == stored
 
 
 def test_the_known_records_are_gathered_to_the_same_rows() -> None:

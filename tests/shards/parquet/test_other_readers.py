@@ -1,4 +1,4 @@
-"""Programs that know nothing of us read sealed segments, and find the records that the shard's readers find."""
+"""Programs that know nothing of us read shared files, and find the records that the shard's readers find."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from shards.format.batch import Codec, encode
 from shards.format.record import Record, StoredRecord
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import NAME, convert, decode_all, records_of, stamp_all
+from tests.shards.parquet.shared_files import NAME, as_stored, gather_batches
+from tests.shards.parquet.stamped_batches import decode_all, records_of, stamp_all
 
 RECORDS = [
     Record(
@@ -38,19 +39,26 @@ def log() -> bytes:
 
 @pytest.fixture(scope="module")
 def directory(log: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree with one sealed segment, and beside it what readers must not take for one."""
-    sealed = convert(log, row_group_bytes=2000)
-    assert sealed.file.row_groups > 3
-    root = tmp_path_factory.mktemp("data")
-    path = root / sealed.path[1:]
+    """A tree with one shared file."""
+    gathered = gather_batches(log, row_group_bytes=2000)
+    (made,) = gathered.made.files
+    assert made.row_groups > 3
+    content = gathered.content()
+    path = tmp_path_factory.mktemp("data") / gathered.put_in_place()[1:]
     path.parent.mkdir(parents=True)
-    path.write_bytes(sealed.content)
-    (path.parent / "_start-0000000000000007").write_text('{"start_offset": 1010}\n')
-    return root / "sealed"
+    path.write_bytes(content)
+    return path.parents[1]
 
 
 def in_order(rows: pa.Table) -> list[StoredRecord]:
-    return sorted(records_of(rows), key=lambda record: record.offset)
+    return sorted(records_of(as_stored(rows)), key=lambda record: record.offset)
+
+
+def expected_columns(rows: pa.Table) -> None:
+    """Each row names its shard and the day of its append, and has a topic."""
+    assert set(rows.column("shard").to_pylist()) == {NAME}
+    assert {str(day) for day in rows.column("date").to_pylist()} == {"2023-11-14"}
+    assert "" not in rows.column("topic").to_pylist()
 
 
 def test_duckdb_reads_the_records(directory: Path, log: bytes) -> None:
@@ -58,16 +66,17 @@ def test_duckdb_reads_the_records(directory: Path, log: bytes) -> None:
         database.execute("SET TimeZone = 'UTC'")
         rows = database.sql(f"FROM read_parquet('{directory}/*/*.parquet', hive_partitioning = true)").to_arrow_table()
         assert in_order(rows) == decode_all(log)
-        assert set(rows.column("shard").to_pylist()) == {NAME}
+        expected_columns(rows)
         (found,) = database.sql(
-            f"SELECT count(*) FROM '{directory}/*/*.parquet' WHERE \"offset\" >= 1050 AND topic != ''"
+            f"SELECT count(*) FROM '{directory}/*/*.parquet' WHERE \"offset\" >= 1050 AND topic != shard"
         ).fetchall()
         assert found == (sum(record.offset >= 1050 and record.topic != "" for record in decode_all(log)),)
 
 
 def test_polars_reads_the_records(directory: Path, log: bytes) -> None:
     lazy = pl.scan_parquet(f"{directory}/*/*.parquet")
-    assert in_order(lazy.collect().to_arrow()) == decode_all(log)
+    rows = lazy.collect().to_arrow()
+    assert in_order(rows) == decode_all(log)
     some = lazy.filter(pl.col("lsn") > 30, pl.col("key") == b"sensor-1").collect()
     assert in_order(some.to_arrow()) == [
         record for record in decode_all(log) if record.lsn > 30 and record.key == b"sensor-1"
@@ -79,4 +88,4 @@ def test_arrow_reads_the_directory_as_one_table(directory: Path, log: bytes) -> 
 
     rows = pyarrow.dataset.dataset(directory, partitioning="hive").to_table()
     assert in_order(rows) == decode_all(log)
-    assert set(rows.column("shard").to_pylist()) == {NAME}
+    expected_columns(rows)

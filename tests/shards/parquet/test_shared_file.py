@@ -20,11 +20,9 @@ from shards.format.record import Record, StoredRecord
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import PartOfFile, as_appended
 from shards.parquet.shared_schema import SHARED_SCHEMA
-from shards.parquet.shared_verification import verify_shared
 from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedPlan, SourceKind
 from shards.segments.segment_paths import date_of_day, day_of_date, shared_path
 from tests.shards.batches import NOW_US
-from tests.shards.parquet.segments import decode_all, records_of
 from tests.shards.parquet.shared_files import (
     DAY_US,
     FILE_ID,
@@ -36,6 +34,7 @@ from tests.shards.parquet.shared_files import (
     logs,
     plan_of,
 )
+from tests.shards.parquet.stamped_batches import decode_all, records_of
 from tests.shards.test_batch_damage import crafted
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem, everything_lost
 
@@ -49,24 +48,18 @@ def values(count: int, size: int = 20, *, later_us: int = 50) -> Appended:
     return Appended([Record(value=b"%0*d" % (size, n), timestamp_us=NOW_US) for n in range(count)], later_us)
 
 
-def in_place(gathered: Gathered, number: int) -> list[str]:
-    """Move a file to its place and return what is wrong with it."""
-    made = gathered.made.files[number]
-    path = shared_path("/sealed", made.day, gathered.plan.file_id)
-    gathered.files.mkdir("/sealed")
-    gathered.files.mkdir(path.rpartition("/")[0])
-    gathered.files.rename(made.path, path)
-    parts = gathered.parts_in(number)
-    return verify_shared(gathered.files, path, parts, size_bytes=made.size_bytes, digest=made.digest)
-
-
 @pytest.mark.few_cases(6, "each example writes and reads Parquet files")
 @few
 @given(logs(), row_group_sizes, buffer_sizes)
 def test_each_shard_reads_back_its_own_batches(written: list[Log], row_group_bytes: int, buffer_bytes: int) -> None:
     gathered = gather(written, row_group_bytes=row_group_bytes, buffer_bytes=buffer_bytes)
     for number, log in enumerate(written):
-        before, found = log.encode(), gathered.batches_of(number)
+        before, groups = log.encode(), gathered.groups_of(number)
+        found = b"".join(group.data for group in groups)
+        for group in groups:
+            assert group.positions == [at for at, _ in iterate(group.data)]
+            assert group.base_offsets == [header.base_offset for _, header in iterate(group.data)]
+        assert all(header.codec == header.producer_id == 0 for _, header in iterate(found))
         assert decode_all(found) == log.stored
         assert [(h.base_offset, h.lsn, h.append_time_us) for _, h in iterate(found)] == [
             (h.base_offset, h.lsn, h.append_time_us) for _, h in iterate(before)
@@ -74,7 +67,7 @@ def test_each_shard_reads_back_its_own_batches(written: list[Log], row_group_byt
         if all(batch.codec is Codec.NONE for batch in log.batches):
             assert found == before
     for number in range(len(gathered.made.files)):
-        assert in_place(gathered, number) == []
+        assert gathered.problems_in_place(number) == []
 
 
 @pytest.mark.few_cases(6, "each example writes and reads Parquet files")
@@ -220,12 +213,12 @@ def test_two_segments_of_one_shard_are_two_parts() -> None:
         (20, 22, 3),
     ]
     assert decode_all(gathered.batches_of(1)) == second.stored
-    assert in_place(gathered, 0) == []
+    assert gathered.problems_in_place() == []
 
 
 def test_a_later_shard_of_the_same_name_is_told_apart() -> None:
     gathered = gather([Log("a", 7, [values(3)]), Log("a", 9, [values(2)], first_lsn=50)])
-    assert in_place(gathered, 0) == []
+    assert gathered.problems_in_place() == []
     assert [part.shard_id for part in gathered.parts_in(0)] == [7, 9]
 
 
