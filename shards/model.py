@@ -78,7 +78,7 @@ class SegmentInfo:
 
     Attributes:
         file: The shared file that has its records, below ``sealed/``: ``date=2026-11-22/51e5000000000007.parquet``.
-            Empty if the segment has a file of its own, or none.
+            Empty if it is in no shared file.
         first_row: Row of its first record in that file; the others follow.
     """
 

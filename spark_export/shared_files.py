@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from shards.errors import CorruptionError
 from shards.model import SegmentKind
 from shards.parquet.arrow_buffers import column_numbers
+from shards.parquet.schema import SHARED_SCHEMA
 from shards.parquet.shared_reading import PartGroup, PartOfFile, SharedReader
-from shards.parquet.shared_schema import SHARED_SCHEMA
 from spark_export.conditions import Condition
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shards.parquet.schema import SCHEMA as STORED
+from shards.parquet.schema import RECORD_SCHEMA as STORED
 from shards.seams.clock import SystemClock
 from spark_export.conditions import Condition
 from spark_export.options import SourceOptions

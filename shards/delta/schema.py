@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from shards.parquet.shared_schema import SHARED_SCHEMA
+from shards.parquet.schema import SHARED_SCHEMA
 
 COMMENTS: Final = {
     "date": "UTC day of the append; the partition",

@@ -1,4 +1,4 @@
-"""Sealed segments as Parquet files: converting log segments, reading them as batches, verifying them.
+"""Shared files, which are Parquet files with sealed segments of many shards: writing, reading and verifying them.
 
 In `shards`, only this package uses pyarrow and numpy; the shard's view of such a segment does not
 (`shards.segments.parquet_segment`).

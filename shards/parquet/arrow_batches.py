@@ -18,7 +18,7 @@ from shards.format.checksum import Buffer
 from shards.format.columns import Column
 from shards.format.compression import decompress
 from shards.parquet.arrow_buffers import Ints, padded, ranges, starts_of
-from shards.parquet.schema import HEADER, HEADERS, SCHEMA, TAGS, TIME
+from shards.parquet.schema import HEADER, HEADERS, RECORD_SCHEMA, TAGS, TIME
 
 _MAX_DATA_BYTES = 2**31 - 1
 
@@ -92,7 +92,7 @@ class BatchCollector:
         headers, buffers, starts = self._headers, self._buffers, self._starts
         self._clear()
         if not headers:
-            return pa.RecordBatch.from_pylist([], schema=SCHEMA)
+            return pa.RecordBatch.from_pylist([], schema=RECORD_SCHEMA)
         fields: Any = BatchHeader(*zip(*headers, strict=True))  # type: ignore[arg-type]
         sizes = np.array(fields.raw_size, np.int64)
         return _read(_bodies(buffers, np.array(starts, np.int64), sizes), fields)
@@ -144,7 +144,7 @@ def _read(bodies: _Bodies, fields: Any) -> pa.RecordBatch:
         "expires_at": columns.expiries(),
     }
     bodies.require_end()
-    return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in RECORD_SCHEMA.names], schema=RECORD_SCHEMA)
 
 
 class _Columns:

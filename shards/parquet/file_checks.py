@@ -1,63 +1,24 @@
-"""Checks that the files of all formats have in common: statistics, digests, checksums."""
+"""Checks of the bytes of a shared file: statistics, digests, checksums."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shards.errors import CorruptionError, FormatVersionError
 from shards.format.checksum import crc32c
 from shards.parquet.arrow_buffers import column_numbers
 from shards.parquet.group_reader import GroupReader
-from shards.seams.file_system import File, FileSystem
+from shards.seams.file_system import File
 
 _READ_BYTES = 1 << 20
-AnyReader: TypeAlias = GroupReader[Any]
-R = TypeVar("R", bound=AnyReader)
-
-
-def problems_of_file(
-    files: FileSystem,
-    path: str,
-    open_reader: Callable[[FileSystem, str], R],
-    problems_of_content: Callable[[R], Iterator[str]],
-    *,
-    size_bytes: int | None,
-    digest: bytes | None,
-) -> list[str]:
-    """Return the problems of a sealed file as sentences with path, position, expected and found; empty if intact.
-
-    Args:
-        open_reader: Opens the file.
-        problems_of_content: The problems of name, rows and metadata.
-        size_bytes: Expected size of the file, if it is known.
-        digest: Expected SHA-256 of the file, if it is known.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    problems: list[str] = []
-    try:
-        with open_reader(files, path) as reader:
-            problems += problems_of_content(reader)
-            file = files.open(path, write=False)
-            try:
-                problems += problems_of_bytes(reader, file, digest)
-            finally:
-                file.close()
-            if size_bytes is not None and reader.end.size_bytes != size_bytes:
-                problems.append(f"{path}: expected {size_bytes} bytes, found {reader.end.size_bytes}")
-    except (CorruptionError, FormatVersionError) as error:
-        problems.append(str(error))
-    return problems
 
 
 def problems_of_statistics(
-    reader: AnyReader, index: int, rows: pa.RecordBatch, counted: Sequence[str], compared: Sequence[str]
+    reader: GroupReader, index: int, rows: pa.RecordBatch, counted: Sequence[str], compared: Sequence[str]
 ) -> Iterator[str]:
     """Compare the statistics of a row group, by which readers select row groups, with its rows.
 
@@ -88,7 +49,7 @@ def problems_of_statistics(
             yield of_group(reader, index, f"statistics of {name}: expected {true}, found {found}")
 
 
-def problems_of_bytes(reader: AnyReader, file: File, digest: bytes | None) -> Iterator[str]:
+def problems_of_bytes(reader: GroupReader, file: File, digest: bytes | None) -> Iterator[str]:
     """Hash the file once and compare the digests and the checksum of the page index."""
     metadata, end = reader.metadata, reader.end
     whole = hashlib.sha256()
@@ -119,6 +80,6 @@ def _hash(whole: Any, file: File, start: int, end: int) -> None:
         start += count
 
 
-def of_group(reader: AnyReader, index: int, problem: str) -> str:
+def of_group(reader: GroupReader, index: int, problem: str) -> str:
     """The message for a problem with a row group."""
     return str(reader.corruption(index, problem))

@@ -1,9 +1,8 @@
-"""The end of a sealed file of any format: page index, checksums and footer, checked before anything uses them."""
+"""The end of a shared file: page index, checksums and footer, checked before anything uses them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -11,73 +10,16 @@ import pyarrow.parquet as pq
 
 from shards.errors import CorruptionError, FormatVersionError
 from shards.format.checksum import crc32c
-from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, MAGIC, METADATA_PREFIX, TAIL
+from shards.parquet.metadata import METADATA_PREFIX, FileMetadata
+from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, FORMAT_VERSION, MAGIC, SHARED_SCHEMA, TAIL
 from shards.seams.file_system import File
 
 _FIRST_READ_BYTES = 64 << 10
 
 
-class GroupEntry(Protocol):
-    """The place of a row group in the metadata of a file."""
-
-    @property
-    def start(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
-
-    @property
-    def crc(self) -> int: ...
-
-
-class FileMetadata(Protocol):
-    """What the metadata of every format have."""
-
-    @property
-    def data_bytes(self) -> int: ...
-
-    @property
-    def data_sha256(self) -> str: ...
-
-    @property
-    def row_groups(self) -> Sequence[GroupEntry]: ...
-
-    def row_count_of(self, index: int) -> int:
-        """Number of rows of a row group."""
-        ...
-
-    def rows_of(self, index: int) -> str:
-        """Which rows a row group has, for messages."""
-        ...
-
-    def is_possible(self, index: int) -> bool:
-        """Whether a row group can have these rows."""
-        ...
-
-
-M = TypeVar("M", bound=FileMetadata)
-
-
 @attrs.frozen
-class FileFormat(Generic[M]):
-    """One format of sealed files.
-
-    Attributes:
-        name: For messages: which format of files this program knows up to a version.
-        version: The version.
-        schema: The columns.
-        decode: Decodes the ``journal.*`` keys of a footer; it raises ValueError.
-    """
-
-    name: str
-    version: int
-    schema: Any
-    decode: Callable[[dict[bytes, bytes]], M]
-
-
-@attrs.frozen
-class FileEnd(Generic[M]):
-    """The part after the pages of a sealed file: page index, checksums, footer.
+class FileEnd:
+    """The part after the pages of a shared file: page index, checksums, footer.
 
     Attributes:
         size_bytes: Size of the whole file.
@@ -91,21 +33,21 @@ class FileEnd(Generic[M]):
     index_end: int
     index_crc: int
     footer: Any
-    metadata: M
+    metadata: FileMetadata
 
     @classmethod
-    def read(cls, path: str, file: File, form: FileFormat[M]) -> FileEnd[M]:
+    def read(cls, path: str, file: File) -> FileEnd:
         """Read and check the end of a file.
 
         Raises:
-            CorruptionError: The file is damaged, truncated, or not a sealed segment.
+            CorruptionError: The file is damaged, truncated, or not a shared file.
             FormatVersionError: A newer program wrote it.
             OSError: It cannot be read.
         """
         size = file.size()
         smallest = len(MAGIC) + CHECKSUMS.size + TAIL.size
         if size < smallest:
-            raise CorruptionError(path, size, f"a sealed segment has at least {smallest} bytes, found {size}")
+            raise CorruptionError(path, size, f"a shared file has at least {smallest} bytes, found {size}")
         tail_at = max(size - _FIRST_READ_BYTES, 0)
         tail = file.pread(size - tail_at, tail_at)
         footer_size, magic = TAIL.unpack_from(tail, len(tail) - TAIL.size)
@@ -125,7 +67,7 @@ class FileEnd(Generic[M]):
             raise CorruptionError(
                 path,
                 footer_at - CHECKSUMS.size,
-                f"expected {CHECKSUMS_MAGIC!r}, which sealed segments have before the footer, found {found_magic!r}",
+                f"expected {CHECKSUMS_MAGIC!r}, which shared files have before the footer, found {found_magic!r}",
             )
         footer = tail[footer_at - tail_at :]
         found_crc = crc32c(memoryview(footer)[: -TAIL.size])
@@ -133,26 +75,26 @@ class FileEnd(Generic[M]):
             raise CorruptionError(
                 path, footer_at, f"checksum of the footer: expected {footer_crc:#010x}, found {found_crc:#010x}"
             )
-        parsed, metadata = _parse_footer(path, footer_at, footer, form)
+        parsed, metadata = _parse_footer(path, footer_at, footer)
         _check_places(path, footer_at, metadata)
         return cls(size, footer_at - CHECKSUMS.size, index_crc, parsed, metadata)
 
 
-def _parse_footer(path: str, footer_at: int, footer: bytes, form: FileFormat[M]) -> tuple[Any, M]:
+def _parse_footer(path: str, footer_at: int, footer: bytes) -> tuple[Any, FileMetadata]:
     try:
         # With the magic in front, this is a complete Parquet file as long as its pages are not read.
         parsed = pq.read_metadata(pa.BufferReader(MAGIC + footer))
         version = int((parsed.metadata or {}).get(f"{METADATA_PREFIX}format".encode(), b"0"))
-        if version > form.version:
+        if version > FORMAT_VERSION:
             raise FormatVersionError(
-                f"{path} has {form.name} {version}, this program knows up to {form.version}; use a newer one"
+                f"{path} has sealed format {version}, this program knows up to {FORMAT_VERSION}; use a newer one"
             )
-        metadata = form.decode(parsed.metadata or {})
+        metadata = FileMetadata.decode(parsed.metadata or {})
         schema = parsed.schema.to_arrow_schema()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptionError(path, footer_at, f"the footer cannot be read: {error}") from error
-    if not schema.equals(form.schema):
-        raise CorruptionError(path, footer_at, f"expected the columns {form.schema}, found {schema}")
+    if not schema.equals(SHARED_SCHEMA):
+        raise CorruptionError(path, footer_at, f"expected the columns {SHARED_SCHEMA}, found {schema}")
     if parsed.num_row_groups != len(metadata.row_groups):
         raise CorruptionError(
             path, footer_at, f"expected {len(metadata.row_groups)} row groups, found {parsed.num_row_groups}"
@@ -168,7 +110,7 @@ def _check_places(path: str, footer_at: int, metadata: FileMetadata) -> None:
             path, footer_at, f"expected pages up to byte {len(MAGIC)} to {pages_end}, found {metadata.data_bytes}"
         )
     for index, entry in enumerate(metadata.row_groups):
-        if not metadata.is_possible(index) or not len(MAGIC) <= entry.start <= entry.end <= pages_end:
+        if entry.row_count <= 0 or not len(MAGIC) <= entry.start <= entry.end <= pages_end:
             raise CorruptionError(
                 path,
                 footer_at,

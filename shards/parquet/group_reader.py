@@ -1,29 +1,27 @@
-"""Reading the row groups of a sealed file of any format: each is checked as a whole, and decoded alone."""
+"""Reading the row groups of a shared file: each is checked as a whole, and decoded alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.errors import CorruptionError
 from shards.format.checksum import crc32c
-from shards.parquet.file_end import FileEnd, FileFormat, FileMetadata
+from shards.parquet.file_end import FileEnd
+from shards.parquet.schema import SHARED_SCHEMA
 from shards.seams.file_system import File, FileSystem
 
-M = TypeVar("M", bound=FileMetadata)
 
-
-class GroupReader(Generic[M]):
-    """A sealed file, open for reading. Threads may share it.
+class GroupReader:
+    """A shared file, open for reading. Threads may share it.
 
     Args:
         files: The file system.
         path: The file.
-        form: Its format.
 
     Attributes:
         metadata: The metadata in the file.
@@ -31,17 +29,16 @@ class GroupReader(Generic[M]):
         end: Where what is.
 
     Raises:
-        CorruptionError: The file is damaged, truncated, or not of this format.
+        CorruptionError: The file is damaged, truncated, or not a shared file.
         FormatVersionError: A newer program wrote it.
         OSError: It cannot be read.
     """
 
-    def __init__(self, files: FileSystem, path: str, form: FileFormat[M]) -> None:
+    def __init__(self, files: FileSystem, path: str) -> None:
         self.path = path
-        self._schema = form.schema
         self._file = files.open(path, write=False)
         try:
-            self.end = FileEnd.read(path, self._file, form)
+            self.end = FileEnd.read(path, self._file)
         except BaseException:
             self._file.close()
             raise
@@ -76,7 +73,7 @@ class GroupReader(Generic[M]):
             KeyError: There is no column of that name.
             OSError: It cannot be read.
         """
-        schema = self._schema if columns is None else _part_of_schema(self._schema, columns)
+        schema = SHARED_SCHEMA if columns is None else _part_of_schema(columns)
         entry = self.metadata.row_groups[index]
         data = self._file.pread(entry.end - entry.start, entry.start)
         found = crc32c(data)
@@ -98,7 +95,7 @@ class GroupReader(Generic[M]):
             batch = _one_batch(rows, schema)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self.corruption(index, f"the pages cannot be decoded: {error}") from error
-        expected = self.metadata.row_count_of(index)
+        expected = self.metadata.row_groups[index].row_count
         if batch.num_rows != expected:
             raise self.corruption(index, f"expected {expected} rows, found {batch.num_rows}")
         return batch
@@ -113,7 +110,7 @@ class GroupReader(Generic[M]):
             KeyError: There is no column of that name.
             OSError: It cannot be read.
         """
-        schema = _part_of_schema(self._schema, columns)
+        schema = _part_of_schema(columns)
         pages = pa.PythonFile(_Pages(self._file, self.end.size_bytes), mode="r")
         return self._decoded(index, schema, pages, check_pages=True)
 
@@ -123,10 +120,10 @@ class GroupReader(Generic[M]):
         return CorruptionError(self.path, start, f"row group {index} ({self.metadata.rows_of(index)}): {problem}")
 
 
-def _part_of_schema(schema: Any, columns: Sequence[str]) -> Any:
-    if unknown := set(columns).difference(schema.names):
-        raise KeyError(f"a sealed segment has no column {sorted(unknown)}, only {schema.names}")
-    return pa.schema([field for field in schema if field.name in columns])
+def _part_of_schema(columns: Sequence[str]) -> Any:
+    if unknown := set(columns).difference(SHARED_SCHEMA.names):
+        raise KeyError(f"a shared file has no column {sorted(unknown)}, only {SHARED_SCHEMA.names}")
+    return pa.schema([field for field in SHARED_SCHEMA if field.name in columns])
 
 
 def _one_batch(rows: pa.Table, schema: Any) -> pa.RecordBatch:

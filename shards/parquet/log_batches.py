@@ -1,68 +1,18 @@
-"""Reading the batches of log segments for conversion: each is checked and goes to its place among the rows."""
+"""Reading the batches of log segments for conversion: each is checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
-
-import pyarrow as pa
 
 from shards.errors import BatchError, CorruptionError
-from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, decode, verify
+from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, BatchHeader, verify
 from shards.format.batch_header import stored_size
-from shards.format.checksum import Buffer
-from shards.parquet.arrow_batches import BatchCollector
-from shards.parquet.schema import SCHEMA
 from shards.seams.file_system import File, FileSystem
+from shards.segments.conversion_plan import PartSource
 from shards.segments.log_segment import LogHeader
 
-ROW_GROUP_BYTES = 3 << 20
-ROW_GROUP_RECORDS = 1 << 16
-"""A row group ends at the latest with the batch that brings it to this many records."""
 BUFFER_BYTES = 4 << 20
 _MAX_BATCH_BYTES = 2 * MAX_RAW_BYTES
-
-
-class LogRange(Protocol):
-    """What is to be read of a log file: a `ConversionPlan` or one of the sources of a `SharedPlan`."""
-
-    @property
-    def log_path(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def shard_id(self) -> int: ...
-
-    @property
-    def base_offset(self) -> int: ...
-
-    @property
-    def next_offset(self) -> int: ...
-
-    @property
-    def start_position(self) -> int: ...
-
-    @property
-    def end_position(self) -> int: ...
-
-    @property
-    def file_position(self) -> int: ...
-
-
-class Batches(Protocol):
-    """Batches that are read one after the other; the attributes are those of the batch that was returned last."""
-
-    @property
-    def source(self) -> LogRange: ...
-
-    @property
-    def buffer(self) -> Buffer: ...
-
-    def position_of(self, at: int) -> int:
-        """Position in the file of a place in the buffer."""
-        ...
 
 
 class LogBatches:
@@ -83,10 +33,9 @@ class LogBatches:
     """
 
     def __init__(
-        self, files: FileSystem, sources: Sequence[LogRange], buffer_bytes: int, before_reuse: Callable[[], None]
+        self, files: FileSystem, sources: Sequence[PartSource], buffer_bytes: int, before_reuse: Callable[[], None]
     ) -> None:
         self._files = files
-        self._sources = sources
         self._before_reuse = before_reuse
         total = sum(max(0, source.end_position) for source in sources)
         self.buffer = bytearray(min(buffer_bytes, total))
@@ -100,21 +49,13 @@ class LogBatches:
         # Which byte of the file is where in the buffer, if the next log was read together with the last one.
         self._ahead_position = self._ahead_at = 0
 
-    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the place in the buffer and the header of each batch.
+    def read(self, source: PartSource) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield the place in the buffer and the header of each batch of a log; the logs are read in their order.
 
         Raises:
             CorruptionError: A batch is damaged, or the batches are not those of the source.
-            OSError: A log cannot be read.
+            OSError: The log cannot be read.
         """
-        try:
-            for source in self._sources:
-                yield from self.read(source)
-        finally:
-            self.close()
-
-    def read(self, source: LogRange) -> Iterator[tuple[int, BatchHeader]]:
-        """The same for one of the logs, which are to be read in order."""
         self.source = source
         at = self._filled
         if self._log is None or self._path != source.log_path:
@@ -135,7 +76,7 @@ class LogBatches:
         """Position in the log of a place in the buffer."""
         return self._position + at
 
-    def _batches_of(self, log: File, source: LogRange, at: int) -> Iterator[tuple[int, BatchHeader]]:
+    def _batches_of(self, log: File, source: PartSource, at: int) -> Iterator[tuple[int, BatchHeader]]:
         while self._filled - at < min(source.start_position, source.end_position):
             at = self._fill(log, source, at, source.start_position)
         _check_header(bytes(memoryview(self.buffer)[at : at + source.start_position]), source)
@@ -162,7 +103,7 @@ class LogBatches:
             )
         self._ahead_position, self._ahead_at = source.file_position + source.end_position, at
 
-    def _fill(self, log: File, source: LogRange, at: int, needed: int) -> int:
+    def _fill(self, log: File, source: PartSource, at: int, needed: int) -> int:
         """Read more of the log behind what is in the buffer from ``at`` on; returns where that is now.
 
         Args:
@@ -212,80 +153,6 @@ class LogBatches:
         return header
 
 
-class CollectedRows:
-    """The rows of a row group, collected from batches in a buffer that is reused."""
-
-    def __init__(self) -> None:
-        self._collector = BatchCollector()
-        # Where the batches in the buffer are from: the log, the position in it, the place in the buffer.
-        self._places: list[tuple[LogRange, int, Buffer, int]] = []
-        # Rows whose bytes are not in the buffer any more.
-        self._parts: list[pa.RecordBatch] = []
-        self.record_count = 0
-        self.body_bytes = 0
-
-    def add(self, batches: Batches, at: int, header: BatchHeader) -> None:
-        """Add the batch that was read last.
-
-        Raises:
-            CorruptionError: It cannot be decompressed.
-        """
-        source, position = batches.source, batches.position_of(at)
-        try:
-            self._collector.add(batches.buffer, at, header)
-        except BatchError as error:
-            raise CorruptionError(source.log_path, position, str(error)) from error
-        self._places.append((source, position, batches.buffer, at))
-        self.record_count += header.record_count
-        self.body_bytes += header.raw_size
-
-    def is_full_before(self, header: BatchHeader, row_group_bytes: int) -> bool:
-        """Whether a row group ends before this batch: it is full, or the batch is one of its own."""
-        return self.record_count > 0 and (
-            self.body_bytes >= row_group_bytes
-            or self.record_count >= ROW_GROUP_RECORDS
-            or header.raw_size >= row_group_bytes
-            or header.record_count >= ROW_GROUP_RECORDS
-        )
-
-    def empty(self) -> None:
-        """Convert what is in the buffer to rows: its bytes will be overwritten.
-
-        Raises:
-            CorruptionError: A batch cannot be decoded.
-        """
-        places, self._places = self._places, []
-        if not places:
-            return
-        try:
-            self._parts.append(self._collector.finish())
-        except BatchError as error:
-            raise _first_unreadable(places, error) from error
-
-    def take(self) -> pa.Table:
-        """Return the rows and begin anew.
-
-        Raises:
-            CorruptionError: A batch cannot be decoded.
-        """
-        self.empty()
-        rows = pa.Table.from_batches(self._parts, SCHEMA)
-        self._parts = []
-        self.record_count = self.body_bytes = 0
-        return rows
-
-
-def _first_unreadable(places: list[tuple[LogRange, int, Buffer, int]], found: BatchError) -> CorruptionError:
-    """Return the error for the first batch that cannot be decoded alone, after all together could not."""
-    for source, position, buffer, at in places:
-        try:
-            decode(buffer, at)
-        except BatchError as error:
-            return CorruptionError(source.log_path, position, str(error))
-    source, position, _, _ = places[0]
-    return CorruptionError(source.log_path, position, str(found))
-
-
 def _why_out_of_order(header: BatchHeader, last: BatchHeader) -> str:
     """Return the reason why a batch cannot follow the one before."""
     if header.is_gap:
@@ -297,7 +164,7 @@ def _why_out_of_order(header: BatchHeader, last: BatchHeader) -> str:
     return f"expected a batch appended at {last.append_time_us} us or later, found {header.append_time_us} us"
 
 
-def _ends_of_runs(sources: Sequence[LogRange]) -> dict[tuple[str, int], int]:
+def _ends_of_runs(sources: Sequence[PartSource]) -> dict[tuple[str, int], int]:
     """Where in their file logs end that follow each other, by the file and where each of them but the last ends."""
     ends: dict[tuple[str, int], int] = {}
     for source, following in zip(reversed(sources[:-1]), reversed(sources[1:]), strict=True):
@@ -308,7 +175,7 @@ def _ends_of_runs(sources: Sequence[LogRange]) -> dict[tuple[str, int], int]:
     return ends
 
 
-def _check_header(data: bytes, source: LogRange) -> None:
+def _check_header(data: bytes, source: PartSource) -> None:
     header, size = LogHeader.decode(source.log_path, data)
     for what, expected, found in (
         ("shard", source.name, header.name),

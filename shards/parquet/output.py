@@ -1,4 +1,4 @@
-"""Writing a sealed file: pyarrow makes row groups and footer, this module places them with their checksums."""
+"""Writing a shared file: pyarrow makes row groups and footer, this module places them with their checksums."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class _Sink:
         return crc32c(data)
 
 
-class SealedOutput:
-    """A sealed file that is being written; a context, since pyarrow's writer must be closed on an error too.
+class FileOutput:
+    """A shared file that is being written; a context, since pyarrow's writer must be closed on an error too.
 
     Args:
         out: The file; it is empty.

@@ -10,12 +10,13 @@ from contextlib import ExitStack, closing, suppress
 
 import attrs
 
-from shards.parquet.log_batches import BUFFER_BYTES, ROW_GROUP_BYTES
-from shards.parquet.log_rows import newest_us, value_bytes
-from shards.parquet.output import SealedOutput
-from shards.parquet.schema import SHARED_FORMAT_VERSION
+from shards.parquet.arrow_buffers import data_size
+from shards.parquet.collected_rows import ROW_GROUP_BYTES
+from shards.parquet.log_batches import BUFFER_BYTES
+from shards.parquet.metadata import FileMetadata, GroupEntry
+from shards.parquet.output import FileOutput
+from shards.parquet.schema import FORMAT_VERSION, WRITER_OPTIONS, WRITTEN_SCHEMA
 from shards.parquet.shared_rows import Run, SharedRows, shared_row_groups
-from shards.parquet.shared_schema import SHARED_WRITER_OPTIONS, WRITTEN_SCHEMA, SharedGroupEntry, SharedMetadata
 from shards.seams.file_system import File, FileSystem
 from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedFile, SharedPart, SharedPlan, SourceKind
 from shards.segments.segment_paths import date_of_day
@@ -95,20 +96,20 @@ class _DayFile:
         self._file: File = files.open(path, create=True)
         opened.callback(self._file.close)
         self._file.truncate(0)
-        self._output = opened.enter_context(SealedOutput(self._file, WRITTEN_SCHEMA, SHARED_WRITER_OPTIONS))
-        self._entries: list[SharedGroupEntry] = []
+        self._output = opened.enter_context(FileOutput(self._file, WRITTEN_SCHEMA, WRITER_OPTIONS))
+        self._entries: list[GroupEntry] = []
         self._record_count = 0
         self._value_bytes = 0
         self._parts: dict[int, _Part] = {}
 
     def add(self, group: SharedRows) -> None:
         start, end, crc = self._output.add(group.rows)
-        group_value_bytes = value_bytes(group.rows)
+        group_value_bytes = sum(data_size(values) for values in group.rows.column("value").chunks)
         self._entries.append(
-            SharedGroupEntry(
+            GroupEntry(
                 row_count=group.rows.num_rows,
                 last_lsn=max(run.last_lsn for run in group.runs),
-                newest_us=newest_us(group.rows),
+                newest_us=max(run.newest_us for run in group.runs),
                 value_bytes=group_value_bytes,
                 start=start,
                 end=end,
@@ -153,8 +154,8 @@ class _DayFile:
 
     def finish(self, plan: SharedPlan) -> SharedFile:
         output = self._output
-        metadata = SharedMetadata(
-            format=SHARED_FORMAT_VERSION,
+        metadata = FileMetadata(
+            format=FORMAT_VERSION,
             file_id=plan.file_id,
             day=self._day,
             record_count=self._record_count,

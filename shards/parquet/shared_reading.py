@@ -14,13 +14,12 @@ import pyarrow.compute as pc
 
 from shards.parquet.arrow_buffers import column_numbers
 from shards.parquet.group_reader import GroupReader
-from shards.parquet.schema import SCHEMA
-from shards.parquet.shared_schema import SHARED_FORMAT, SharedMetadata
+from shards.parquet.schema import RECORD_SCHEMA
 from shards.parquet.wire_batches import EncodedGroup, encode_group
 from shards.seams.file_system import FileSystem
 
 # All that batches are made of: the name of the shard is known to the caller.
-_NEEDED = ("shard_id", "own_topic", *SCHEMA.names)
+_NEEDED = ("shard_id", "own_topic", *RECORD_SCHEMA.names)
 
 
 @attrs.frozen(slots=True)
@@ -88,7 +87,7 @@ class RowsOfShard:
         return PartGroup(index, self.first_row, self.first_offset, self.next_offset, last_lsn=0, newest_us=0)
 
 
-class SharedReader(GroupReader[SharedMetadata]):
+class SharedReader(GroupReader):
     """A shared file, open for reading. Threads may share it.
 
     Args:
@@ -102,7 +101,7 @@ class SharedReader(GroupReader[SharedMetadata]):
     """
 
     def __init__(self, files: FileSystem, path: str) -> None:
-        super().__init__(files, path, SHARED_FORMAT)
+        super().__init__(files, path)
         self._first_rows = [0, *accumulate(entry.row_count for entry in self.metadata.row_groups)]
 
     def groups_of(self, part: PartOfFile) -> list[PartGroup]:
@@ -204,17 +203,17 @@ class SharedReader(GroupReader[SharedMetadata]):
 
 
 def as_appended(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of a shared file with the columns of a segment of one shard: topics are as records had them."""
+    """Return rows of a shared file with the columns of records: topics are as records had them."""
     own = rows.column("own_topic")
     topics: Any = rows.column("topic")
     if own.true_count < len(own):
         topics = pc.if_else(own, topics, "")
-    columns = {name: rows.column(name) for name in SCHEMA.names} | {"topic": topics}
-    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    columns = {name: rows.column(name) for name in RECORD_SCHEMA.names} | {"topic": topics}
+    return pa.RecordBatch.from_arrays([columns[name] for name in RECORD_SCHEMA.names], schema=RECORD_SCHEMA)
 
 
 class PartReader:
-    """The rows of one part of a shared file, with the methods by which a segment with a file of its own is read.
+    """The rows of one part of a shared file, as readers of its shard get them.
 
     Args:
         reader: The file.
@@ -235,7 +234,7 @@ class PartReader:
     def has_all_rows(self, index: int) -> bool:
         """Whether the row group of one of `row_groups` has no rows of other parts."""
         group = self.row_groups[index]
-        return group.next_offset - group.first_offset == self._reader.metadata.row_count_of(group.index)
+        return group.next_offset - group.first_offset == self._reader.metadata.row_groups[group.index].row_count
 
     def rows(self, index: int) -> pa.RecordBatch:
         """Return the row group of one of `row_groups`, with the rows of other parts too.

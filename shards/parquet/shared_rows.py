@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from shards.errors import CorruptionError
 from shards.format.batch import BatchHeader
-from shards.parquet.log_batches import ROW_GROUP_RECORDS, CollectedRows
-from shards.parquet.shared_schema import DAY_US, DICTIONARY, WRITTEN_SCHEMA
+from shards.parquet.collected_rows import ROW_GROUP_RECORDS, CollectedRows
+from shards.parquet.schema import DAY_US, DICTIONARY, WRITTEN_SCHEMA
 from shards.parquet.source_batches import SourceBatches
 from shards.seams.file_system import FileSystem
 from shards.segments.conversion_plan import PartSource

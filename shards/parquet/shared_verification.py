@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shards.errors import CorruptionError
+from shards.errors import CorruptionError, FormatVersionError
 from shards.parquet.arrow_buffers import column_numbers, data_size
-from shards.parquet.file_checks import of_group, problems_of_file, problems_of_statistics
-from shards.parquet.schema import MAGIC
+from shards.parquet.file_checks import of_group, problems_of_bytes, problems_of_statistics
+from shards.parquet.schema import DAY_US, MAGIC
 from shards.parquet.shared_reading import PartOfFile, SharedReader
-from shards.parquet.shared_schema import DAY_US
 from shards.seams.file_system import FileSystem
 from shards.segments.segment_paths import shared_path
 
@@ -40,14 +39,23 @@ def verify_shared(
     Raises:
         OSError: The file cannot be read.
     """
-
-    def problems_of_content(reader: SharedReader) -> Iterator[str]:
-        yield from _problems_of_name(reader)
-        yield from _problems_of_rows(reader)
-        for part in parts:
-            yield from _problems_of_part(reader, part)
-
-    return problems_of_file(files, path, SharedReader, problems_of_content, size_bytes=size_bytes, digest=digest)
+    problems: list[str] = []
+    try:
+        with SharedReader(files, path) as reader:
+            problems += _problems_of_name(reader)
+            problems += _problems_of_rows(reader)
+            for part in parts:
+                problems += _problems_of_part(reader, part)
+            file = files.open(path, write=False)
+            try:
+                problems += problems_of_bytes(reader, file, digest)
+            finally:
+                file.close()
+            if size_bytes is not None and reader.end.size_bytes != size_bytes:
+                problems.append(f"{path}: expected {size_bytes} bytes, found {reader.end.size_bytes}")
+    except (CorruptionError, FormatVersionError) as error:
+        problems.append(str(error))
+    return problems
 
 
 def _problems_of_name(reader: SharedReader) -> Iterator[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
-from shards.topics.names import directory_name
-
 FAN_OUT = 256
 _EPOCH = date(1970, 1, 1)
 LAST_DAY = (date.max - _EPOCH).days
@@ -15,20 +13,6 @@ LAST_DAY = (date.max - _EPOCH).days
 def log_path(log_directory: str, shard_id: int, base_offset: int) -> str:
     """Path of a log segment; 256 directories, so that none gets too large and few have to be synced."""
     return f"{log_directory}/{shard_id % FAN_OUT:02x}/{shard_id:016x}-{base_offset:020}.log"
-
-
-def sealed_directory(sealed: str, name: str) -> str:
-    """Directory of a shard's Parquet segments: Hive style, so that the whole tree is one table."""
-    return f"{sealed}/{directory_name(name)}"
-
-
-def sealed_path(sealed: str, name: str, shard_id: int, base_offset: int, next_offset: int) -> str:
-    """Path of a Parquet segment.
-
-    The name has the range of offsets, so that planning a read opens no file; and the shard's id, so that a file of a
-    deleted shard is never taken for one of a later shard with the same name.
-    """
-    return f"{sealed_directory(sealed, name)}/{base_offset:020}-{next_offset:020}-{shard_id:016x}.parquet"
 
 
 def date_of_day(day: int) -> str:

@@ -25,7 +25,7 @@ def test_a_directory_is_answered_with_what_to_name(tmp_path: Path, capsys: pytes
     ("content", "told"),
     [
         (b"", "is empty"),
-        (b"PAR1....", "a sealed segment has at least"),
+        (b"PAR1....", "a shared file has at least"),
         (b"PAR1".ljust(100, b"."), "expected magic b'PAR1'"),
         (b"x", "begins with b'x': log, journal and Parquet files begin with JLOG, JRNL, PAR1"),
     ],

@@ -12,7 +12,7 @@ from journal.engine.wal.disk import Done, Work
 from shards.delta.actions import TableRequest, TableVersion
 from shards.delta.table import update_table
 from shards.errors import ConversionFailedError
-from shards.parquet.log_batches import ROW_GROUP_BYTES
+from shards.parquet.collected_rows import ROW_GROUP_BYTES
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import SharedReader
 from shards.seams.file_system import FileSystem

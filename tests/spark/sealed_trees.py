@@ -7,8 +7,8 @@ from pathlib import Path
 
 from shards.format.batch import encode, stamp
 from shards.format.record import Record
+from shards.parquet.schema import DAY_US
 from shards.parquet.shared_file import write_shared_files
-from shards.parquet.shared_schema import DAY_US
 from shards.seams.os_file_system import OsFileSystem
 from shards.segments.conversion_plan import PartSource, SharedPlan, SourceKind
 from shards.segments.log_segment import LogHeader

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from journal.check import check_directory
 from shards.format.record import Record
+from shards.parquet.schema import SHARED_SCHEMA
 from shards.parquet.shared_reading import SharedReader
-from shards.parquet.shared_schema import SHARED_SCHEMA
 from shards.seams.os_file_system import OsFileSystem
 from spark_export.errors import UnreadableError
 from spark_export.sealed_table import read_sealed

@@ -12,9 +12,8 @@ from shards.errors import CorruptionError, FormatVersionError
 from shards.format.batch import verify
 from shards.format.checksum import crc32c
 from shards.format.record import Record
-from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, MAGIC, TAIL
+from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, MAGIC, TAIL, WRITER_OPTIONS
 from shards.parquet.shared_reading import PartOfFile, SharedReader
-from shards.parquet.shared_schema import SHARED_WRITER_OPTIONS
 from shards.parquet.shared_verification import verify_shared
 from tests.fuzz.memory_files import memory_files
 from tests.fuzz.target import Target
@@ -106,7 +105,7 @@ def _seeds() -> tuple[bytes, ...]:
     many = Log("many", 8, [Appended([Record(b"x" * 20, b"key", "t", 9, (("a", b"b"),), ("t",), 10)] * 40)])
     made = [gather(_LOGS).content(), _with_long_checksums(_LOGS), _with_long_checksums([many])]
     # Where nothing is compressed, changed bytes are changed values.
-    with patch.dict(SHARED_WRITER_OPTIONS, compression="none", compression_level=None):
+    with patch.dict(WRITER_OPTIONS, compression="none", compression_level=None):
         made += [gather(_LOGS).content(), gather(_LOGS, row_group_bytes=100).content(), gather(_LOGS[:1]).content()]
         made.append(_with_long_checksums(_LOGS))
     for each in made:

@@ -10,7 +10,7 @@ from shards.errors import BatchError
 from shards.format.batch import Codec, encode_values, gap_batch, iterate
 from shards.format.record import Record
 from shards.parquet.arrow_batches import BatchCollector, read_table
-from shards.parquet.schema import SCHEMA
+from shards.parquet.schema import RECORD_SCHEMA
 from tests.shards.batches import NOW_US, stamped
 from tests.shards.parquet.stamped_batches import batch_lists, decode_all, encode_all, records_of, stamp_all
 
@@ -24,7 +24,7 @@ def test_the_rows_of_stored_batches_are_their_records(batches: Batches, gap_at: 
     rest = stamp_all(pieces[gap_at:], base_offset=9000, first_lsn=100)
     table = read_table(log + gap_batch(5000, 9000, 99, NOW_US) + rest)
     table.validate(full=True)
-    assert table.schema.equals(SCHEMA)
+    assert table.schema.equals(RECORD_SCHEMA)
     assert records_of(table) == decode_all(log) + decode_all(rest)
 
 
@@ -41,7 +41,7 @@ def test_it_does_not_matter_where_in_memory_the_batches_lie(batches: Batches, sh
 
 def test_no_batches_are_no_rows() -> None:
     assert read_table(b"").num_rows == 0
-    assert read_table(gap_batch(1, 2, 3, 4)).schema.equals(SCHEMA)
+    assert read_table(gap_batch(1, 2, 3, 4)).schema.equals(RECORD_SCHEMA)
 
 
 def test_a_batch_over_the_readers_limit_is_refused() -> None:

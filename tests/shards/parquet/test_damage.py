@@ -18,9 +18,8 @@ import pytest
 from shards.errors import CorruptionError, FormatVersionError
 from shards.format.checksum import crc32c
 from shards.format.record import Record
-from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, TAIL
+from shards.parquet.schema import CHECKSUMS, CHECKSUMS_MAGIC, SHARED_SCHEMA, TAIL
 from shards.parquet.shared_reading import SharedReader
-from shards.parquet.shared_schema import SHARED_SCHEMA
 from shards.parquet.shared_verification import verify_shared
 from shards.segments.segment_paths import shared_path
 from tests.shards.batches import NOW_US
@@ -278,7 +277,7 @@ def test_other_versions_of_the_format_are_refused_as_such() -> None:
         SharedReader(newer, PATH)
     assert verify_shared(newer, PATH) == [message]
     older = with_content(rewritten(rows_of_file(), {b"journal.format": b"1"}))
-    with pytest.raises(CorruptionError, match="the file has sealed format 1, a shared file has 2"):
+    with pytest.raises(CorruptionError, match="the file has sealed format 1, this program reads only 2"):
         SharedReader(older, PATH)
 
 
@@ -286,7 +285,7 @@ def test_a_parquet_file_of_another_program_is_refused() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1]}), sink)
     foreign = sink.getvalue().to_pybytes()
-    with pytest.raises(CorruptionError, match="expected b'JSEG', which sealed segments have before the footer"):
+    with pytest.raises(CorruptionError, match="expected b'JSEG', which shared files have before the footer"):
         SharedReader(with_content(foreign), PATH)
     with pytest.raises(CorruptionError, match=r"the metadata has no journal\.format"):
         SharedReader(with_content(with_seals(foreign)), PATH)

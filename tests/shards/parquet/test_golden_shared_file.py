@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from shards.format.record import Record
+from shards.parquet.schema import SHARED_SCHEMA
 from shards.parquet.shared_reading import PartOfFile, SharedReader
-from shards.parquet.shared_schema import SHARED_SCHEMA
 from shards.parquet.shared_verification import verify_shared
 from tests.shards.parquet.shared_files import Appended, Gathered, Log, as_stored, gather
 from tests.shards.parquet.stamped_batches import decode_all, records_of

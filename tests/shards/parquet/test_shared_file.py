@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from shards.errors import CorruptionError
 from shards.format.batch import Codec, iterate, stamp
 from shards.format.record import Record, StoredRecord
+from shards.parquet.schema import SHARED_SCHEMA
 from shards.parquet.shared_file import write_shared_files
 from shards.parquet.shared_reading import PartOfFile, as_appended
-from shards.parquet.shared_schema import SHARED_SCHEMA
 from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedPlan, SourceKind
 from shards.segments.segment_paths import date_of_day, day_of_date, shared_path
 from tests.shards.batches import NOW_US

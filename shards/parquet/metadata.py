@@ -1,48 +1,21 @@
-"""The columns and the metadata of a shared file, which has records of many shards of one day.
+"""The metadata in the footer of a shared file.
 
 The layout of the whole file is in docs/formats.md, section "Shared file (Parquet)".
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 import msgspec
-import pyarrow as pa
 
-from shards.parquet.file_end import FileFormat
-from shards.parquet.schema import METADATA_PREFIX, SCHEMA, SHARED_FORMAT_VERSION, WRITER_OPTIONS
+from shards.parquet.schema import FORMAT_VERSION
 from shards.segments.segment_paths import date_of_day, day_of_date
 
-DAY_US = 86_400_000_000
-SHARED_SCHEMA = pa.schema(
-    [
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("shard_id", pa.int64(), nullable=False),
-        *(SCHEMA.field(name) for name in ("offset", "lsn", "timestamp", "append_time", "topic")),
-        pa.field("own_topic", pa.bool_(), nullable=False),
-        *(SCHEMA.field(name) for name in ("key", "value", "headers", "tags", "expires_at")),
-    ]
-)
-"""The columns. ``topic`` is never empty by default: where ``own_topic`` is false it is the name of the shard."""
-
-DICTIONARY = pa.dictionary(pa.int32(), pa.string())
-WRITTEN_SCHEMA = pa.schema(
-    [pa.field(field.name, DICTIONARY, False) if field.name in ("shard", "topic") else field for field in SHARED_SCHEMA]
-)
-"""The same columns as pyarrow's writer gets them: names and topics repeat, and need not be hashed again."""
-
-SHARED_WRITER_OPTIONS: dict[str, Any] = {
-    **WRITER_OPTIONS,
-    "use_dictionary": ["shard", "shard_id", *WRITER_OPTIONS["use_dictionary"]],
-    "write_statistics": ["shard", "shard_id", *WRITER_OPTIONS["write_statistics"]],
-}
-"""Keyword arguments of `pyarrow.parquet.ParquetWriter`."""
+METADATA_PREFIX = "journal."
 
 
 @attrs.frozen
-class SharedGroupEntry:
+class GroupEntry:
     """The metadata of one row group.
 
     Attributes:
@@ -65,7 +38,7 @@ class SharedGroupEntry:
 
 
 @attrs.frozen
-class SharedMetadata:
+class FileMetadata:
     """The ``journal.*`` keys of a shared file's metadata, all of them texts. Nothing here grows with the shards.
 
     Attributes:
@@ -76,7 +49,7 @@ class SharedMetadata:
         value_bytes: Size of all values together.
         data_bytes: Size of the part of the file up to the end of the last page.
         data_sha256: Digest of that part, in hexadecimal digits.
-        row_groups: JSON: for each row group a list of the fields of `SharedGroupEntry`, in order.
+        row_groups: JSON: for each row group a list of the fields of `GroupEntry`, in order.
         rewritten_from: JSON: paths, relative to the directory of all Parquet segments, of the shared files in which all
             rows were before. The key is missing if any row was in none.
     """
@@ -88,21 +61,13 @@ class SharedMetadata:
     value_bytes: int
     data_bytes: int
     data_sha256: str
-    row_groups: tuple[SharedGroupEntry, ...]
+    row_groups: tuple[GroupEntry, ...]
     rewritten_from: tuple[str, ...] = ()
-
-    def row_count_of(self, index: int) -> int:
-        """Number of rows of a row group."""
-        return self.row_groups[index].row_count
 
     def rows_of(self, index: int) -> str:
         """Which rows a row group has, for messages."""
         first = sum(entry.row_count for entry in self.row_groups[:index])
         return f"rows {first} to {first + self.row_groups[index].row_count}"
-
-    def is_possible(self, index: int) -> bool:
-        """Whether a row group can have these rows."""
-        return self.row_groups[index].row_count > 0
 
     def encode(self) -> dict[str, str]:
         """Return the keys and texts to write."""
@@ -121,7 +86,7 @@ class SharedMetadata:
         return {f"{METADATA_PREFIX}{name}": text for name, text in texts.items()}
 
     @classmethod
-    def decode(cls, stored: dict[bytes, bytes]) -> SharedMetadata:
+    def decode(cls, stored: dict[bytes, bytes]) -> FileMetadata:
         """Decode the metadata from the keys and texts of a file.
 
         Raises:
@@ -135,8 +100,8 @@ class SharedMetadata:
             return found.decode()
 
         version = int(text("format"))
-        if version != SHARED_FORMAT_VERSION:
-            raise ValueError(f"the file has sealed format {version}, a shared file has {SHARED_FORMAT_VERSION}")
+        if version != FORMAT_VERSION:
+            raise ValueError(f"the file has sealed format {version}, this program reads only {FORMAT_VERSION}")
         groups = msgspec.json.decode(text("row_groups"), type=list[tuple[int, int, int, int, int, int, int]])
         sources = stored.get(f"{METADATA_PREFIX}rewritten_from".encode(), b"[]")
         metadata = cls(
@@ -147,13 +112,10 @@ class SharedMetadata:
             value_bytes=int(text("value_bytes")),
             data_bytes=int(text("data_bytes")),
             data_sha256=text("data_sha256"),
-            row_groups=tuple(SharedGroupEntry(*group) for group in groups),
+            row_groups=tuple(GroupEntry(*group) for group in groups),
             rewritten_from=msgspec.json.decode(sources, type=tuple[str, ...]),
         )
         rows = sum(entry.row_count for entry in metadata.row_groups)
         if rows != metadata.record_count:
             raise ValueError(f"the metadata has {metadata.record_count} records, its row groups {rows}")
         return metadata
-
-
-SHARED_FORMAT = FileFormat("sealed format", SHARED_FORMAT_VERSION, SHARED_SCHEMA, SharedMetadata.decode)
