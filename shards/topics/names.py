@@ -1,18 +1,14 @@
-"""Rules for names, reserved names, and the directory name of a shard. Topic filters are in `topic_filters`."""
+"""Rules for names, and reserved names. Topic filters are in `topic_filters`."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
 
 from shards.errors import InvalidNameError
 
 MAX_SHARD_NAME_BYTES = 1024
 MAX_NAME_BYTES = 255
-MAX_DIRECTORY_NAME_BYTES = 200
-"""Below the 255 bytes of common file systems, so that there is room for a suffix while a directory is created."""
 
 BROKER_PREFIX: Final = "$mqtt/"
 """Prefix of the names of the MQTT broker's own shards. Clients can neither publish nor subscribe there."""
@@ -35,14 +31,9 @@ QUEUE_LETTERS_DONE: Final = b"queue-letters-done/"
 """Prefix of the keys of the state store with the state of a queue, followed by the queue's name."""
 
 _GROUP_PREFIX = "group/"
-_DIRECTORY_PREFIX = "shard="
-_HASH_MARK = "~"
-_HASH_DIGITS = 32
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
 _FORBIDDEN_ANYWHERE = re.compile(f"[{_CONTROL}]")
 _FORBIDDEN_IN_SHARD_NAMES = re.compile(f"[+#{_CONTROL}]")
-_CUT_ESCAPE = re.compile("%.?$")
 
 
 def validate_shard_name(name: str) -> str:
@@ -95,45 +86,6 @@ def _validate(what: str, name: str, max_bytes: int, forbidden: re.Pattern[str]) 
 
 def _shown(name: str) -> str:
     return f"{name!a}" if len(name) <= 60 else f"{name[:60]!a}..."
-
-
-def directory_name(name: str) -> str:
-    """Return the Hive-style directory name of a shard: ``shard=`` and the name percent-encoded to plain ASCII.
-
-    Two shards never share one. A name that would exceed `MAX_DIRECTORY_NAME_BYTES` ends in ``~`` and a hash instead of
-    its tail; then the shard's name must be looked up elsewhere.
-    """
-    # The hash mark, and the value that Hive readers treat as null, must not come from a shard's name.
-    encoded = quote(name, safe="").replace(_HASH_MARK, "%7E")
-    if encoded == _HIVE_NULL:
-        encoded = f"%5F{encoded[1:]}"
-    directory = f"{_DIRECTORY_PREFIX}{encoded}"
-    if len(directory) <= MAX_DIRECTORY_NAME_BYTES:
-        return directory
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
-    readable = directory[: MAX_DIRECTORY_NAME_BYTES - _HASH_DIGITS - len(_HASH_MARK)]
-    return f"{_CUT_ESCAPE.sub('', readable)}{_HASH_MARK}{digest}"
-
-
-def shard_name(directory: str) -> str | None:
-    """Return the name of the shard with this directory name, or None if it is hashed and so cannot be decoded.
-
-    Raises:
-        InvalidNameError: No shard has this directory name.
-    """
-    encoded = directory.removeprefix(_DIRECTORY_PREFIX)
-    if _HASH_MARK in encoded:
-        return None
-    try:
-        name = unquote_to_bytes(encoded).decode()
-    except UnicodeError as error:
-        raise InvalidNameError(f"directory {_shown(directory)} is not that of a shard: {error}") from error
-    if directory_name(validate_shard_name(name)) != directory:
-        raise InvalidNameError(
-            f"directory {_shown(directory)} is not that of a shard; that of shard {_shown(name)} is "
-            f"{directory_name(name)!r}"
-        )
-    return name
 
 
 def group_cursor(group: str) -> str:

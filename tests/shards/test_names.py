@@ -1,24 +1,19 @@
-"""Names are MQTT's, and a directory name shows its shard's."""
+"""Names are those of MQTT topics, and those that are in stores do not change."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.errors import InvalidNameError
 from shards.topics.names import (
     BROKER_PREFIX,
     DEAD_LETTERS_SUFFIX,
-    MAX_DIRECTORY_NAME_BYTES,
     QUEUE_CURSOR,
     QUEUE_PREFIX,
-    directory_name,
     group_cursor,
     group_of_cursor,
-    shard_name,
     validate_name,
     validate_shard_name,
 )
@@ -66,50 +61,6 @@ def test_other_things_may_have_wildcards_in_their_names_but_shorter_ones() -> No
         validate_name("cursor name", "x" * 256)
     with pytest.raises(InvalidNameError, match=r"producer name 'a\\nb' has '\\n'"):
         validate_name("producer name", "a\nb")
-
-
-@given(names)
-@example("__HIVE_DEFAULT_PARTITION__")
-@example("a~b")
-@example("100%")
-@example("x" * 194)
-@example("é" * 100)
-@example("..")
-def test_a_directory_name_is_safe_and_shows_the_shard(name: str) -> None:
-    directory = directory_name(name)
-    assert re.fullmatch(r"shard=[A-Za-z0-9._%~-]+", directory)
-    assert directory != "shard=__HIVE_DEFAULT_PARTITION__"
-    assert len(directory) <= MAX_DIRECTORY_NAME_BYTES
-    assert shard_name(directory) in (name, None)
-    if len(name.encode()) <= 64:
-        assert shard_name(directory) == name
-
-
-def test_a_long_name_keeps_a_readable_beginning_and_a_hash() -> None:
-    one, other = (directory_name("plant/hall/" + "é" * 200 + end) for end in "ab")
-    assert one.startswith("shard=plant%2Fhall%2F%C3%A9")
-    assert re.search(r"(%[0-9A-F]{2}){3}~[0-9a-f]{32}$", one)
-    assert len(one) <= MAX_DIRECTORY_NAME_BYTES
-    assert one != other
-    assert shard_name(one) is None
-
-
-@pytest.mark.parametrize(
-    "directory", ["plain", "shard=", "shard=a/b", "shard=%61", "shard=%ff", "shard=a%", "shard=a%2B"]
-)
-def test_other_directories_are_no_shards(directory: str) -> None:
-    with pytest.raises(InvalidNameError):
-        shard_name(directory)
-
-
-@given(st.text(max_size=30))
-def test_any_directory_name_is_a_shards_or_refused(directory: str) -> None:
-    for candidate in (directory, f"shard={directory}"):
-        try:
-            name = shard_name(candidate)
-        except InvalidNameError:
-            continue
-        assert name is None or directory_name(name) == candidate
 
 
 def test_names_that_are_in_stores_do_not_change() -> None:
