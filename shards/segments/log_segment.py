@@ -69,6 +69,10 @@ class LogHeader:
         found = crc32c(data[8:size])
         if len(data) < size or found != checksum:
             raise CorruptionError(path, 0, f"header checksum: expected {checksum:#010x}, found {found:#010x}")
+        # The checksum of no bytes is 0, so zeros in place of size and checksum agree.
+        if size < _HEADER.size + name_size:
+            smallest = _HEADER.size + name_size
+            raise CorruptionError(path, 0, f"header size: expected at least {smallest} bytes, found {size}")
         name = data[_HEADER.size : _HEADER.size + name_size].decode("utf-8", "replace")
         return cls(shard_id, base_offset, created_us, name), size
 

@@ -36,6 +36,12 @@ def test_every_flipped_bit_of_a_header_is_found() -> None:
             LogHeader.decode("f", bytes(damaged))
 
 
+def test_a_header_of_which_only_the_magic_was_written_is_damage() -> None:
+    """The checksum of no bytes is 0: zeros in place of size and checksum passed as a header of no bytes."""
+    with pytest.raises(CorruptionError, match="header size: expected at least 40 bytes, found 0"):
+        LogHeader.decode("f", HEADER.encode()[:4] + bytes(60))
+
+
 def test_a_header_that_is_cut_short_is_damage() -> None:
     stored = HEADER.encode()
     for size in range(len(stored)):
