@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import time
 from collections.abc import Iterator
 
 import attrs
@@ -17,12 +18,15 @@ from journal.check.report import Progress
 from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import segment_directories
 from journal.settings.server import ServerConfig
+from shards.delta.actions import TableRequest
+from shards.delta.log_files import exists
 from shards.errors import CorruptionError
 from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
 from shards.seams.rocks_store import RocksStore
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
+from shards.views.shared_files import FileKey
 
 _SEGMENT_FILE = re.compile(r"[0-9a-f]{16}-\d{20}\.(log|index)|(\d{20}-\d{20}-)?[0-9a-f]{16}\.parquet")
 _OPENED_AT_ONCE = 500
@@ -81,7 +85,10 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
     async with open_engine(directory, resting) as engine:
         # After a checkpoint a recovery reads nothing that refers to the files that are removed now.
         await engine.checkpoint()
-        known = await _known(engine)
+        known, shared = await _known(engine)
+        request = TableRequest(f"{directory}/sealed", engine.committed_lsn, shared)
+        if not await trio.to_thread.run_sync(_update_table, files, request):
+            known.update(_named_as_shared(files, directory))
         await trio.to_thread.run_sync(_remove_unknown, files, directory, known)
     after = await trio.to_thread.run_sync(_segment_files, files, directory)
     removed = before.keys() - after.keys()
@@ -90,9 +97,10 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
     return Compacted(directory, len(removed), sum(before[path] for path in removed), views_before, views_after)
 
 
-async def _known(engine: Engine) -> set[str]:
-    """Paths of the files of all segments."""
+async def _known(engine: Engine) -> tuple[set[str], tuple[FileKey, ...]]:
+    """Paths of the files of all segments, and which shared files are among them."""
     known: set[str] = set()
+    shared: set[FileKey] = set()
     for number, shard_id in enumerate(engine.shard_ids()):
         shard = engine.peek(shard_id)
         for segment in shard.segments if shard is not None else ():
@@ -100,9 +108,36 @@ async def _known(engine: Engine) -> set[str]:
                 known.update((segment.path, segment.index_path))
             elif isinstance(segment, ParquetSegment):
                 known.add(segment.path)
+                shared.add((segment.place.day, segment.place.file_id))
         if number % _OPENED_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
-    return known
+    return known, tuple(sorted(shared))
+
+
+def _update_table(files: FileSystem, request: TableRequest) -> bool:
+    """Commit to the Delta table, if there is one, that it has these files alone: others are removed next.
+
+    Returns:
+        False if that could not be done, because the library is not installed.
+
+    Raises:
+        ConversionFailedError: The commit was not made.
+        OSError: The disk failed.
+    """
+    if not exists(files, request.root):
+        return True
+    # The extra `delta` has the library. A server that has made the table has it; a copy elsewhere may not.
+    try:
+        from shards.delta.library import DeltaLibrary
+        from shards.delta.table import update_table
+    except ImportError:
+        return False
+    update_table(files, request, DeltaLibrary(), time.time_ns() // 1_000_000)
+    return True
+
+
+def _named_as_shared(files: FileSystem, directory: str) -> Iterator[str]:
+    return (path for path in _named_as_segments(files, directory) if path.endswith(".parquet"))
 
 
 def _segment_files(files: FileSystem, directory: str) -> dict[str, int]:

@@ -136,6 +136,12 @@ def life_with(step: str, first: int) -> tuple[int, list[int]]:
     raise AssertionError(f"no life from seed {first} on has an operation in which {step}")
 
 
+def test_a_log_of_which_a_flush_has_written_a_part_is_not_taken_for_damaged() -> None:
+    """In this life a flush begins after a segment in memory was chosen, and ends before its last records."""
+    with watching(Life(203, GATHERING)) as watch:
+        assert watch.life.start() is None
+
+
 @pytest.mark.few_cases(3, "a crash in each step")
 @pytest.mark.parametrize("step", STEPS)
 def test_the_power_goes_in_a_step_of_gathering(step: str) -> None:

@@ -105,6 +105,10 @@ async def test_shared_files_stay_while_something_in_them_is_kept(tmp_path: Path)
                 ):
                     await trio.sleep(0.02)
         await engine.checkpoint()
+        with trio.fail_after(PATIENCE_S):
+            while not engine.parts.history.is_current:
+                await trio.sleep(0.02)
+        assert engine.parts.history.status.version >= 0
     kept, gone = sorted(data.glob("sealed/date=*/*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     stranger = kept.with_name("00000000000000fe.parquet")
     shutil.copy(kept, stranger)

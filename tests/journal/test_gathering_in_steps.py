@@ -47,7 +47,7 @@ class Steps:
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch, autojump_clock: object) -> Steps:
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     steps = Steps()
     monkeypatch.setattr("journal.engine.parts.TimeSlice", lambda: steps)
     return steps
@@ -67,7 +67,7 @@ def gathered_shards(engine: Engine) -> list[str]:
     return [name for name in NAMES if name in engine.parts.table.catalogue.matching("#") and is_gathered(engine, name)]
 
 
-async def test_all_shards_get_their_parts_and_their_logs_go(steps: Steps) -> None:
+async def test_all_shards_get_their_parts_and_their_logs_go(steps: Steps, autojump_clock: object) -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         before = await decide(engine, steps)
@@ -78,7 +78,7 @@ async def test_all_shards_get_their_parts_and_their_logs_go(steps: Steps) -> Non
     assert damages(files) == []
 
 
-async def test_what_is_decided_about_a_shard_comes_after_its_parts(steps: Steps) -> None:
+async def test_what_is_decided_about_a_shard_comes_after_its_parts(steps: Steps, autojump_clock: object) -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         before = await decide(engine, steps)
@@ -105,8 +105,7 @@ async def test_what_is_decided_about_a_shard_comes_after_its_parts(steps: Steps)
     assert damages(files) == []
 
 
-@pytest.mark.slow("fills thousands of shards, groups or messages")
-async def test_a_checkpoint_waits_for_the_last_part(steps: Steps) -> None:
+async def test_a_checkpoint_waits_for_the_last_part(steps: Steps, autojump_clock: object) -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine, trio.open_nursery() as nursery:
         await decide(engine, steps)
@@ -122,7 +121,9 @@ async def test_a_checkpoint_waits_for_the_last_part(steps: Steps) -> None:
 
 @pytest.mark.parametrize("choose", [everything_lost, everything_survived])
 @pytest.mark.parametrize("trims", [False, True])
-async def test_a_crash_in_between_loses_nothing(trims: bool, choose: Callable[[int], int], steps: Steps) -> None:
+async def test_a_crash_in_between_loses_nothing(
+    trims: bool, choose: Callable[[int], int], steps: Steps, autojump_clock: object
+) -> None:
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         before = await decide(engine, steps)

@@ -41,6 +41,10 @@ _UNBOUNDED = Retention()
 Chosen: TypeAlias = tuple[Shard, LogSegment | ParquetSegment]
 
 
+class BeingFlushedError(ConversionFailedError):
+    """A flush has begun since the segment was chosen: a part of it is in its file, and the rest is in memory alone."""
+
+
 class Gatherer:
     """Gathers segments of one engine.
 
@@ -82,6 +86,7 @@ class Gatherer:
 
         Raises:
             CorruptionError: A log segment is damaged; its path tells which.
+            BeingFlushedError: A segment can be read neither from its file nor from memory alone; nothing is wrong.
             ConversionFailedError: The disk refused, or the worker process has ended.
         """
         path = self._files.tails_path(prefix)
@@ -103,6 +108,8 @@ class Gatherer:
         for number, (shard, segment) in enumerate(chosen):
             if step.is_over:
                 await step.rest()
+            if isinstance(segment, LogSegment) and is_in_part(segment):
+                raise BeingFlushedError(f"{segment.path} is being written")
             if _is_in_memory(segment) and is_wanted(shard, segment):
                 places[number] = written + len(pieces)
                 # A copy, since a flush or a trim frees the memory.
@@ -247,6 +254,11 @@ def _name_and_offset(each: Chosen) -> tuple[bytes, int, int]:
 
 def _shard_and_offset(part: ConvertedPart) -> tuple[int, int]:
     return part.shard_id, part.base_offset
+
+
+def is_in_part(segment: LogSegment) -> bool:
+    """Whether a part of the segment is in its log file, and the rest only in memory."""
+    return segment.start_position < segment.flushed < segment.end
 
 
 def _is_in_memory(segment: LogSegment | ParquetSegment) -> TypeGuard[LogSegment]:

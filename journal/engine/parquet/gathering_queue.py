@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 import attrs
 import trio
 
-from journal.engine.parquet.gatherer import MOST_BYTES, MOST_PARTS, Chosen
+from journal.engine.parquet.gatherer import MOST_BYTES, MOST_PARTS, Chosen, is_in_part
 from journal.engine.time_slice import TimeSlice
 from shards.segments.log_segment import LogSegment
 from shards.segments.shard import Shard
@@ -138,8 +138,3 @@ class GatheringQueue:
             if any(map(is_in_part, self._small_logs(shard))):
                 found.append(shard)
         return found
-
-
-def is_in_part(segment: LogSegment) -> bool:
-    """Whether a part of the segment is in its log file, and the rest only in memory."""
-    return segment.start_position < segment.flushed < segment.end

@@ -17,8 +17,17 @@ import trio
 from journal.engine.parquet.conversion_requests import ConversionRequest, ConversionRequests
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.failed_conversions import AFTER_FAILURES, FailedConversions
-from journal.engine.parquet.gatherer import MOST_BYTES, Chosen, Gatherer, in_order, is_wanted, most_parts
-from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting, is_in_part
+from journal.engine.parquet.gatherer import (
+    MOST_BYTES,
+    BeingFlushedError,
+    Chosen,
+    Gatherer,
+    in_order,
+    is_in_part,
+    is_wanted,
+    most_parts,
+)
+from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting
 from journal.engine.parquet.history_table import HistoryTable
 from journal.engine.parquet.rewriting_queue import RewritingQueue
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
@@ -420,7 +429,7 @@ class ParquetScheduler:
                 # Files of the failed attempt are removed: the next one writes a new file under a new name.
                 await self._discard(discard)
             shard, segment = _concerned(chosen, error)
-            if not all(is_wanted(*each) for each in chosen):
+            if isinstance(error, BeingFlushedError) or not all(is_wanted(*each) for each in chosen):
                 # A log file may be removed before the worker has opened it: that is not a failure of the disk.
                 self._failures.forget(chosen)
             elif isinstance(error, CorruptionError):
