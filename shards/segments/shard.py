@@ -280,8 +280,13 @@ class Shard:
         if not old or not _make_up(old, parts[0].base_offset if first else None, end) or _are_these(old, parts):
             return []
         new = [part for part in parts if part.next_offset > max(self.start_offset, old[0].base_offset)]
-        if not new or new[0].base_offset > old[0].base_offset:
+        if new and new[0].base_offset > old[0].base_offset:
             return []
+        if not new:
+            if self.published_segment not in old:
+                return []
+            # It was trimmed as a whole, and is kept because nothing was published after it.
+            new = [parts[-1]]
         self.segments[first:after] = new
         if self.published_segment in old:
             self.published_segment, self.published_position = new[-1], new[-1].end

@@ -184,3 +184,18 @@ def test_at_most_half_of_the_records_that_a_part_counts_were_trimmed(count: int,
         assert first.next_offset - first.base_offset < 2 * live + 1
         assert first.place.first_row == 100 + first.base_offset, "rows follow offsets"
     assert changes <= count.bit_length()
+
+
+def test_a_published_segment_of_which_all_was_trimmed_moves_to_the_new_file_as_well() -> None:
+    """Otherwise the file that was rewritten would stay, and be rewritten again and again."""
+    shard = shard_of([3, 3])
+    del shard.segments[2]
+    shard.published_segment, shard.published_position = shard.segments[1], shard.segments[1].end
+    (whole,) = parts_of([(0, 6)])
+    shard.put_parts([whole])
+    assert shard.trim(6) == []
+    (rewritten,) = parts_of([(0, 6)], file_id=2)
+    assert shard.put_parts([rewritten]) == [whole]
+    assert shard.segments == [rewritten]
+    assert shard.published_segment is rewritten
+    assert shard.put_parts([rewritten]) == [], "put in its place twice"
