@@ -66,7 +66,7 @@ DRIVER_MIB: Final = (WINDOW + 3) * BATCH_MIB * FORMS
 """Those that are under way, two that are prepared, and one that is being read."""
 SPARE_MIB: Final = 32
 """What a process uses beside what it holds: code that is first used now, and what the allocator keeps."""
-PARQUET_MIB: Final = 240
+PARQUET_MIB: Final = 200
 """The library that reads sealed segments, and what it reads at a time."""
 
 BRIDGE: Final = """\

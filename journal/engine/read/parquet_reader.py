@@ -30,7 +30,7 @@ from shards.segments.read_slices import Place, ReadSlice, find_in_bytes
 if TYPE_CHECKING:
     from shards.parquet.shared_reading import PartGroup, PartReader, SharedReader
 
-GROUPS_BYTES = 64 << 20
+GROUPS_BYTES = 48 << 20
 """Size of the cache of decoded row groups, for all segments together."""
 ROWS_BYTES = 16 << 20
 """Size of the cache of row groups that several segments share, as columns: each is decoded once for all of them."""
