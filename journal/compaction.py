@@ -68,6 +68,7 @@ async def compact(directory: str, config: ServerConfig, progress: Progress | Non
         DataDirectoryError: A server uses the directory, or it is not a data directory.
         CorruptionError: The directory is damaged; nothing was changed.
         StorageFailedError: The disk failed.
+        ConversionFailedError: The Delta table could not be told which files go; no file was removed.
     """
     files = OsFileSystem()
     report = await trio.to_thread.run_sync(check_directory, directory, progress)
