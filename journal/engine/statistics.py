@@ -38,7 +38,7 @@ class EngineStatistics:
         disk_free_bytes: Bytes left on the fullest disk that holds a part of the data directory.
         disk_full: Whether appends are refused for lack of disk.
         sealed_segments: Segments that were converted to Parquet.
-        conversion_failure: Error of the last conversion, otherwise which shared file cannot be read; or empty.
+        conversion_failure: Error of the last conversion, otherwise which shared file or shard cannot be read; or empty.
         conversions: How often segments were gathered and rewritten, and how often that or a conversion failed.
         waiting: Closed segments that wait until they are gathered.
         shared_files: Number and bytes of the shared files.

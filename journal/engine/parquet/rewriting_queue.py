@@ -16,7 +16,7 @@ from journal.engine.parquet.gatherer import MOST_SOURCES, Chosen, in_order
 from journal.engine.parquet.unreadable_files import UnreadableFiles
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
-from shards.errors import CorruptionError, StorageError
+from shards.errors import CorruptionError, FormatVersionError, StorageError
 from shards.model import Retention
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
@@ -81,7 +81,12 @@ class RewritingQueue:
             shard_ids = await self._shards_in(converter, records)
             if shard_ids is None:
                 continue
-            chosen = await self._segments_in(sorted(shard_ids), keys)
+            try:
+                chosen = await self._segments_in(sorted(shard_ids), keys)
+            except (CorruptionError, FormatVersionError) as error:
+                # The record of a shard is damaged. Without knowing its segments, no file of it can be rewritten whole.
+                self._rest_after(error, keys)
+                continue
             is_whole = (
                 len(shard_ids) <= self._most_parts
                 and len(chosen) < MOST_SOURCES
@@ -120,6 +125,10 @@ class RewritingQueue:
     def _let_rest(self, keys: set[FileKey]) -> None:
         self._resting |= dict.fromkeys(keys, trio.current_time() + AFTER_FAILURES.longest_s)
 
+    def _rest_after(self, error: Exception, keys: set[FileKey]) -> None:
+        _log.warning("shared files are not rewritten for now: %s", error)
+        self._let_rest(keys)
+
     async def _shards_in(self, converter: ParquetConverter, records: Sequence[SharedFileRecord]) -> set[int] | None:
         """Ids of the shards in the files. None if one cannot be read: then others are to be chosen."""
         shard_ids: set[int] = set()
@@ -134,8 +143,7 @@ class RewritingQueue:
                 if isinstance(error, CorruptionError | FileNotFoundError):
                     self._unreadable.add(record.key, error)
                 else:
-                    _log.warning("shared files are not rewritten for now: %s", error)
-                    self._let_rest(keys)
+                    self._rest_after(error, keys)
                 return None
         return shard_ids
 

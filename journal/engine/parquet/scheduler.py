@@ -36,7 +36,14 @@ from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.entry_payloads import Decision, Rolled, ShardDeleted, Trimmed
 from journal.engine.write.commands import Commands
 from journal.settings.server import ConversionConfig
-from shards.errors import ConversionFailedError, CorruptionError, InvalidRequestError, StorageError, StorageFailedError
+from shards.errors import (
+    ConversionFailedError,
+    CorruptionError,
+    FormatVersionError,
+    InvalidRequestError,
+    StorageError,
+    StorageFailedError,
+)
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.segment import Segment
@@ -131,6 +138,7 @@ class ParquetScheduler:
         self.sealed_segments = 0
         self.counts = ConversionCounts()
         self.last_failure = ""
+        self._not_found = ""
 
     @property
     def enabled(self) -> bool:
@@ -139,8 +147,8 @@ class ParquetScheduler:
 
     @property
     def failure(self) -> str:
-        """What does not work: the error of the last attempt, otherwise which shared files cannot be read; or empty."""
-        return self.last_failure or self._rewriting.failure
+        """The error of the last attempt, or else a file or shard that cannot be read; empty if all works."""
+        return self.last_failure or self._rewriting.failure or self._not_found
 
     @property
     def waiting(self) -> Waiting:
@@ -262,8 +270,13 @@ class ParquetScheduler:
         with closing(self._recorded()) as found:
             step = TimeSlice()
             for shard_id in found:
-                if shard_id is not None and (shard := self._table.by_id(shard_id)) is not None:
-                    self.look_at(shard)
+                try:
+                    if shard_id is not None and (shard := self._table.by_id(shard_id)) is not None:
+                        self.look_at(shard)
+                except (CorruptionError, FormatVersionError) as error:
+                    self.counts.failures += 1
+                    self._not_found = f"segments of a shard stay log files: {error}"
+                    _log.error("%s", self._not_found)
                 if step.is_over:
                     await step.rest()
 
