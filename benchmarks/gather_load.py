@@ -1,8 +1,9 @@
 """``python -m benchmarks.gather_load DIRECTORY SHARDS``: what it costs to gather quiet shards; prints a JSON object.
 
-The engine runs in this process, with the worker process of a server, on a real disk, and with a clock of its own: each
-shard gets a message a minute, and every ten minutes all segments are closed by age and gathered. The rounds are so many
-that files of the day are merged once. Only closing, gathering and the checkpoint after it are counted.
+The engine runs in this process, with the worker process and the interpreter's settings of a server, on a real disk, and
+with a clock of its own: each shard gets a message a minute, and every ten minutes all segments are closed by age and
+gathered. The rounds are so many that files of the day are merged once. Only closing, gathering and the checkpoint after
+it are counted.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections.abc import Callable
 import trio
 
 from benchmarks.history import telemetry
+from benchmarks.loop_server import StepMonitor
 from journal.engine import Engine, Environment, open_engine
 from journal.engine.parquet.rewriting import MERGED_AT_ONCE
+from journal.server.interpreter import prepare_interpreter
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from shards.format.batch import encode_values
 from shards.model import ShardConfig
@@ -38,6 +41,7 @@ CONFIG = ServerConfig(
 
 
 def main() -> None:
+    prepare_interpreter()
     figures = trio.run(_measure, sys.argv[1], int(sys.argv[2]))
     # The worker process has ended with the engine.
     worker = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -58,6 +62,8 @@ async def _measure(directory: str, count: int) -> dict[str, float]:
     clock = ManualClock(NOON_US)
     files: set[tuple[int, int]] = set()
     processor_s = written_bytes = longest_step_s = 0.0
+    monitor = StepMonitor()
+    trio.lowlevel.add_instrument(monitor)
     async with open_engine(directory, CONFIG, Environment(clock=clock)) as engine:
         shards = await _create(engine, count)
         for number in range(ROUNDS):
@@ -65,7 +71,9 @@ async def _measure(directory: str, count: int) -> dict[str, float]:
                 await _append(engine, shards, number * MINUTES + minute)
                 clock.advance(seconds=60)
             begun_s, begun_bytes = time.process_time(), _written_bytes()
-            longest_step_s = max(longest_step_s, await _gather(engine, files, (number + 1) * count, number))
+            monitor.take()
+            await _gather(engine, files, (number + 1) * count, number)
+            longest_step_s = max(longest_step_s, monitor.take().held_s)
             processor_s += time.process_time() - begun_s
             written_bytes += _written_bytes() - begun_bytes
     return {
@@ -93,19 +101,15 @@ async def _append(engine: Engine, shards: list[Shard], number: int) -> None:
                 nursery.start_soon(engine.append, shard, encode_values([value], timestamp_us=NOON_US))
 
 
-async def _gather(engine: Engine, files: set[tuple[int, int]], segments: int, number: int) -> float:
-    """Have what is due closed and gathered, and files of the day merged; returns the longest step, in seconds."""
+async def _gather(engine: Engine, files: set[tuple[int, int]], segments: int, number: int) -> None:
+    """Have what is due closed and gathered, and files of the day merged."""
     parts = engine.parts
-    longest_s = 0.0
 
     async def look(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-        nonlocal longest_s
         with trio.CancelScope() as scope:
             task_status.started(scope)
             while True:
-                begun_at = trio.current_time()
                 await trio.sleep(_LOOK_S)
-                longest_s = max(longest_s, trio.current_time() - begun_at - _LOOK_S)
                 files.update(file.key for file in parts.views.files)
 
     async with trio.open_nursery() as nursery:
@@ -118,7 +122,6 @@ async def _gather(engine: Engine, files: set[tuple[int, int]], segments: int, nu
                 await _until(lambda: len(parts.views.files) > ROUNDS)
                 await engine.checkpoint()
         scope.cancel()
-    return longest_s
 
 
 async def _until(holds: Callable[[], bool]) -> None:

@@ -48,6 +48,7 @@ KEYS = (
     "gather.quiet.files",
     "gather.quiet.processor",
     "gather.quiet.written",
+    "gather.quiet.step",
     "gather.point_read",
     "gather.read.own",
     "gather.read",
@@ -203,4 +204,5 @@ def _quiet(directory: Path, shards: int) -> Mapping[str, float]:
         "gather.quiet.files": figures["files_a_day"],
         "gather.quiet.processor": figures["processor_s_a_day"] * QUIET_PART,
         "gather.quiet.written": figures["written_bytes_a_day"] * QUIET_PART / 1e9,
+        "gather.quiet.step": figures["longest_step_ms"],
     }

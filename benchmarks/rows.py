@@ -238,6 +238,7 @@ def _gathering(shards: int) -> list[Row]:
         Row("gather.quiet.files", "shared files made in a day", "files", quiet, goal=Goal(300.0, at_most=True)),
         Row("gather.quiet.processor", "processor time of closing, gathering and merging in a day", "s", quiet),
         Row("gather.quiet.written", "bytes written to the disk by that in a day", "GB", quiet),
+        Row("gather.quiet.step", "longest step of the event loop then", "ms", quiet, goal=Goal(50.0, at_most=True)),
         Row("gather.point_read", "one batch by offset, p50", "ms", "cold", goal=Goal(5.0, at_most=True)),
         Row("gather.read.own", "sealed values of a shard with a file of its own, through the socket", "MB/s"),
         Row("gather.read", "the same from shared files", "MB/s", goal=Goal(0.95, of="gather.read.own")),

@@ -58,6 +58,9 @@ class TcpTransport:
         self._address: Address | None = address
 
     async def receive_into(self, buffer: memoryview) -> int:
+        if self._socket.fileno() < 0:
+            # Waiting for a closed socket raises a ValueError.
+            raise ConnectionLostError("the connection was closed by this side")
         try:
             # Waits first: after an answer there is usually nothing more to read, and trying costs as much as waiting.
             while True:

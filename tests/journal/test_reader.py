@@ -15,10 +15,14 @@ from journal.engine.state.views import Views
 from shards.errors import OffsetOutOfRangeError
 from shards.format.batch import BatchHeader, iterate, read_records, verify
 from shards.format.record import Gap
+from shards.model import Mode, ShardConfig
 from shards.position import Start
 from shards.segments.read_slices import Place, ReadSlice
+from shards.segments.segment import Segment
+from tests.journal.engines import append, open_simulated, stop_without_checkpoint
 from tests.shards.batches import NOW_US
 from tests.shards.shard_workload import ShardWorkload, Step, steps
+from tests.simulation.file_system import SimulatedFileSystem
 
 
 def reader_of(workload: ShardWorkload) -> Reader:
@@ -123,3 +127,36 @@ def test_an_offset_that_was_trimmed_or_is_not_there_yet_is_refused() -> None:
             reader_of(workload).read_nowait(shard, offset, 1000)
     extent = reader_of(workload).read_nowait(shard, 7, 1000)
     assert extent == ReadSlice(7, 7, [], 0, None)
+
+
+async def test_a_segment_in_memory_that_is_dropped_during_a_search_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = SimulatedFileSystem()
+    async with open_simulated(files) as engine:
+        await engine.create_shard("s", ShardConfig(mode=Mode.MEMORY))
+        shard = engine.parts.table.by_name("s")
+        for _ in range(11):
+            await append(engine, "s", bytes(5_000))
+        # Found in the fourth piece of memory.
+        lsn = shard.published_lsn
+        for _ in range(19):
+            await append(engine, "s", bytes(5_000))
+        await engine.roll("s")
+        await append(engine, "s", b"kept")
+
+        checkpoint = trio.lowlevel.checkpoint
+        dropped: list[Segment] = []
+
+        async def drop_once() -> None:
+            if not dropped:
+                dropped.extend(shard.trim(30))
+                engine.parts.checkpointer.drop(dropped)
+            await checkpoint()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.lowlevel, "checkpoint", drop_once)
+            found = await engine.parts.reader.find_offset(shard, Start.lsn(lsn))
+        assert dropped
+        assert found == 30
+        stop_without_checkpoint(engine)

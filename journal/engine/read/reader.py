@@ -194,15 +194,21 @@ class Reader:
     async def _search(
         self, shard: Shard, segment: Segment, position: int, wanted: Callable[[BatchHeader], bool], end: int
     ) -> tuple[BatchHeader | None, int]:
-        """First matching batch of a segment from a position on, and its position; (None, end) if there is none."""
+        """First matching batch of a segment from a position on, and its position; (None, end) if there is none.
+
+        Raises:
+            FileNotFoundError: The segment has been dropped since the search began, or its file is missing.
+            _DroppedError: It has been dropped; it was in memory.
+        """
         while position < end:
             in_memory = segment.chunks.start <= position < segment.end
             if in_memory:
                 stop = min(segment.chunks.chunk_end(position), end)
                 data: bytes | memoryview = segment.chunks.views(position, stop)[0]
                 await trio.lowlevel.checkpoint()
+            elif not isinstance(segment, LogSegment) or position >= segment.flushed:
+                raise _DroppedError
             else:
-                assert isinstance(segment, LogSegment)  # only log segments have bytes outside memory
                 stop = min(segment.flushed, end)
                 data = await self._pread(segment, position, min(_SEARCH_WINDOW_BYTES, stop - position))
                 if len(data) < SMALLEST_BATCH_BYTES:
@@ -249,6 +255,10 @@ class Reader:
             if (segment.newest_us if by_time else segment.last_lsn) >= start.value:
                 try:
                     header = await self._find_in(shard, segment, start.value, by_time=by_time)
+                except _DroppedError:
+                    shard.check_usable()
+                    assert segment not in shard.segments  # its memory is freed after it was removed
+                    continue
                 except FileNotFoundError as error:
                     shard.check_usable()
                     _check_dropped(shard, segment, error)
@@ -339,6 +349,10 @@ class Reader:
                 await ready.wait()
         finally:
             shard.remove_listener(published)
+
+
+class _DroppedError(Exception):
+    """The memory of a segment was freed while it was searched: it was trimmed or converted."""
 
 
 def _check_dropped(shard: Shard, segment: Segment, error: FileNotFoundError) -> None:
