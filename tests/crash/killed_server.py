@@ -41,6 +41,19 @@ GATHERING = CONFIGURATION.replace("max_age_s = 3", "max_age_s = 1")
 """The same, and closed segments are gathered as often as the settings allow."""
 
 
+def wait_or_kill(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> int:
+    """The exit status of a process that is expected to end; one that does not end is killed, since its context waits.
+
+    Raises:
+        subprocess.TimeoutExpired: It did not end.
+    """
+    try:
+        return process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
 class KilledServer:
     """A server that is started on the same directory and port again and again.
 
@@ -125,4 +138,4 @@ class KilledServer:
             return 0
         with process:
             process.send_signal(how)
-            return process.wait(PATIENCE_S)
+            return wait_or_kill(process)

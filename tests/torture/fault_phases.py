@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.patience import PATIENCE_S
+from tests.crash.killed_server import wait_or_kill
 from tests.torture.rounds import Result, Round
 
 WRITES = "pwritev2,pwritev,pwrite64,write"
@@ -104,7 +104,7 @@ def inject(
         time.sleep(rng.choice((0, 0.3)))
         if strace.poll() is None:
             strace.send_signal(signal.SIGINT)
-        strace.wait(PATIENCE_S)
+        wait_or_kill(strace)
     one.note(f"{calls}:{how}:{when}, injected {_injected(output)} times", began_ns)
     if _injected(output):
         one.result.counts["faults injected"] += _injected(output)

@@ -205,9 +205,9 @@ class Round:
     def check_log(self) -> None:
         """No fault may end in an error that the server did not expect."""
         text = self.server.log.read_text()
-        found = re.search(r"Traceback.*", text, re.DOTALL)
+        found = re.search(r"(Traceback|unexpected error).*", text, re.DOTALL)
         if found:
-            self.result.broken.append(f"a traceback in the server's log: {found[0][:2000]}")
+            self.result.broken.append(f"an unexpected error in the log of the server: {found[0][:2000]}")
 
     def judge(self) -> None:
         """Check the history."""
