@@ -147,7 +147,6 @@ class Player:
         directory: The data directory, as it is now.
         adapter: To the open engine.
         engine: The open engine.
-        gathers: Whether closed segments are gathered into shared files.
     """
 
     adapter: EmbeddedAdapter
@@ -157,7 +156,6 @@ class Player:
         self.shards: dict[str, ShardModel] = {}
         self.directory = place / "data"
         self.clock = ManualClock()
-        self.gathers = False
         self._config = _CONFIG
         self._place = place
         self._look = look
@@ -170,7 +168,7 @@ class Player:
         waiting = deque(steps)
         if any(isinstance(step.during if isinstance(step, Crash) else step, Gather) for step in steps):
             # From here on logs that are closed do not stay.
-            self._config, self.gathers = _GATHERING, True
+            self._config = _GATHERING
         while True:
             ending = trio.run(self._live, waiting)
             self.lose_memory()
