@@ -1,4 +1,4 @@
-"""A client whose connection was closed is told so, however it was closed."""
+"""Receiving from a connection that the client itself has closed reports a lost connection."""
 
 from __future__ import annotations
 

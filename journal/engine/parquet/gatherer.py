@@ -328,3 +328,18 @@ def is_wanted(shard: Shard, segment: LogSegment | ParquetSegment) -> bool:
         and first.next_offset == segment.next_offset
         and first.is_in_file_of(segment)
     )
+
+
+def closed_logs(shard: Shard) -> Iterator[LogSegment]:
+    """Log segments with records that are completely published and will not grow."""
+    if shard.published_segment is None:
+        return
+    for segment in shard.segments:
+        if segment is shard.published_segment and not (
+            segment.closed and not shard.pending_groups and segment.next_offset <= shard.published_offset
+        ):
+            return
+        if isinstance(segment, LogSegment) and segment.next_offset > max(segment.base_offset, shard.start_offset):
+            yield segment
+        if segment is shard.published_segment:
+            return

@@ -22,6 +22,7 @@ from journal.engine.parquet.gatherer import (
     BeingFlushedError,
     Chosen,
     Gatherer,
+    closed_logs,
     in_order,
     is_in_part,
     is_wanted,
@@ -138,7 +139,7 @@ class ParquetScheduler:
         self.sealed_segments = 0
         self.counts = ConversionCounts()
         self.last_failure = ""
-        self._not_found = ""
+        self._unreadable_shard = ""
 
     @property
     def enabled(self) -> bool:
@@ -148,7 +149,7 @@ class ParquetScheduler:
     @property
     def failure(self) -> str:
         """The error of the last attempt, or else a file or shard that cannot be read; empty if all works."""
-        return self.last_failure or self._rewriting.failure or self._not_found
+        return self.last_failure or self._rewriting.failure or self._unreadable_shard
 
     @property
     def waiting(self) -> Waiting:
@@ -216,7 +217,7 @@ class ParquetScheduler:
             StorageFailedError: The engine failed.
         """
         self.require_enabled()
-        self._failures.end_pauses(shard, _closed_logs(shard))
+        self._failures.end_pauses(shard, closed_logs(shard))
         request = ConversionRequest(shard, up_to)
         self._requests.add(request)
         self.wake()
@@ -275,8 +276,8 @@ class ParquetScheduler:
                         self.look_at(shard)
                 except (CorruptionError, FormatVersionError) as error:
                     self.counts.failures += 1
-                    self._not_found = f"segments of a shard stay log files: {error}"
-                    _log.error("%s", self._not_found)
+                    self._unreadable_shard = f"segments of a shard stay log files: {error}"
+                    _log.error("%s", self._unreadable_shard)
                 if step.is_over:
                     await step.rest()
 
@@ -331,7 +332,7 @@ class ParquetScheduler:
         for shard_id, shard in list(self._shards.items()):
             if step.is_over:
                 await step.rest()
-            due = [] if shard.damage else [each for each in _closed_logs(shard) if self._is_due(shard, each)]
+            due = [] if shard.damage else [each for each in closed_logs(shard) if self._is_due(shard, each)]
             if not due:
                 del self._shards[shard_id]
                 self._gathering.look_at(shard)
@@ -349,7 +350,7 @@ class ParquetScheduler:
             except StorageError as error:
                 request.end(error)
                 continue
-            waiting = [segment for segment in _closed_logs(request.shard) if segment.next_offset <= request.up_to]
+            waiting = [segment for segment in closed_logs(request.shard) if segment.next_offset <= request.up_to]
             corruptions = list(filter(None, (self._failures.corruption_of(request.shard, each) for each in waiting)))
             if waiting and refused is not None:
                 request.end(refused)
@@ -365,7 +366,7 @@ class ParquetScheduler:
 
     def _small_logs(self, shard: Shard) -> Iterator[LogSegment]:
         if not shard.damage:
-            for segment in _closed_logs(shard):
+            for segment in closed_logs(shard):
                 if segment.size_bytes < LARGE_SEGMENT_BYTES and self._failures.corruption_of(shard, segment) is None:
                     yield segment
 
@@ -481,21 +482,6 @@ class ParquetScheduler:
         self.counts.failures += 1
         self.last_failure = str(error)
         _log.error("conversion stops: %s", error)
-
-
-def _closed_logs(shard: Shard) -> Iterator[LogSegment]:
-    """Log segments with records that are completely published and will not grow."""
-    if shard.published_segment is None:
-        return
-    for segment in shard.segments:
-        if segment is shard.published_segment and not (
-            segment.closed and not shard.pending_groups and segment.next_offset <= shard.published_offset
-        ):
-            return
-        if isinstance(segment, LogSegment) and segment.next_offset > max(segment.base_offset, shard.start_offset):
-            yield segment
-        if segment is shard.published_segment:
-            return
 
 
 def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:
