@@ -358,6 +358,23 @@ class Gather(Step):
 
 
 @attrs.frozen
+class Sweep(Step):
+    """Wait until the files of which nothing is live are gone."""
+
+    async def take(self, player: Player) -> None:
+        parts = player.engine.parts
+        sealed = player.directory / "sealed"
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                await parts.checkpointer.checkpoint()
+                live = {each.path(str(sealed)) for each in parts.views.files if each.live_records}
+                if live == set(map(str, sealed.glob("date=*/*.parquet"))):
+                    return
+                parts.conversion.wake()
+                await trio.sleep(0.005)
+
+
+@attrs.frozen
 class Close(Step):
     """Close a shard's segment, which stays a log."""
 

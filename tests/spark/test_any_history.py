@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from pyspark.sql import DataFrame, SparkSession
 
 from broker_adapter import StorageAdapter, open_adapter
@@ -46,6 +47,7 @@ from tests.spark.history_player import (
     Player,
     Restart,
     Step,
+    Sweep,
     SwitchMode,
     Trim,
 )
@@ -112,6 +114,10 @@ SHARED = (
 """Parts of shared files of which others are dead, some of the shard's own, beside what is not gathered."""
 
 
+TRIMMED = (Append(PLAIN, (some(0, 10),)), Convert(), Trim(PLAIN, 0.3))
+"""A segment of which less than half is trimmed, so that its file keeps the dead rows."""
+
+
 def source(spark: SparkSession, question: Question, **options: object) -> DataFrame:
     """The answer of the data source, which looks for rows by the comparisons itself."""
     texts = {name: str(value) for name, value in options.items()}
@@ -149,16 +155,27 @@ def require_answer(player: Player, question: Question, answer: Callable[[Questio
     require_same(found_rows(answer(question).toArrow()), kept_rows(player.shards, question), f"{way}, {question}")
 
 
+def is_dead(player: Player, shard_name: str, offset: int) -> bool:
+    """Whether the record was trimmed, or deleted with its shard."""
+    shard = player.shards.get(shard_name)
+    return shard is None or offset < shard.start or not any(kept >= shard.start for kept in shard.kept)
+
+
 def require_answer_of_tree(player: Player, question: Question, found: Sequence[Row], what: str) -> None:
     """Shared files still have the dead rows of trimmed and deleted shards; nothing in a tree says which these are."""
     places = [(row[1], row[2]) for row in found]
     assert len(places) == len(set(places)), f"{what}: twice in {places}"
+    live = [row for row in found if not is_dead(player, row[1], row[2])]
+    require_same(live, kept_rows(player.shards, question), what)
 
-    def is_dead(row: Row) -> bool:
-        shard = player.shards.get(row[1])
-        return shard is None or row[2] < shard.start or not any(offset >= shard.start for offset in shard.kept)
 
-    require_same([row for row in found if not is_dead(row)], kept_rows(player.shards, question), what)
+def require_live_rows_in_each_file(player: Player) -> None:
+    """A file of which every row is dead is removed, unless it has what is last of a shard: the shard ends there."""
+    for path in (player.directory / "sealed").glob("date=*/*.parquet"):
+        table = pq.read_table(path, columns=["shard", "offset"], partitioning=None)
+        rows = [(row["shard"], row["offset"]) for row in table.to_pylist()]
+        ends = {name: max(player.shards[name].kept, default=0) for name, _ in rows if name in player.shards}
+        assert any(not is_dead(player, *row) or row[1] >= ends.get(row[0], row[1] + 1) for row in rows), (path, rows)
 
 
 def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], question: Question) -> None:
@@ -170,7 +187,8 @@ def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], ques
             require_answer(player, asked, lambda one: table(spark, directory, one), "sealed and unsealed")
         assert check_directory(str(directory)).damages == []
         # Now everything is sealed, and the tree of sealed segments says all of it, by itself.
-        player.play([Convert()])
+        player.play([Convert(), Sweep()])
+        require_live_rows_in_each_file(player)
         require_answer(player, question, lambda one: table(spark, directory, one, with_unsealed=False), "sealed")
         tree = directory / "sealed"
         for way, frame in (
@@ -185,6 +203,7 @@ def at_rest(spark: SparkSession, history: Sequence[Step | Restart | Crash], ques
 @pytest.mark.timeout(900)
 @SHORT
 @given(histories, questions)
+@example(TRIMMED, EVERYTHING)
 def test_a_query_finds_what_any_history_left(
     spark: SparkSession, history: tuple[Step | Restart | Crash, ...], question: Question
 ) -> None:
