@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import attrs
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -267,6 +267,7 @@ FAULTS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(FAULTS)
+@example([(number, fault, 5.0) for fault in ("freeze", "lose_answers") * 2 for number in range(3)])
 def test_whatever_happens_no_two_hold_it_and_in_the_end_one_does(faults: list[tuple[int, str, float]]) -> None:
     trio.run(_no_two_hold_it, faults, clock=MockClock(autojump_threshold=0))
 

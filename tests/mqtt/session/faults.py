@@ -43,7 +43,9 @@ class Path:
         return getattr(self._store, name)
 
     def freeze(self) -> None:
-        self._open = trio.Event()
+        # Calls that wait already are let go by the same `thaw`.
+        if self._open.is_set():
+            self._open = trio.Event()
 
     def thaw(self) -> None:
         self._lost = _none
@@ -53,7 +55,8 @@ class Path:
     def lose_answers(self, of: str = "") -> None:
         """Lose the answers to calls, or only of those of one name."""
         self._lost = lambda name: not of or name == of
-        self._back = trio.Event()
+        if self._back.is_set():
+            self._back = trio.Event()
 
     def fail(
         self,
