@@ -181,6 +181,8 @@ class Chaos:
                 async with trio.open_nursery() as joining:
                     joining.start_soon(self._join_late, nursery)
                     await self._go_wrong(trio.current_time() + seconds)
+                    if "wills" in self.kinds:
+                        await self._judge_each_life()
                     joining.cancel_scope.cancel()
                 self._check_processes()
                 stop.set()
@@ -238,6 +240,16 @@ class Chaos:
         for kind, least in self.least.items():
             while self.counts[kind] < least:
                 await self._have(kind)
+
+    async def _judge_each_life(self) -> None:
+        """Begin more lives until one of each kind was judged: of some a failure may have hidden what there was to see."""
+        while True:
+            with trio.move_on_after(SETTLE_S):
+                await _wait_until(lambda: all(mortal.is_over for mortal in self.mortals))
+            judged = {mortal.life for mortal in self.mortals if mortal.is_over and mortal.is_judged}
+            if judged == LIVES.keys() or not all(mortal.is_over for mortal in self.mortals):
+                return
+            await self._have("wills")
 
     async def _have(self, kind: str) -> None:
         await trio.sleep(self.rng.uniform(*CALM_S))
