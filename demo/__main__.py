@@ -74,7 +74,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=15.0, help="how long the clients publish (default: 15)")
     parser.add_argument(
-        "--rate", type=float, default=500.0, help="messages per second of both publishers together (default: 500)"
+        "--rate", type=float, default=200.0, help="messages per second of both publishers together (default: 200)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
     parser.add_argument("--keep", action="store_true", help="keep the data directory and the logs")
