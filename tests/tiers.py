@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 FULL: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """Hypothesis's profile, without bounds of time: on a busy machine they would measure the machine."""
 
-QUICK: Final = settings(FULL, max_examples=25)
+QUICK: Final = settings(FULL, max_examples=10)
 """Its profile for `make test`."""
 
 OWN_SETTINGS: Final = "_hypothesis_internal_use_settings"
