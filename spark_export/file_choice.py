@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from spark_export.replanning import replaced_file
 from spark_export.sealed_files import SharedName
 from spark_export.sealed_scan import OffsetRange, SealedTree, list_tree
 from spark_export.sealed_tree import find_files
-from spark_export.shared_files import record_count
+from spark_export.shared_files import Contents, contents_of
 from spark_export.snapshot import SegmentRange, ShardSnapshot
 from spark_export.table_versions import files_are_gone, newest_files
 
@@ -108,7 +108,8 @@ def sealed_files(spark: SparkSession, path: str, options: SourceOptions) -> Seal
     if found is None or not found.directory:
         table = None if found is None else newest_files(FileTree(found.sealed))
         if table is not None:
-            return of_table(spark, attrs.evolve(tree, shared=dict.fromkeys(table.rows)), options.shards)
+            shared = dict.fromkeys(table.rows)
+            return of_table(spark, attrs.evolve(tree, shared=shared, visible=table.visible), options.shards)
         return counting_once(spark, tree, options.shards)
     for _ in range(_MOST_LISTINGS):
         snapshot = take_snapshot(options, with_segments=True)
@@ -141,27 +142,29 @@ def chosen_files(tree: SealedTree, ranges: Iterable[ShardRange]) -> SealedTree:
         for part in one.parts:
             assert part.place is not None  # it is in a shared file
             parts[part.place.file].append((one.shard_id, part.base_offset, part.next_offset))
-    return attrs.evolve(tree, shared=_counting_rows(tree.root, parts))
-
-
-def _counting_rows(
-    root: str, parts: Mapping[SharedName, Sequence[OffsetRange]]
-) -> dict[SharedName, tuple[OffsetRange, ...] | None]:
-    """Which rows of shared files count; None for a file of which all do, which then needs no condition."""
-    if not parts:
-        return {}
-    tree = FileTree(root)
-    counting: dict[SharedName, tuple[OffsetRange, ...] | None] = {}
+    contents = _contents_of(tree.root, parts) if parts else {}
+    shared: dict[SharedName, tuple[OffsetRange, ...] | None] = {}
     for file, rows in parts.items():
+        found = contents[file]
+        # A file of which all rows count needs no condition.
+        counts_whole = found is not None and found.rows <= sum(end - first for _, first, end in rows)
+        shared[file] = None if counts_whole else tuple(rows)
+    visible = frozenset(file for file, found in contents.items() if found is not None and found.is_visible)
+    return attrs.evolve(tree, shared=shared, visible=visible)
+
+
+def _contents_of(root: str, chosen: Iterable[SharedName]) -> dict[SharedName, Contents | None]:
+    """What shared files have; None for one that is damaged: reading it names the damage, others are read."""
+    contents: dict[SharedName, Contents | None] = {}
+    tree = FileTree(root)
+    for file in chosen:
         try:
-            has_others = record_count(tree, file) > sum(end - first for _, first, end in rows)
+            contents[file] = contents_of(tree, file)
         except FileNotFoundError as error:
             path = tree.shown(file.path)
             raise FilesReplacedError(f"{path} was replaced by the server just now; try again", path) from error
         except CorruptionError:
-            # Reading it names the damage. Queries of other shards are answered.
-            has_others = True
+            contents[file] = None
         except (StorageError, OSError) as error:
             raise UnreadableError(f"cannot read {tree.shown(file.path)}: {error}") from error
-        counting[file] = tuple(rows) if has_others else None
-    return counting
+    return contents

@@ -7,7 +7,7 @@ that count. Columns are those of the data source `journal`, and the UTC day of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -52,11 +52,13 @@ class SealedTree:
         root: The directory with the ``date=...`` directories.
         shared: The files, and which of their rows count: all if None.
         other_shards: Ids of shards whose rows do not count.
+        visible: Files that are known to have no shard and no topic whose name begins with ``$``.
     """
 
     root: str
     shared: Mapping[SharedName, tuple[OffsetRange, ...] | None] = attrs.field(factory=dict)
     other_shards: tuple[int, ...] = ()
+    visible: frozenset[SharedName] = frozenset()
 
 
 def list_tree(spark: SparkSession, path: str, version: int | None = None) -> SealedTree:
@@ -74,7 +76,8 @@ def list_tree(spark: SparkSession, path: str, version: int | None = None) -> Sea
     root = _root(files, path)
     if version is not None:
         root = f"{path.rstrip('/')}/sealed" if root is None else root
-        return SealedTree(root, dict.fromkeys(version_files(FileTree(root), version).rows))
+        found = version_files(FileTree(root), version)
+        return SealedTree(root, dict.fromkeys(found.rows), visible=found.visible)
     if root is None:
         return SealedTree(path)
     paths = files.glob(f"{glob_literal(root)}/date=*/*.parquet")
@@ -98,8 +101,9 @@ def scan(
         UnreadableError: A segment is empty.
     """
     frames = [
-        frame.where(matching("shard", shards)).where(matching("topic", topics))
-        for frame in _rows_of_shared_files(spark, tree)
+        frame
+        for is_visible in (True, False)
+        for frame in _matching_rows(spark, _some_files(tree, is_visible=is_visible), shards, topics, is_visible)
     ]
     if not frames:
         return with_date(spark.createDataFrame([], _RECORD)).select(*columns)
@@ -132,6 +136,24 @@ def shared_frame(spark: SparkSession, root: str, files: Iterable[SharedName]) ->
             "data directory tells which of them are missing"
         )
     return frame
+
+
+def _some_files(tree: SealedTree, *, is_visible: bool) -> SealedTree:
+    """The tree with the files alone that are known to have no hidden name, or with the others."""
+    return attrs.evolve(
+        tree, shared={file: rows for file, rows in tree.shared.items() if (file in tree.visible) == is_visible}
+    )
+
+
+def _matching_rows(
+    spark: SparkSession, tree: SealedTree, shards: Sequence[str], topics: Sequence[str], is_visible: bool
+) -> Iterator[DataFrame]:
+    """The rows that count and match. A condition on each row takes a quarter of the time of a scan of few columns."""
+    for frame in _rows_of_shared_files(spark, tree):
+        for column, filters in (("shard", shards), ("topic", topics)):
+            if not (is_visible and "#" in filters):
+                frame = frame.where(matching(column, filters))
+        yield frame
 
 
 def _rows_of_shared_files(spark: SparkSession, tree: SealedTree) -> list[DataFrame]:

@@ -24,6 +24,7 @@ from shards.parquet.shared_reading import PartGroup, PartOfFile, SharedReader
 from spark_export.conditions import Condition
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree
+from spark_export.hidden_names import has_none
 from spark_export.sealed_files import DATE_PREFIX, SharedName, parse_shared
 from spark_export.segment_files import GroupStatistics
 from spark_export.snapshot import PlaceInFile, SegmentRange
@@ -222,15 +223,32 @@ def first_not_below(
     return None
 
 
-def record_count(tree: FileTree, file: SharedName) -> int:
-    """Number of rows of a shared file.
+@attrs.frozen(slots=True)
+class Contents:
+    """What the footer of a shared file tells.
+
+    Attributes:
+        rows: Number of rows, live or not.
+        is_visible: Whether no shard and no topic has a name that begins with ``$``.
+    """
+
+    rows: int
+    is_visible: bool
+
+
+def contents_of(tree: FileTree, file: SharedName) -> Contents:
+    """What a shared file has, by its footer.
 
     Raises:
         CorruptionError: The file is damaged.
         OSError: It cannot be read; `FileNotFoundError` if it does not exist (any more).
     """
     with closing(SharedReader(tree.file_system, tree.shown(file.path))) as reader:
-        return reader.metadata.record_count
+        groups = [
+            GroupStatistics(reader.footer.row_group(at), SHARED_SCHEMA) for at in range(reader.footer.num_row_groups)
+        ]
+        bounds = (group.bounds(column) for group in groups for column in ("shard", "topic"))
+        return Contents(reader.metadata.record_count, has_none(bounds))
 
 
 def find_rows(tree: FileTree, shard: str, shard_id: int) -> list[SegmentRange]:

@@ -14,6 +14,7 @@ import attrs
 from shards.extras import install_command
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree
+from spark_export.hidden_names import has_none
 from spark_export.sealed_files import SharedName, parse_shared
 
 _LOG: Final = "_delta_log"
@@ -26,10 +27,12 @@ class VersionFiles:
     Attributes:
         version: The version.
         rows: By file: number of its rows, live or not.
+        visible: Files without a shard or topic whose name begins with ``$``.
     """
 
     version: int
     rows: Mapping[SharedName, int]
+    visible: frozenset[SharedName]
 
 
 def newest_files(tree: FileTree) -> VersionFiles | None:
@@ -84,6 +87,7 @@ def _files(tree: FileTree, version: int | None) -> VersionFiles:
             f"cannot read {wanted} of the Delta table in {tree.where}: {error}{_newest(tree) if version else ''}"
         ) from error
     rows: dict[SharedName, int] = {}
+    visible = set()
     for file in found.files:
         name = parse_shared(file.path)
         if name is None:
@@ -91,7 +95,9 @@ def _files(tree: FileTree, version: int | None) -> VersionFiles:
                 f"the Delta table in {tree.where} has {file.path!r}, which is no shared file of a journal"
             )
         rows[name] = file.rows
-    return VersionFiles(found.version, rows)
+        if has_none((file.shards, file.topics)):
+            visible.add(name)
+    return VersionFiles(found.version, rows, frozenset(visible))
 
 
 def _newest(tree: FileTree) -> str:

@@ -26,10 +26,14 @@ class VersionFile:
     Attributes:
         path: Its path, relative to the table.
         rows: Number of its rows, live or not.
+        shards: Bounds of the names of shards in it: no name is below the first or above the second.
+        topics: The same for topics.
     """
 
     path: str
     rows: int
+    shards: tuple[str, str]
+    topics: tuple[str, str]
 
 
 @attrs.frozen(slots=True)
@@ -58,10 +62,17 @@ def files_of_version(root: str, version: int | None = None) -> TableVersionFiles
     try:
         table = DeltaTable(root if "://" in root else os.path.abspath(root), version=version)
         actions = table.get_add_actions(flatten=True)
-        paths, rows = (actions.column(name).to_pylist() for name in ("path", "num_records"))
+        columns = {
+            name: actions.column(name).to_pylist()
+            for name in ("path", "num_records", "min.shard", "max.shard", "min.topic", "max.topic")
+        }
     except (DeltaError, OSError, ValueError, KeyError) as error:
         raise UnreadableTableError(_first_line(error)) from error
-    return TableVersionFiles(table.version(), tuple(map(VersionFile, paths, rows)))
+    shards = zip(columns["min.shard"], columns["max.shard"], strict=True)
+    topics = zip(columns["min.topic"], columns["max.topic"], strict=True)
+    return TableVersionFiles(
+        table.version(), tuple(map(VersionFile, columns["path"], columns["num_records"], shards, topics))
+    )
 
 
 class DeltaLibrary:

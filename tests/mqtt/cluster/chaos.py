@@ -242,7 +242,7 @@ class Chaos:
                 await self._have(kind)
 
     async def _judge_each_life(self) -> None:
-        """Begin more lives until one of each kind was judged: of some a failure may have hidden what there was to see."""
+        """Begin more lives until one of each kind was judged: a failure may have hidden what there was to see."""
         while True:
             with trio.move_on_after(SETTLE_S):
                 await _wait_until(lambda: all(mortal.is_over for mortal in self.mortals))

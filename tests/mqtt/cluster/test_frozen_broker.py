@@ -21,7 +21,7 @@ LEASE_S = 25.0
 LEASE_EXPIRES_S = 15.0
 TIMER_S = 3.0
 TAKEOVER_S = 2.0
-"""The documented times: of a group, of wills and expiries (of them until the lease is over), of another broker's timer, of a session."""
+"""The documented times: of a group, of wills and expiries, of a lease, of another broker's timer, of a session."""
 
 BUSY_S = 10.0
 """What a busy machine may add."""
@@ -95,7 +95,7 @@ class Member:
 async def test_topics_stand_still_for_as_long_as_a_broker_is_frozen(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         frozen = cluster.brokers[0]
-        first, second = (Member(port, name) for port, name in zip(cluster.mqtt_ports, ("first", "second")))
+        first, second = Member(cluster.mqtt_ports[0], "first"), Member(cluster.mqtt_ports[1], "second")
         publisher = await connect(cluster.mqtt_ports[1], "publisher")
         async with trio.open_nursery() as nursery:
             for member in (first, second):
