@@ -16,8 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.crash.killed_server import wait_or_kill
 from tests.torture.rounds import Result, Round
+
+_STRACE_ENDS_S = 10
 
 WRITES = "pwritev2,pwritev,pwrite64,write"
 SYNCS = "fdatasync,fsync"
@@ -104,7 +105,7 @@ def inject(
         time.sleep(rng.choice((0, 0.3)))
         if strace.poll() is None:
             strace.send_signal(signal.SIGINT)
-        wait_or_kill(strace)
+        _end_strace(one, strace)
     one.note(f"{calls}:{how}:{when}, injected {_injected(output)} times", began_ns)
     if _injected(output):
         one.result.counts["faults injected"] += _injected(output)
@@ -113,6 +114,18 @@ def inject(
         _after_fault(one, f"{calls}:{how}", began_ns, logged)
     else:
         one.result.counts["faults that met no call"] += 1
+
+
+def _end_strace(one: Round, strace: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of strace, or kill it: all it traces goes on then.
+
+    It may wait for ever, where the process with all its threads was killed from elsewhere while it was asked to end.
+    """
+    try:
+        strace.wait(_STRACE_ENDS_S)
+    except subprocess.TimeoutExpired:
+        strace.kill()
+        one.result.counts["straces that had to be killed"] += 1
 
 
 def _injected(output: Path) -> int:
