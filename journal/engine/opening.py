@@ -124,6 +124,9 @@ async def _running(parts: EngineParts) -> AsyncIterator[None]:
             yield
         except Exception as error:  # noqa: BLE001 raised again below, without a group around it
             raised = error
+        finally:
+            # A task that must not be cancelled between two steps may wait for a group that waits for disk space.
+            parts.committer.begin_close()
         parts.subscriptions.close()
         nursery.cancel_scope.cancel()
     with trio.CancelScope(shield=True):

@@ -45,6 +45,7 @@ from tests.crash.segment_files import check_files, refers_to
 from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more, look_at_all
 from tests.crash.simulated_workload import check
 from tests.crash.simulation import DATA, GATHERING, TINY, deterministic, open_simulated_store, run
+from tests.simulation.delta_log import JsonLog
 from tests.simulation.disk import Disk
 from tests.simulation.file_system import (
     CrashNow,
@@ -240,13 +241,21 @@ class Machine:
         self.clock = ManualClock(self.clock.now_us())
 
     def _check_offline(self) -> None:
-        """No order of failures leaves what `journal check` calls damage, once a first start has come to its end."""
+        """No order of failures leaves what `journal check` calls damage, once a first start has come to its end.
+
+        The Delta table is readable in every moment: its log is whole, and all files of its newest version are there.
+        """
         if self.files.exists(f"{DATA}/FORMAT") and is_complete(self.files, DATA):
             with deterministic(self.seed) as rng:
                 report = check_directory(
-                    DATA, files=self.files, open_store=lambda path: open_simulated_store(self.files, rng, path)
+                    DATA,
+                    files=self.files,
+                    open_store=lambda path: open_simulated_store(self.files, rng, path),
+                    open_delta_library=lambda: JsonLog(self.files),
                 )
             require(not report.damages, "the offline check finds damage", report.damages)
+            of_table = [note for note in report.notes if "Delta table" in note.problem]
+            require(not of_table, "the Delta table cannot be read", of_table)
             self.files = self.files.kill(everything_lost)
 
     # What is missing

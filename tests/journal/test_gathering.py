@@ -36,6 +36,7 @@ from shards.segments.parquet_segment import ParquetSegment
 from shards.views.inverted_index import By
 from tests.crash.segment_files import check_files
 from tests.journal.engines import DATA, append, apply_retention, stop_without_checkpoint, values_of
+from tests.journal.test_write_retries import FullJournalDisk, until_a_group_waits
 from tests.patience import PATIENCE_S
 from tests.shards.batches import NOW_US
 from tests.simulation.delta_log import JsonLog
@@ -142,6 +143,11 @@ async def fill(engine: Engine, *names: str, config: ShardConfig | None = None) -
 async def roll(engine: Engine, *names: str) -> None:
     for name in names:
         await engine.roll(name)
+
+
+async def fill_up(engine: Engine, files: FullJournalDisk) -> None:
+    async with trio.open_nursery() as nursery:
+        await until_a_group_waits(engine, files, nursery)
 
 
 def sealed(engine: Engine, name: str) -> list[ParquetSegment]:
@@ -548,6 +554,37 @@ async def test_files_of_which_nothing_is_wanted_are_withdrawn(autojump_clock: ob
         await check_files(engine, files, DATA)
         assert shared_files(files) == []
         assert len(engine.parts.views.files) == 0
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_an_engine_stops_while_a_decision_about_files_waits_for_disk_space(
+    autojump_clock: object, *, is_cancelled: bool
+) -> None:
+    """The decision may not be cancelled, and nothing looked for space any more: the stop never came to its end."""
+    files = FullJournalDisk()
+    converter = Converter(files)
+    converter.open = trio.Event()
+    with trio.CancelScope() as scope:
+        async with opened(files, converter) as engine:
+            before = await fill(engine, *NAMES)
+            await engine.create_shard("s", ShardConfig())
+            await roll(engine, *NAMES)
+            await converter.asked.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fill_up, engine, files)
+                await until(lambda: engine.parts.committer.disk_full is not None)
+                converter.open.set()
+                await until(lambda: bool(shared_files(files)))
+                nursery.cancel_scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not is_gathered(engine, *NAMES)
+            if is_cancelled:
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught == is_cancelled
+    files.full = False
+    async with opened(files.crash(everything_lost)) as engine:
+        assert {name: await values_of(engine, name) for name in NAMES} == before
 
 
 async def test_a_damaged_log_stays_and_the_others_are_gathered(autojump_clock: object) -> None:

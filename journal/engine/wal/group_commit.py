@@ -422,16 +422,20 @@ class Committer:
         if newest is not None:
             await self.wait(newest)
 
+    def begin_close(self) -> None:
+        """From now on nothing waits for disk space or for the store: what cannot be written now counts as failed."""
+        self._is_closing = True
+        self.release()
+        if self.disk_full is not None and not self._is_writing:
+            self.fail(self.disk_full)
+
     async def drain(self) -> None:
         """Wait until everything decided so far is durable and published, or until the engine has failed.
 
         No write is retried any more: a group without disk space now counts as failed.
         """
-        self._is_closing = True
+        self.begin_close()
         try:
-            self.release()
-            if self.disk_full is not None and not self._is_writing:
-                self.fail(self.disk_full)
             while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
                 group = self._in_flight or (self._waiting[0] if self._waiting else self.group)
                 self.kick()
