@@ -58,7 +58,7 @@ def clock(directory: Path, rng: random.Random, seconds: float) -> Result:
     one.environment = {
         "LD_PRELOAD": str(libraries[0]),
         "FAKETIME_TIMESTAMP_FILE": str(told),
-        # It looks at the file once a second. With every call it would hold up the server for seconds: a lock is around it.
+        # It looks at the file once a second. A lock is around that: at every call it held up the server for seconds.
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DISABLE_SHM": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
