@@ -280,8 +280,6 @@ class Shard:
         if not old or not _make_up(old, parts[0].base_offset if first else None, end) or _are_these(old, parts):
             return []
         new = [part for part in parts if part.next_offset > max(self.start_offset, old[0].base_offset)]
-        if new and new[0].base_offset > old[0].base_offset:
-            return []
         if not new:
             if self.published_segment not in old:
                 return []

@@ -17,9 +17,12 @@ from shards.views.shared_files import FileKey
 from tests.crash.ledger import require
 from tests.simulation.delta_log import JsonLog
 
+_SETTLES_S = 600
+
 
 async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
     """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over."""
+    ends_at = trio.current_time() + _SETTLES_S
     while True:
         # By the task that makes all checkpoints: nothing else flushes meanwhile.
         await engine.checkpoint()
@@ -34,6 +37,11 @@ async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
             ):
                 _compare(engine, files, data)
                 return
+        require(
+            trio.current_time() < ends_at,
+            "segments are not sealed, or files not removed",
+            engine.parts.conversion.failure,
+        )
         # A segment is being sealed.
         await trio.sleep(0.01)
 

@@ -79,6 +79,27 @@ def test_any_division_of_a_range_of_whole_segments_replaces_it_once(counts: list
     assert shard.put_parts(again) == []
 
 
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.data())
+def test_parts_below_a_trim_within_the_range_are_left_out(counts: list[int], data: st.DataObject) -> None:
+    """A segment with records of two days, the first trimmed: its parts were not put, and written again for ever."""
+    shard = shard_of(counts)
+    end = shard.next_offset
+    cuts = sorted({0, end, *data.draw(st.lists(st.integers(0, end), max_size=3))})
+    parts = parts_of(list(pairwise(cuts)))
+    trimmed = data.draw(st.integers(0, end - 1))
+    shard.trim(trimmed)
+    old = shard.segments[:-1]
+    assert shard.put_parts(parts) == old
+    assert shard.put_parts(parts) == [], "put in their place twice"
+    *sealed, following = shard.segments
+    assert all(isinstance(segment, ParquetSegment) for segment in sealed)
+    assert [segment.next_offset for segment in sealed] == [
+        part.next_offset for part in parts if part.next_offset > trimmed
+    ]
+    assert sealed[0].base_offset <= trimmed
+    assert all(one.next_offset == two.base_offset for one, two in pairwise([*sealed, following]))
+
+
 def test_what_was_trimmed_is_not_needed_at_the_beginning() -> None:
     shard = shard_of([3, 3, 3])
     shard.trim(7)
