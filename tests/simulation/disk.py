@@ -237,13 +237,25 @@ class Disk:
         return copy
 
     def put_back(self, vanished: Vanished) -> None:
-        """Undo it. What was put in its place meanwhile is gone."""
-        self._forget_changes(vanished.directory, vanished.name)
-        _set_entry(vanished.directory.volatile, vanished.name, vanished.volatile)
-        _set_entry(vanished.directory.durable, vanished.name, vanished.durable)
+        """Undo it. What was put in its place meanwhile is gone; a directory that was removed meanwhile is there again."""
+        directory = self._restored(posixpath.dirname(vanished.path), vanished.directory)
+        self._forget_changes(directory, vanished.name)
+        _set_entry(directory.volatile, vanished.name, vanished.volatile)
+        _set_entry(directory.durable, vanished.name, vanished.durable)
         if vanished.volatile is not vanished.durable:
-            change = (vanished.directory, vanished.name, vanished.volatile)
+            change = (directory, vanished.name, vanished.volatile)
             self.entry_changes.append(EntryChange((change,)))
+
+    def _restored(self, path: str, removed: Directory) -> Directory:
+        """The directory at a path; the one that was removed from there, durably, if there is none."""
+        if self.exists(path):
+            return self.directory(path)
+        above, name = posixpath.split(path)
+        parent = self._restored(above, Directory())
+        self._forget_changes(parent, name)
+        _set_entry(parent.volatile, name, removed)
+        _set_entry(parent.durable, name, removed)
+        return removed
 
     def _forget_changes(self, directory: Directory, name: str) -> None:
         self.entry_changes = [
