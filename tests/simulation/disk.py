@@ -237,7 +237,7 @@ class Disk:
         return copy
 
     def put_back(self, vanished: Vanished) -> None:
-        """Undo it. What was put in its place meanwhile is gone; a directory that was removed meanwhile is there again."""
+        """Undo it. What was put in its place meanwhile is gone; a directory that was removed then is there again."""
         directory = self._restored(posixpath.dirname(vanished.path), vanished.directory)
         self._forget_changes(directory, vanished.name)
         _set_entry(directory.volatile, vanished.name, vanished.volatile)
