@@ -72,7 +72,7 @@ async def open_engine(
         store = environment.open_store(directory.state)
         try:
             if not to_read:
-                # A start that was killed may have made the store without syncing its name; the journal would outlive it.
+                # A start that was killed may have made the store and not synced its name; the journal would outlive it.
                 directory.files.sync_directory(directory.state)
             await trio.lowlevel.checkpoint()
             disk = environment.make_disk()

@@ -14,7 +14,7 @@ from shards.seams.clock import ManualClock
 from tests.crash.segment_files import check_files
 from tests.crash.simulated_workload import read_all
 from tests.crash.simulation import DATA, QUIET, run
-from tests.simulation.file_system import CrashNow, SimulatedFileSystem, everything_lost, everything_survived
+from tests.simulation.file_system import SimulatedFileSystem, everything_lost, everything_survived
 
 
 def test_a_time_is_not_found_in_trimmed_records() -> None:
@@ -112,25 +112,20 @@ def test_a_log_file_that_is_missing_is_not_made_anew_with_zeros_where_acknowledg
 
 
 def test_the_store_of_a_start_that_was_killed_is_there_after_a_power_loss() -> None:
-    """The next start found it in the page cache and synced nothing of it: after the power loss no start was possible."""
+    """The next start found it in the page cache and synced nothing: after the power loss no start was possible."""
     files, clock = SimulatedFileSystem(), ManualClock()
 
     async def nothing(engine: Engine) -> None:
         raise AssertionError("the start was to be killed")
 
-    async def append(engine: Engine) -> None:
-        await engine.create_shard("s", ShardConfig())
-        await engine.append(engine.parts.table.by_name("s"), encode_values([b"0"], timestamp_us=1))
-        files.stop()
-        raise CrashNow("acknowledged")
-
     async def look(engine: Engine) -> None:
-        found = await read_all(engine, engine.parts.table.by_name("s"))
-        assert [record.value for record in found if isinstance(record, StoredRecord)] == [b"0"]
+        await engine.create_shard("s", ShardConfig())
 
-    files.crash_at(1, pattern="^rename /data/state/")
+    files.crash_at(1, pattern="^rename /data/state/", written=1.0)
     assert run(files, nothing, seed=1, clock=clock) is not None
     files = files.kill(everything_survived)
-    assert run(files, append, seed=2, clock=clock) is not None
+    # The first write to the journal: from here on it counts as used.
+    files.crash_at(3, pattern="^f(data)?sync /data/journal/", written=1.0)
+    assert run(files, nothing, seed=2, clock=clock) is not None
     files = files.crash(everything_lost)
     assert run(files, look, seed=3, clock=clock) is None
