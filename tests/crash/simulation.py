@@ -232,4 +232,7 @@ def run(
 def _is_expected(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_expected, error.exceptions))
+    if isinstance(error, trio.TrioInternalError):
+        # The power may go off while the event loop carries out the answer of a thread, above which there is no task.
+        return error.__cause__ is not None and _is_expected(error.__cause__)
     return isinstance(error, CrashNow | OSError | StorageFailedError | DataDirectoryError | DiskFullError)
