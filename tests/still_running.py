@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final
 
 import pytest
+from _pytest.capture import CaptureManager
 from _pytest.terminal import TerminalReporter
-
-_LOOK_EVERY_S: Final = 60.0
-_LONG_S: Final = 120.0
 
 
 class StillRunning:
-    """Looks once a minute, in the process that reports tests."""
+    """Looks once a minute, in the process that reports tests.
 
-    def __init__(self) -> None:
+    Args:
+        look_every_s: How often.
+        long_s: What is named has been running for so long.
+    """
+
+    def __init__(self, look_every_s: float = 60, long_s: float = 120) -> None:
+        self._look_every_s = look_every_s
+        self._long_s = long_s
         self._began_s = time.monotonic()
         self._running: dict[str, float] = {}
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:  # a worker has none
-            self._thread = threading.Thread(target=self._watch, args=(reporter,), name="still-running", daemon=True)
+        config = session.config
+        # A worker reports nothing: what it writes would be taken for output of its test.
+        if not hasattr(config, "workerinput"):
+            reporter = config.pluginmanager.get_plugin("terminalreporter")
+            capture = config.pluginmanager.get_plugin("capturemanager")
+            self._thread = threading.Thread(
+                target=self._watch, args=(reporter, capture), name="still-running", daemon=True
+            )
             self._thread.start()
 
     def pytest_sessionfinish(self) -> None:
@@ -40,10 +49,12 @@ class StillRunning:
         if report.when not in ("setup", "call"):  # its end, or that of the worker that ran it
             self._running.pop(report.nodeid, None)
 
-    def _watch(self, reporter: TerminalReporter) -> None:
-        while not self._ended.wait(_LOOK_EVERY_S):
-            for line in self.lines(time.monotonic()):
-                reporter.write_line(line)
+    def _watch(self, reporter: TerminalReporter, capture: CaptureManager) -> None:
+        while not self._ended.wait(self._look_every_s):
+            if lines := self.lines(time.monotonic()):
+                # Without workers a test may run in this process, with its output captured.
+                with capture.global_and_fixture_disabled():
+                    reporter.write_line("\n".join(lines))
 
     def lines(self, now_s: float) -> list[str]:
         """A line for each test that has been running for long."""
@@ -51,5 +62,5 @@ class StillRunning:
         return [
             f"after {minutes:.0f} min, for {now_s - since_s:.0f} s now: {nodeid}"
             for nodeid, since_s in list(self._running.items())
-            if now_s - since_s >= _LONG_S
+            if now_s - since_s >= self._long_s
         ]

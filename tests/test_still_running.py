@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,34 @@ def test_a_test_that_has_ended_or_whose_worker_has_ended_is_not_named() -> None:
             pytest.TestReport("tests/test_a.py::test_ends", ("", 0, ""), {}, "passed", None, when)  # type: ignore[arg-type]
         )
         assert running.lines(time.monotonic() + 180) == []
+
+
+@pytest.mark.slow("starts pytest and a worker of it, and a test runs for a second")
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["", "in a worker"])
+def test_what_is_said_of_a_test_is_not_among_its_output(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    pytester.makeconftest(
+        f"""
+        import sys
+
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        from tests.still_running import StillRunning
+
+        def pytest_configure(config):
+            config.pluginmanager.register(StillRunning(0.1, 0.3), "still-running")
+        """
+    )
+    pytester.makepyfile(
+        test_it="""
+        import time
+
+        def test_takes_long(capfd):
+            time.sleep(1)
+            assert capfd.readouterr() == ("", "")
+        """
+    )
+    result = pytester.runpytest_subprocess(*workers)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["after 0 min, for * s now: *test_takes_long*"])
 
 
 @pytest.mark.slow("starts pytest and a worker of it in processes of their own")
