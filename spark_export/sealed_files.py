@@ -18,6 +18,9 @@ from spark_export.errors import UnreadableError
 DATE_PREFIX: Final = "date="
 """Beginning of the names of the directories that have shared files."""
 
+DELTA_LOG: Final = "_delta_log"
+"""The directory of the log of the Delta table over them."""
+
 _OLD_PREFIX: Final = "shard="
 _SHARED = re.compile(r"(?:.*/)?date=([0-9-]{10})/([0-9a-f]{16})\.parquet")
 
@@ -49,6 +52,16 @@ def parse_shared(path: str) -> SharedName | None:
         return SharedName(day_of_date(found[1]), int(found[2], 16))
     except ValueError:
         return None
+
+
+def is_sealed_tree(names: Iterable[str]) -> bool:
+    """Whether a directory with these names is one of all sealed segments.
+
+    It may have none: before the first one there is only a hidden marker, and after a trim of all of them the log of the
+    Delta table is left.
+    """
+    shown = [name for name in names if not name.startswith(".")]
+    return not shown or any(name.startswith(DATE_PREFIX) or name == DELTA_LOG for name in shown)
 
 
 def require_present_form(names: Iterable[str], path: str) -> None:

@@ -18,7 +18,7 @@ from shards.topics.topic_filters import is_filter, literal_prefix, pattern
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.hadoop_files import HadoopFiles, glob_literal
-from spark_export.sealed_files import DATE_PREFIX, SharedName, parse_shared, require_present_form
+from spark_export.sealed_files import SharedName, is_sealed_tree, parse_shared, require_present_form
 from spark_export.table_versions import version_files
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _root(files: HadoopFiles, path: str) -> str | None:
         return None
     names = files.names(path)
     require_present_form(names, path)
-    if any(not name.startswith(".") for name in names) and not any(name.startswith(DATE_PREFIX) for name in names):
+    if not is_sealed_tree(names):
         raise UnreadableError(
             f"{path} is neither a data directory (it has no FORMAT) nor one of sealed segments (it has no date=...)"
         )

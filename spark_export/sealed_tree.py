@@ -15,7 +15,7 @@ from spark_export.distinct_ranges import distinct
 from spark_export.errors import FilesReplacedError, UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.options import SourceOptions
-from spark_export.sealed_files import DATE_PREFIX, SharedName, parse_shared, require_present_form
+from spark_export.sealed_files import SharedName, is_sealed_tree, parse_shared, require_present_form
 from spark_export.shared_files import first_not_below, runs_in
 from spark_export.snapshot import SegmentRange, ShardSnapshot, Snapshot, Store
 from spark_export.table_versions import files_are_gone, newest_files, version_files
@@ -46,14 +46,13 @@ def find_files(path: str) -> Found:
         UnreadableError: It is neither a data directory nor a tree of sealed segments.
     """
     tree = FileTree(path)
-    # The marker file in the directory of sealed segments is hidden; before the first segment it is the only file there.
     names = [name for name in tree.names() if not name.startswith(".")]
     is_directory = tree.is_local and "FORMAT" in names
     if is_directory or _SEALED in names:
         require_present_form(tree.names(_SEALED), tree.shown(_SEALED))
         return Found(tree.where if is_directory else "", tree.shown(_SEALED), tree.shown("log") if is_directory else "")
     require_present_form(names, tree.where)
-    if names and not any(name.startswith(DATE_PREFIX) for name in names):
+    if not is_sealed_tree(names):
         raise UnreadableError(
             f"{path} is neither a data directory (it has no FORMAT) nor a tree of sealed segments (it has no "
             f"date=... directories), it has {', '.join(sorted(names)[:3])}: name a server's data directory or its "

@@ -7,7 +7,6 @@ the segments (`spark_export.live_shards`), an older one by a version.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import attrs
 
@@ -15,9 +14,7 @@ from shards.extras import install_command
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.hidden_names import has_none
-from spark_export.sealed_files import SharedName, parse_shared
-
-_LOG: Final = "_delta_log"
+from spark_export.sealed_files import DELTA_LOG, SharedName, parse_shared
 
 
 @attrs.frozen(slots=True)
@@ -43,7 +40,7 @@ def newest_files(tree: FileTree) -> VersionFiles | None:
     Raises:
         UnreadableError: The log of the table cannot be read.
     """
-    if not tree.is_local or _LOG not in tree.names():
+    if not tree.is_local or DELTA_LOG not in tree.names():
         return None
     try:
         return _files(tree, None)

@@ -19,11 +19,14 @@ from tests.crash.ledger import require
 from tests.patience import PATIENCE_S
 from tests.simulation.delta_log import JsonLog
 
+_SETTLES_S = 10 * PATIENCE_S
+"""Files that could not be rewritten are left alone for minutes."""
+
 
 async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
     """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over."""
     # Trio's clock may be one that jumps while a thread works.
-    ends_at = time.monotonic() + PATIENCE_S
+    ends_at = time.monotonic() + _SETTLES_S
     while True:
         # By the task that makes all checkpoints: nothing else flushes meanwhile.
         await engine.checkpoint()

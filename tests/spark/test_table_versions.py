@@ -242,3 +242,15 @@ def test_the_plan_shows_what_the_scan_leaves_out(spark: SparkSession, tree: Seal
         assert shown in plan_of(frame.where(condition)), condition
     assert found(frame.where("shard = 'a' and offset >= 5")) == places("a", range(5, 7))
     assert scanned(spark, frame.where("date = '2026-03-02'"), "numFiles") == 0
+
+
+def test_a_tree_of_which_all_was_trimmed_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """It has the log of its table and no file, and was taken for a directory of something else."""
+    tree = SealedTree(tmp_path)
+    file = tree.gather(("a", values(4)))
+    commit(tree, 1, file)
+    commit(tree, 2)
+    file.unlink()
+    file.parent.rmdir()
+    assert read_sealed(spark, str(tree.root)).count() == 0
+    assert spark.read.format("journal").option("path", str(tree.root)).load().count() == 0
