@@ -14,7 +14,7 @@ from shards.segments.segment_paths import date_of_day
 from spark_export.file_access import FileTree
 from spark_export.planning import Part
 from spark_export.sealed_files import SharedName
-from spark_export.shared_files import contents_of
+from spark_export.shared_files import record_count
 from spark_export.snapshot import Snapshot
 
 
@@ -104,4 +104,4 @@ def _shared_file(tree: FileTree, name: SharedName, live: list[LiveRows]) -> Hist
         size_bytes = file.size()
     finally:
         file.close()
-    return HistoryFile(path, size_bytes, contents_of(tree, name).rows, tuple(live), date_of_day(name.day))
+    return HistoryFile(path, size_bytes, record_count(tree, name), tuple(live), date_of_day(name.day))

@@ -19,7 +19,6 @@ from shards.segments.log_segment import LogHeader
 from shards.segments.read_slices import LostBatchError, check_stamp
 from shards.segments.sparse_index import STORED_SIZE, SparseIndex
 from spark_export.conditions import Condition, may_hold
-from spark_export.hidden_names import Bounds
 from spark_export.wanted_rows import Wanted
 
 _WINDOW_BYTES: Final = 4 << 20
@@ -67,7 +66,7 @@ class GroupStatistics:
         found = self._of(column)
         return found is None or any(found.min <= value <= found.max for value in values)
 
-    def bounds(self, column: str) -> Bounds:
+    def bounds(self, column: str) -> tuple[str, str] | None:
         """The smallest and the largest text in a column; None if the footer does not tell."""
         found = self._of(column)
         return None if found is None else (found.min, found.max)

@@ -21,10 +21,10 @@ from shards.model import SegmentKind
 from shards.parquet.arrow_buffers import column_numbers
 from shards.parquet.schema import SHARED_SCHEMA
 from shards.parquet.shared_reading import PartGroup, PartOfFile, SharedReader
+from shards.topics.topic_filters import matches_all_between
 from spark_export.conditions import Condition
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree
-from spark_export.hidden_names import has_none
 from spark_export.sealed_files import DATE_PREFIX, SharedName, parse_shared
 from spark_export.segment_files import GroupStatistics
 from spark_export.snapshot import PlaceInFile, SegmentRange
@@ -223,6 +223,17 @@ def first_not_below(
     return None
 
 
+def record_count(tree: FileTree, file: SharedName) -> int:
+    """Number of rows of a shared file.
+
+    Raises:
+        CorruptionError: The file is damaged.
+        OSError: It cannot be read; `FileNotFoundError` if it does not exist (any more).
+    """
+    with closing(SharedReader(tree.file_system, tree.shown(file.path))) as reader:
+        return reader.metadata.record_count
+
+
 @attrs.frozen(slots=True)
 class Contents:
     """What the footer of a shared file tells.
@@ -248,7 +259,7 @@ def contents_of(tree: FileTree, file: SharedName) -> Contents:
             GroupStatistics(reader.footer.row_group(at), SHARED_SCHEMA) for at in range(reader.footer.num_row_groups)
         ]
         bounds = (group.bounds(column) for group in groups for column in ("shard", "topic"))
-        return Contents(reader.metadata.record_count, has_none(bounds))
+        return Contents(reader.metadata.record_count, matches_all_between(bounds))
 
 
 def find_rows(tree: FileTree, shard: str, shard_id: int) -> list[SegmentRange]:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import attrs
 
 from shards.extras import install_command
+from shards.topics.topic_filters import matches_all_between
 from spark_export.errors import UnreadableError
 from spark_export.file_access import FileTree
-from spark_export.hidden_names import has_none
 from spark_export.sealed_files import DELTA_LOG, SharedName, parse_shared
 
 
@@ -92,7 +92,7 @@ def _files(tree: FileTree, version: int | None) -> VersionFiles:
                 f"the Delta table in {tree.where} has {file.path!r}, which is no shared file of a journal"
             )
         rows[name] = file.rows
-        if has_none((file.shards, file.topics)):
+        if matches_all_between((file.shards, file.topics)):
             visible.add(name)
     return VersionFiles(found.version, rows, frozenset(visible))
 

@@ -6,7 +6,7 @@ Commits are written by `shards.delta.log_files`, durably, which the library does
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -26,14 +26,14 @@ class VersionFile:
     Attributes:
         path: Its path, relative to the table.
         rows: Number of its rows, live or not.
-        shards: Bounds of the names of shards in it: no name is below the first or above the second.
+        shards: Two texts: no name of a shard in it is below the first or above the second. None if they are not known.
         topics: The same for topics.
     """
 
     path: str
     rows: int
-    shards: tuple[str, str]
-    topics: tuple[str, str]
+    shards: tuple[str, str] | None
+    topics: tuple[str, str] | None
 
 
 @attrs.frozen(slots=True)
@@ -62,17 +62,19 @@ def files_of_version(root: str, version: int | None = None) -> TableVersionFiles
     try:
         table = DeltaTable(root if "://" in root else os.path.abspath(root), version=version)
         actions = table.get_add_actions(flatten=True)
-        columns = {
-            name: actions.column(name).to_pylist()
-            for name in ("path", "num_records", "min.shard", "max.shard", "min.topic", "max.topic")
-        }
+        paths, rows = (actions.column(name).to_pylist() for name in ("path", "num_records"))
+        shards, topics = (_bounds(actions, name) for name in ("shard", "topic"))
     except (DeltaError, OSError, ValueError, KeyError) as error:
         raise UnreadableTableError(_first_line(error)) from error
-    shards = zip(columns["min.shard"], columns["max.shard"], strict=True)
-    topics = zip(columns["min.topic"], columns["max.topic"], strict=True)
-    return TableVersionFiles(
-        table.version(), tuple(map(VersionFile, columns["path"], columns["num_records"], shards, topics))
-    )
+    return TableVersionFiles(table.version(), tuple(map(VersionFile, paths, rows, shards, topics)))
+
+
+def _bounds(actions: Any, column: str) -> list[tuple[str, str] | None]:
+    """The smallest and the largest text in a column of each file; None where the log does not tell."""
+    smallest, largest = (actions.column(f"{bound}.{column}").to_pylist() for bound in ("min", "max"))
+    return [
+        None if least is None or most is None else (least, most) for least, most in zip(smallest, largest, strict=True)
+    ]
 
 
 class DeltaLibrary:

@@ -7,6 +7,7 @@ wildcard in the first level matches a topic that begins with ``$``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from shards.errors import InvalidNameError
 from shards.topics.names import MAX_SHARD_NAME_BYTES, validate_text
@@ -49,6 +50,17 @@ def matches(topic_filter: str, topic: str) -> bool:
     return len(filter_levels) == len(levels) and all(
         wanted in ("+", level) for wanted, level in zip(filter_levels, levels, strict=True)
     )
+
+
+def matches_all_between(bounds: Iterable[tuple[str, str] | None]) -> bool:
+    """Return whether the filter `#` matches every name that lies between bounds.
+
+    It matches all names but those that begin with ``$``. In the order of UTF-8 bytes these lie from ``$`` up to ``%``.
+
+    Args:
+        bounds: Pairs of two texts: no name is below the first one or above the second. None if they are not known.
+    """
+    return all(pair is not None and (pair[0] >= "%" or pair[1] < "$") for pair in bounds)
 
 
 def literal_prefix(topic_filter: str) -> str:

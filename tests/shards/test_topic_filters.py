@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shards.errors import InvalidNameError
 from shards.topics.filter_index import FilterIndex, TopicIndex
-from shards.topics.topic_filters import is_filter, literal_prefix, matches, validate_filter
+from shards.topics.topic_filters import is_filter, literal_prefix, matches, matches_all_between, validate_filter
 
 levels = st.sampled_from(["", "a", "b", "a-b", "a0", "a.b", "$SYS", "é"])
 topics = st.lists(levels, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -217,3 +217,15 @@ def test_any_text_is_a_filter_or_refused(text: str) -> None:
         str(error).encode()
         return
     assert isinstance(matches(text, "a/b"), bool)
+
+
+@given(st.lists(st.text(st.sampled_from("#$%a\x00é\U0010ffff"), min_size=1, max_size=3), min_size=1))
+def test_bounds_tell_whether_all_names_between_them_are_matched_by_a_number_sign(names: list[str]) -> None:
+    ordered = sorted(names, key=str.encode)
+    matches_all = matches_all_between([(ordered[0], ordered[-1])])
+    assert not matches_all or all(matches("#", name) for name in names)
+    assert matches_all == (all(name[0] > "$" for name in names) or all(name[0] < "$" for name in names))
+
+
+def test_without_bounds_there_may_be_names_that_no_number_sign_matches() -> None:
+    assert not matches_all_between([("a", "b"), None])
