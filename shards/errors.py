@@ -231,6 +231,15 @@ class DiskFullError(StorageError):
     retriable = True
 
 
+class LogUnavailableError(DiskFullError):
+    """The system in which the log of the store lies does not answer, is full or refuses: appends wait or are refused.
+
+    As after a full disk, nothing is lost: the write is repeated until the system takes it.
+    """
+
+    code = "log_unavailable"
+
+
 class DurabilityUnavailableError(StorageError):
     """A durable acknowledgement was requested for a shard in memory mode."""
 
@@ -241,6 +250,24 @@ class StorageFailedError(StorageError):
     """A write or fsync failed; nothing more is acknowledged until the data directory is opened again."""
 
     code = "storage_failed"
+
+
+class NotOwnerError(StorageFailedError):
+    """The server does not own its store, or no longer: another server of the cluster does, or none at present.
+
+    What it had not acknowledged may be stored or not. A client connects to another server and sends it again.
+
+    Attributes:
+        owner: ``HOST:PORT`` of the server that owns the store; empty if it is not known.
+    """
+
+    code = "not_owner"
+    retriable = True
+
+    def __init__(self, owner: str) -> None:
+        where = f"the server at {owner} owns" if owner else "another server of the cluster owns, or will own,"
+        super().__init__(f"{where} the store now; connect to that one and repeat what was not acknowledged")
+        self.owner = owner
 
 
 class ConversionFailedError(StorageError):

@@ -73,7 +73,7 @@ def _with_port(server: str) -> str:
     """An address with the port that is used."""
     from journal.client.address import Address
 
-    port = Address.parse(server).port
+    port = Address.parse_all(server)[0].port
     return server if f":{port}" in server else f"{server} (port {port})"
 
 

@@ -16,6 +16,7 @@ def serve(
     data: Annotated[str, Parameter(name="--data")],
     config: str | None = None,
     listen: str | None = None,
+    store: str | None = None,
     settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
 ) -> None:
     """Run the server; print `ready` with its addresses once it accepts; stop cleanly on SIGTERM or Ctrl-C.
@@ -26,6 +27,8 @@ def serve(
         data: Data directory; created if it does not exist.
         config: Configuration file (`journal config --default` prints one); missing settings have their defaults.
         listen: Address for clients as HOST:PORT, instead of the configured one.
+        store: Address of the log store that the servers of a cluster share, for example s3://bucket/plant, instead of
+            the configured one. Credentials come from the environment.
         settings: One setting as SECTION.KEY=VALUE, instead of the configured one, for example
             --set storage.journal_file_bytes="64 MiB"; may be given many times.
     """
@@ -40,6 +43,8 @@ def serve(
     overrides = overrides_of(settings, listed_by="journal config --default")
     if listen is not None:
         overrides["listen.tcp"] = listen
+    if store is not None:
+        overrides["cluster.store"] = store
 
     def read() -> ServerConfig:
         return load_config(config, overrides)

@@ -2,7 +2,7 @@
 
 ``journals://anna@store.example:7420?password_file=/etc/store.password&ca_file=/etc/store-ca.pem``, for example. Secrets
 are in files that the address names, or in the environment; they are read for every connection, so a change applies from
-the next connection on.
+the next connection on. Several servers of one store are separated by commas: ``journal://a:7420,b:7420,c:7420``.
 """
 
 from __future__ import annotations
@@ -117,6 +117,23 @@ class Address:
         )
         address._check()
         return address
+
+    @classmethod
+    def parse_all(cls, text: str) -> tuple[Address, ...]:
+        """Parse an address of one or more servers, whose places are separated by commas: ``journal://a:7420,b:7420``.
+
+        What is before and after the places is the same for all of them.
+
+        Raises:
+            InvalidRequestError: It is not such an address.
+        """
+        scheme, separator, rest = text.rpartition("://") if "://" in text else ("", "", text)
+        end = min((at for at in map(rest.find, "/?") if at >= 0), default=len(rest))
+        user, at, places = rest[:end].rpartition("@")
+        if "," not in places or ":" in user:
+            return (cls.parse(text),)
+        before, after = f"{scheme}{separator}{user}{at}", rest[end:]
+        return tuple(cls.parse(f"{before}{place.strip()}{after}") for place in places.split(","))
 
     @staticmethod
     def _options(query: str, place: str) -> dict[str, str]:

@@ -16,10 +16,10 @@ from journal.client.address import Address
 from journal.client.appends import AppendLimits, Appends
 from journal.client.batching import BatchEncoder
 from journal.client.client import Client
-from journal.client.peer_probe import find_other_server
 from journal.client.reconnection import ServerRestored
+from journal.client.route import CONNECT_S, LONGEST_DELAY_S, Route
 from journal.client.session_keeper import SessionTimes, keep_session
-from journal.client.transport import Transport, open_transport
+from journal.client.transport import Transport
 from journal.protocol.errors import ConnectionLostError
 from shards.back_off import BackOff
 from shards.format.compression import Codec
@@ -48,7 +48,8 @@ async def open_client(
     """Open a client for the length of the block; it is connected when the block begins.
 
     Args:
-        address: ``host:port`` or a URL, which may also identify the client: see `journal.client.address`.
+        address: ``host:port`` or a URL, which may also identify the client: see `journal.client.address`. Several
+            servers of one store are separated by commas; the client finds the one that owns the store.
         name: For the server's logs and statistics.
         producer_name: Producer name for exactly-once appends; by default a unique one. A given name fences every client
             that used it before.
@@ -72,10 +73,13 @@ async def open_client(
         InvalidRequestError: The server at the address differs from what the address requires, for example in TLS.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
-    place = Address.parse(address)
+    route = Route(Address.parse_all(address))
     identity = name or unique_name("client")
     if times.first_within_s is None and times.give_up_after_s is None:
         times = attrs.evolve(times, first_within_s=FIRST_WITHIN_S)
+    if route.has_several:
+        times = attrs.evolve(times, connect_timeout_s=min(times.connect_timeout_s, CONNECT_S))
+        backoff = attrs.evolve(backoff, longest_s=min(backoff.longest_s, LONGEST_DELAY_S))
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
 
@@ -102,12 +106,13 @@ async def open_client(
         keep = partial(
             keep_session,
             client,
-            connect or partial(open_transport, place),
+            connect or route.connect,
             name=identity,
-            credentials=place.credentials if credentials is None else lambda: credentials,
+            credentials=route.credentials if credentials is None else lambda: credentials,
             backoff=backoff,
             times=times,
-            find_other_server=None if connect else partial(find_other_server, place),
+            find_other_server=None if connect else route.find_other_server,
+            ended=route.ended,
         )
         try:
             async with _running(client, keep, nursery, flush_timeout_s):

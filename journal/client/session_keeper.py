@@ -77,6 +77,7 @@ async def keep_session(
     backoff: BackOff,
     times: SessionTimes = SessionTimes(),
     find_other_server: Callable[[], Awaitable[StorageError | None]] | None = None,
+    ended: Callable[[StorageError], None] = lambda reason: None,
 ) -> None:
     """Keep a session open, one after another, until cancelled or until there is no hope.
 
@@ -94,6 +95,7 @@ async def keep_session(
         times: How long the server may take.
         find_other_server: Called at most once, before the first session, if the peer gives no answer; returns the error
             for a peer that is no server of this protocol.
+        ended: Called with the reason when a session has ended or could not be opened, before another one is tried.
     """
     find = find_other_server
     attempt = short_count = 0
@@ -106,11 +108,11 @@ async def keep_session(
         silence = _Silence(find)
         async with trio.open_nursery() as nursery:
             try:
-                ended = trio.Event()
+                closed = trio.Event()
                 with trio.move_on_after(times.connect_timeout_s) as silence.opening:
                     nursery.start_soon(silence.watch)
                     connection = Connection(await connect(nursery), owner)
-                    nursery.start_soon(_run, connection, times, ended)
+                    nursery.start_soon(_run, connection, times, closed)
                     hello = await connection.hello(name, credentials(), heartbeat_s=times.heartbeat_s)
                     began = True
                 silence.watching.cancel()
@@ -120,7 +122,7 @@ async def keep_session(
                     began_at = trio.current_time()
                     await owner.prepare_session(connection, hello)
                     owner.session_began(connection)
-                    await ended.wait()
+                    await closed.wait()
                     reason = connection.reason or reason
                     last_seen = trio.current_time()
                     is_short = last_seen - began_at <= backoff.longest_delay_s(short_count)
@@ -138,6 +140,7 @@ async def keep_session(
             reason, find = silence.found or reason, None
         if began:
             owner.session_ended(reason)
+        ended(reason)
         if isinstance(reason, _FINAL_ERRORS):
             owner.session_refused(reason)
             return

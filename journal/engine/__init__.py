@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from journal.engine.engine import Engine
     from journal.engine.environment import Environment, open_rocks_store
     from journal.engine.opening import open_engine, open_memory_engine
+    from journal.engine.shared_log.claims import Addresses, Claim
+    from journal.engine.shared_log.log import SharedLog
     from journal.engine.startup import RecoveryReport
     from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
 
 __all__ = [
+    "Addresses",
+    "Claim",
     "Engine",
     "Environment",
     "RecoveryReport",
+    "SharedLog",
     "Subscription",
     "SubscriptionTarget",
     "open_engine",
@@ -28,9 +33,12 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Addresses": "journal.engine.shared_log.claims",
+    "Claim": "journal.engine.shared_log.claims",
     "Engine": "journal.engine.engine",
     "Environment": "journal.engine.environment",
     "RecoveryReport": "journal.engine.startup",
+    "SharedLog": "journal.engine.shared_log.log",
     "Subscription": "journal.engine.subscribe.subscription",
     "SubscriptionTarget": "journal.engine.subscribe.subscription",
     "open_engine": "journal.engine.opening",

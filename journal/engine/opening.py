@@ -19,6 +19,7 @@ from journal.engine.engine import Engine
 from journal.engine.environment import Environment, memory_environment
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.parts import EngineParts
+from journal.engine.shared_log.log import SharedLog
 from journal.engine.startup import recover
 from journal.settings.server import ServerConfig
 from shards.seams.clock import Clock
@@ -35,6 +36,7 @@ async def open_engine(
     *,
     make_converter: Callable[[], ParquetConverter] | None = None,
     to_read: bool = False,
+    log: SharedLog | None = None,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background tasks while the context is open.
 
@@ -50,6 +52,8 @@ async def open_engine(
         make_converter: Opens what converts segments, if the configuration asks for it; a worker process if None.
         to_read: Open it for a short time to read its content; a start in the meantime waits
             (`journal.engine.directory.reader_lock`). Refused at once while another process has the directory.
+        log: The log of the store that the directory has a copy of. The context is entered when this server owns the
+            store, which may take until another server has failed.
 
     Raises:
         DataDirectoryError: The directory is in use or cannot be used.
@@ -64,7 +68,32 @@ async def open_engine(
     environment = environment or Environment()
     if environment.lasts:
         check_mounts(path)
-    async with _opened_directory(environment.files, path, to_read=to_read) as directory:
+    while log is not None:
+        async with _opened_parts(path, config, environment, converter, log=log) as parts:
+            if parts.is_whole:
+                async with _running(parts, log):
+                    yield Engine(parts)
+                return
+            # So much of the log was read that what is in memory has to be written before more is read.
+            with trio.CancelScope(shield=True):
+                await parts.checkpointer.require_checkpoint()
+            parts.checkpointer.close()
+    async with _opened_parts(path, config, environment, converter, to_read=to_read) as parts, _running(parts):
+        yield Engine(parts)
+
+
+@asynccontextmanager
+async def _opened_parts(
+    path: str,
+    config: ServerConfig,
+    environment: Environment,
+    converter: ParquetConverter | None,
+    *,
+    to_read: bool = False,
+    log: SharedLog | None = None,
+) -> AsyncIterator[EngineParts]:
+    store_id = "" if log is None else log.store_id
+    async with _opened_directory(environment.files, path, store_id, to_read=to_read) as directory:
         if environment.lasts and not to_read and (warning := open_to_others(path)):
             _log.warning(warning)
         environment = attrs.evolve(environment, files=directory.files)
@@ -77,7 +106,7 @@ async def open_engine(
             await trio.lowlevel.checkpoint()
             disk = environment.make_disk()
             try:
-                start = await recover(config.storage, directory, environment, store)
+                start = await recover(config.storage, directory, environment, store, log)
                 try:
                     parts = EngineParts(config, directory, environment, disk, store, converter, start)
                     with trio.CancelScope(shield=True):
@@ -85,8 +114,7 @@ async def open_engine(
                         await start.restoration.finish(parts.checkpointer)
                     # A cancelled start must not return an engine, which would have to be closed in order.
                     await trio.lowlevel.checkpoint_if_cancelled()
-                    async with _running(parts):
-                        yield Engine(parts)
+                    yield parts
                 finally:
                     start.writer.close()
             finally:
@@ -104,9 +132,11 @@ def open_memory_engine(config: ServerConfig, clock: Clock | None = None) -> Abst
 
 
 @asynccontextmanager
-async def _opened_directory(files: FileSystem, path: str, *, to_read: bool) -> AsyncIterator[DataDirectory]:
+async def _opened_directory(
+    files: FileSystem, path: str, store_id: str, *, to_read: bool
+) -> AsyncIterator[DataDirectory]:
     with reader_lock(files, path) if to_read else nullcontext():
-        directory = open_directory(files, path) if to_read else await open_after_readers(files, path)
+        directory = open_directory(files, path, None) if to_read else await open_after_readers(files, path, store_id)
         try:
             yield directory
         finally:
@@ -114,7 +144,7 @@ async def _opened_directory(files: FileSystem, path: str, *, to_read: bool) -> A
 
 
 @asynccontextmanager
-async def _running(parts: EngineParts) -> AsyncIterator[None]:
+async def _running(parts: EngineParts, log: SharedLog | None = None) -> AsyncIterator[None]:
     """Run the background tasks around the body, then drain and make a checkpoint. The body's errors are not wrapped."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -123,6 +153,8 @@ async def _running(parts: EngineParts) -> AsyncIterator[None]:
         nursery.start_soon(parts.conversion.run)
         nursery.start_soon(parts.producer_expiry.run)
         parts.subscriptions.start(nursery)
+        if log is not None:
+            nursery.start_soon(log.watch, parts.committer.fail)
         try:
             yield
         except Exception as error:  # noqa: BLE001 raised again below, without a group around it

@@ -96,6 +96,7 @@ class EngineParts:
         table: The shards.
         views: The state folded from the journal.
         recovery: What the start read from the journal, for operators.
+        is_whole: See `RecoveredState`.
     """
 
     def __init__(
@@ -120,11 +121,13 @@ class EngineParts:
         self.table = start.table
         self.views = start.views
         self.writer = start.writer
+        self.is_whole = start.is_whole
+        self._resume = start.resume
         self.restores = start.restores
         self.recovery = start.report
         self.segment_files = SegmentFiles(files, directory.path, environment.off_loop)
         self.committer = Committer(
-            self.writer,
+            start.groups,
             disk,
             next_lsn=start.next_lsn,
             journal_next_lsn=start.journal_next_lsn,
@@ -228,6 +231,7 @@ class EngineParts:
             flushed=self._flushed,
             put_parts=self._put_parts,
             may_remove=self.history.may_remove,
+            resume=self._resume,
         )
 
     def _make_history(self, *, is_converting: bool) -> HistoryTable:
@@ -427,7 +431,8 @@ class EngineParts:
         if self.committer.failure is not None or not self._lasts:
             return
         for shard in self.table.open_shards():
-            if shard.in_memory_mode:
+            # Another server of a store does not know of it: it goes on as after a crash.
+            if shard.in_memory_mode and not self.directory.store_id:
                 # Nothing is appended any more: offsets that were reserved but not used become free again.
                 shard.reserved_offset = shard.published_offset
                 self.checkpointer.dirty[shard.shard_id] = shard

@@ -1,5 +1,7 @@
 """The recovery at a start, before there is an engine: it replays the journal, and makes the result durable.
 
+If the log of the directory lies in a log store, what others wrote there is read next, until this server owns the store.
+
 `journal.engine.wal.recovery` tells damage from a torn tail and decides what damage means; `journal.engine.state.views`
 folds the entries; `journal.engine.parts` creates the parts of the engine on top of the result.
 """
@@ -16,16 +18,21 @@ from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.directory.restores import Restores
 from journal.engine.environment import Environment
 from journal.engine.restoration import Restoration
+from journal.engine.shared_log.log import NOWHERE, SharedLog
+from journal.engine.shared_log.slot_groups import SlotGroup
+from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import LimitedOffLoop, OffLoop
+from journal.engine.wal.group_commit import GroupWriter
 from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
+from journal.logstore.keys import Position
 from journal.settings.server import StorageConfig
-from shards.errors import StorageFailedError
+from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.seams.store import DirectoryStore, Mutations
 from shards.segments.chunks import ChunkPool, Readable
 
@@ -56,6 +63,10 @@ class RecoveredState:
         views: The state folded from the journal.
         time: The node's time, no earlier than the newest append that was found.
         writer: Writes to the journal file that this start began.
+        groups: Writes the groups of an engine: `writer`, or what writes to the log of the store.
+        resume: Where reading the log of the store goes on later; None if there is none.
+        is_whole: Whether the whole log is in it. Otherwise so much of it was read that a checkpoint is to be made
+            before more is; there is nothing else to be done with it.
         restores: The restores of the node from backups.
         restoration: Its `finish` must be called before any client is served.
         report: What was read, for operators.
@@ -69,6 +80,9 @@ class RecoveredState:
     views: Views
     time: NodeTime
     writer: JournalWriter
+    groups: GroupWriter
+    resume: Callable[[], ResumePoint | None]
+    is_whole: bool
     restores: Restores
     restoration: Restoration
     report: RecoveryReport
@@ -82,13 +96,22 @@ async def recover(
     directory: DataDirectory,
     environment: Environment,
     store: DirectoryStore,
+    log: SharedLog | None = None,
 ) -> RecoveredState:
     """Fold the journal of a data directory into its views.
 
     On return everything that was recovered is durable, even if the process before left it unsynced.
 
+    Args:
+        storage: Sizes and budgets.
+        directory: The open data directory.
+        environment: What the engine runs on.
+        store: The store of the views.
+        log: The log of the store that the directory has a copy of. It is followed until this server owns the store.
+
     Raises:
         CorruptionError: Acknowledged data is damaged or missing.
+        LogStoreError: The log of the store cannot be read.
         StorageFailedError: The recovered state could not be made durable again.
     """
     files = environment.files
@@ -132,11 +155,21 @@ async def recover(
         writer = new_file.writer
         if writer is None:
             writer = await new_file.begin(journal_next_lsn)
+        restoration = Restoration(files, directory.path, restores)
+        groups_writer: GroupWriter = writer
+        is_whole = True
+        if log is not None:
+            _require_unbroken(directory, found, restoration)
+            log.begin(_resume_point(record))
+            following = _Following(log, writer, views, environment.off_loop, journal_next_lsn)
+            is_whole = await following.run(storage.journal_budget_bytes // 2)
+            journal_next_lsn = following.next_lsn
+            if is_whole:
+                groups_writer = log.writer(writer)
         time.raise_to(views.newest_append_us)
         time.warn_if_behind()
         views.lsns_reserved = max(views.lsns_reserved, record.lsns_reserved)
         next_lsn = max(journal_next_lsn, record.checkpoint + 1, views.lsns_reserved)
-        restoration = Restoration(files, directory.path, restores)
         if restoration.is_new:
             restoration.begin(table, views, next_lsn=next_lsn, now_us=time.now_us())
             next_lsn = max(next_lsn, views.lsns_reserved)
@@ -150,6 +183,9 @@ async def recover(
         views=views,
         time=time,
         writer=writer,
+        groups=groups_writer,
+        resume=(lambda: None) if log is None else log.resume,
+        is_whole=is_whole,
         restores=restores,
         restoration=restoration,
         report=report,
@@ -157,6 +193,83 @@ async def recover(
         journal_next_lsn=journal_next_lsn,
         next_lsn=next_lsn,
     )
+
+
+def _require_unbroken(directory: DataDirectory, found: Recovered, restoration: Restoration) -> None:
+    """Refuse a directory of which the content is not simply what the log of its store says.
+
+    Raises:
+        CorruptionError: An entry of its journal is damaged.
+        DataDirectoryError: It was restored from a backup.
+    """
+    if found.damages:
+        raise CorruptionError(
+            found.damages[0].path,
+            found.damages[0].position,
+            f"{found.damages[0].problem}. The log store has everything that is in {directory.path}: move that "
+            "directory away, and start again",
+        )
+    if restoration.is_new:
+        raise DataDirectoryError(
+            f"data directory {directory.path} was restored from a backup, which the log of its store knows nothing of: "
+            "move it away, and start again with what the store has"
+        )
+
+
+def _resume_point(record: NodeRecord) -> ResumePoint:
+    if not record.log_epoch:
+        return NOWHERE
+    return ResumePoint(Position(record.log_epoch, record.log_slot), record.log_lsn)
+
+
+class _Following:
+    """Reading the log of a store: its groups are copied to the journal of this server, and folded.
+
+    Args:
+        log: The log.
+        writer: Writes to the journal of this server.
+        views: The views.
+        off_loop: Runs the writes.
+        next_lsn: The journal has everything before this lsn.
+
+    Attributes:
+        next_lsn: The same now.
+    """
+
+    def __init__(self, log: SharedLog, writer: JournalWriter, views: Views, off_loop: OffLoop, next_lsn: int) -> None:
+        self._log = log
+        self._writer = writer
+        self._views = views
+        self._off_loop = LimitedOffLoop(off_loop)
+        self.next_lsn = next_lsn
+
+    async def run(self, most_bytes: int) -> bool:
+        """Read until this server owns the store and has all of its log, or until it has read many bytes.
+
+        Returns:
+            Whether it owns the store.
+        """
+        read_bytes = 0
+        while read_bytes < most_bytes:
+            groups = await self._log.read(self.next_lsn)
+            if groups is None:
+                if self._log.epoch is not None:
+                    return True
+                await self._log.wait()
+                continue
+            for group in groups:
+                await self._take(group)
+                read_bytes += len(group.data)
+        return False
+
+    async def _take(self, group: SlotGroup) -> None:
+        # First the copy: the store of the views may write what is folded to the disk at any time.
+        size_bytes, first_lsn, next_lsn = len(group.data), group.first_lsn, group.next_lsn
+        await self._off_loop(lambda: self._writer.write_group([group.data], size_bytes, first_lsn, next_lsn))
+        for start in range(0, len(group.entries), _FOLDED_AT_ONCE):
+            self._views.replay(group.entries[start : start + _FOLDED_AT_ONCE])
+            await trio.lowlevel.checkpoint()
+        self.next_lsn = next_lsn
 
 
 class _NewJournalFile:

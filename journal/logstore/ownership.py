@@ -79,7 +79,18 @@ def check_owned(root: str, epoch: int) -> Steps[None]:
         raise StoreDeposedError(epoch, newest)
 
 
-def own(member: Member, nonce: bytes, known_epoch: int = 0) -> Steps[Ownership]:
+def read_claim(member: Member, epoch: int) -> Steps[LogObject | None]:
+    """The claim of an epoch; `None` if nobody has claimed it.
+
+    Raises:
+        ForeignStoreError, LogDamagedError: What is there is not a claim of this store.
+    """
+    key = claim_key(member.root, epoch)
+    data = yield from settle_get(key)
+    return None if data is None else check_object(key, data, member.store_id, epoch, 0, Kind.CLAIM)
+
+
+def own(member: Member, nonce: bytes, known_epoch: int = 0, about: bytes = b"") -> Steps[Ownership]:
     """Become the owner of the store; its present owner, if there is one, loses it.
 
     When it returns, the writers of all earlier epochs are stopped, and after the last of them was, no higher epoch had
@@ -90,12 +101,13 @@ def own(member: Member, nonce: bytes, known_epoch: int = 0) -> Steps[Ownership]:
         member: The node, and the store that it takes over.
         nonce: 16 random bytes that were not used before.
         known_epoch: An epoch that is known to be claimed; listing begins after it.
+        about: What the claim says of the node to others, such as its address.
 
     Raises:
         StoreDeposedError: Another node has claimed a higher epoch in the meantime.
     """
     epoch = (yield from newest_claim(member.root, known_epoch)) + 1
-    while not (yield from _claim(member, epoch, nonce)):
+    while not (yield from _claim(member, epoch, nonce, about)):
         epoch += 1
     checkpoint = yield from checkpoint_after(member.root, member.store_id, None)
     while True:
@@ -114,8 +126,8 @@ def _newer_checkpoint(member: Member, checkpoint: Checkpoint | None) -> Steps[Ch
     return (yield from checkpoint_after(member.root, member.store_id, checkpoint.position if checkpoint else None))
 
 
-def _claim(member: Member, epoch: int, nonce: bytes) -> Steps[bool]:
-    data = encode_object(LogObject(Kind.CLAIM, member.store_id, member.node_id, nonce, epoch))
+def _claim(member: Member, epoch: int, nonce: bytes, about: bytes) -> Steps[bool]:
+    data = encode_object(LogObject(Kind.CLAIM, member.store_id, member.node_id, nonce, epoch, body=about))
     settlement = yield from settle_create(claim_key(member.root, epoch), data)
     return settlement.is_ours
 

@@ -53,6 +53,7 @@ def settle_create(key: str, data: bytes, attempts: int = MOST_ATTEMPTS) -> Steps
         StoreCredentialsError, StoreFullError: The store refused every attempt so far, with the same consequence.
     """
     may_be_applied = False
+    last: LogStoreError | None = None
     for failures in range(1, attempts + 1):
         try:
             if (yield from create(key, data)) is Created.OURS:
@@ -63,17 +64,21 @@ def settle_create(key: str, data: bytes, attempts: int = MOST_ATTEMPTS) -> Steps
             if found is not None:
                 return Settlement(found == data, found)
             # Absent: the store said so while a rival was being decided about, or the object was deleted since.
-        except UnknownOutcomeError:
+        except UnknownOutcomeError as error:
             may_be_applied = True
-        except (StoreCredentialsError, StoreFullError):
+            last = error
+        except (StoreCredentialsError, StoreFullError) as error:
             if not may_be_applied:
                 raise
-        except StoreUnreachableError:
+            last = error
+        except StoreUnreachableError as error:
             if not may_be_applied and failures == attempts:
                 raise
+            last = error
         if failures < attempts:
             yield from pause(failures)
-    raise UnknownOutcomeError(f"it is unknown after {attempts} attempts whether {key} was created")
+    reason = f": {last}" if last is not None else ""
+    raise UnknownOutcomeError(f"it is unknown after {attempts} attempts whether {key} was created{reason}") from last
 
 
 def settle_get(key: str, attempts: int = MOST_ATTEMPTS) -> Steps[bytes | None]:

@@ -146,6 +146,8 @@ ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
     errors.CorruptionError: 52,
     errors.DataDirectoryError: 53,
     errors.ConversionFailedError: 54,
+    errors.NotOwnerError: 55,
+    errors.LogUnavailableError: 56,
     StorageError: 60,
 }
 ERROR_CLASSES: Final[dict[int, type[StorageError]]] = {
@@ -180,11 +182,12 @@ DETAILS: Final[dict[type[StorageError], tuple[str, ...]]] = {
     errors.CorruptionError: ("path", "position", "problem"),
     errors.SequenceGapError: ("expected_sequence",),
     errors.SequenceLostError: ("expected_sequence",),
+    errors.NotOwnerError: ("owner",),
 }
 _OF_SEQUENCES: Final = (errors.SequenceGapError, errors.SequenceLostError)
 
 
-_TEXTS: Final = frozenset(("shard", "name", "what", "path", "problem"))
+_TEXTS: Final = frozenset(("shard", "name", "what", "path", "problem", "owner"))
 """The attributes that are texts; all others are numbers."""
 
 

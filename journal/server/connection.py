@@ -24,7 +24,7 @@ from journal.server.pushing import FramedPushes, Pushing
 from journal.server.receive_buffers import ReceiveBuffer
 from journal.server.silence import MEMBER_PATIENCE_S, Silence, promised_s, reason_of
 from journal.server.tls import speaks_no_tls
-from shards.errors import OverloadedError, StorageError, StorageFailedError
+from shards.errors import NotOwnerError, OverloadedError, StorageError, StorageFailedError
 from shards.segments.read_slices import Place
 from shards.segments.shard import Shard
 
@@ -330,6 +330,10 @@ class Connection(ClientConnection):
             self._progress.unpark_all()
 
     def _refuse(self, op: int, correlation: int, error: Exception) -> None:
+        if isinstance(error, NotOwnerError):
+            # Whether it was carried out is known to the next owner alone, as after a broken connection.
+            self.output.abandon()
+            return
         if isinstance(error, RemoteProtocolError):
             # The body is invalid; the frame was complete, so the connection can continue.
             self.statistics.count_error(error)

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from journal.server.admin.problems import problem_response
+from journal.server.cluster.liveness import SERVER_HEADER
 from journal.server.http_connections import Encryption, serve_connections
 from journal.server.http_senders import HttpSenders
 from journal.server.metrics import CONTENT_TYPE, recovering_page
@@ -31,6 +32,7 @@ def make_app(
     metrics_page: Callable[[], bytes],
     pages: Sequence[BaseRoute] = (),
     observers: Observers | None = None,
+    server_id: str = "",
 ) -> Starlette:
     """The HTTP application of a server.
 
@@ -39,10 +41,12 @@ def make_app(
         metrics_page: Returns the text of the metrics.
         pages: The routes of the administration and of the console.
         observers: Decides which clients may see reasons and metrics; None for all.
+        server_id: The id of this process, which other servers of its store ask for; empty if there are none.
     """
+    headers = {SERVER_HEADER: server_id} if server_id else None
 
     async def livez(request: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        return PlainTextResponse("ok\n", headers=headers)
 
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
@@ -78,21 +82,30 @@ class Front:
 
     Args:
         is_stopping: Whether the server is stopping.
+        server_id: See `make_app`.
+        why_waiting: Returns why it waits for another server of its store; empty if it does not.
 
     Attributes:
         app: The application that answers now.
     """
 
-    def __init__(self, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, is_stopping: Callable[[], bool], server_id: str = "", why_waiting: Callable[[], str] = lambda: ""
+    ) -> None:
         def why_not() -> list[str]:
-            return [STOPPING] if is_stopping() else [RECOVERING]
+            return [STOPPING] if is_stopping() else [why_waiting() or RECOVERING]
 
         async def not_yet(request: Request) -> Response:
             return _not_ready(why_not())
 
-        starting = make_app(why_not, recovering_page())
+        starting = make_app(why_not, recovering_page(), server_id=server_id)
         starting.router.routes.append(Route("/{path:path}", not_yet))
+        self._starting = starting
         self.app: App = starting
+
+    def start_again(self) -> None:
+        """The server has lost its store to another one, and begins to follow that one."""
+        self.app = self._starting
 
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]

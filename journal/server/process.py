@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable
 
+import attrs
 import structlog
 import trio
 
 from journal.access.audit import AuditEntry
-from journal.engine import RecoveryReport, open_engine
+from journal.engine import Engine, RecoveryReport, open_engine
 from journal.net.listening import bind, listens_at, reached_at
+from journal.server.cluster.membership import Membership, joined
 from journal.server.exposure import exposure_of
 from journal.server.http import Front, serve_http
 from journal.server.http_connections import Encryption
@@ -27,7 +30,7 @@ from journal.settings.values import ConfigurationError
 from journal.stop_signals import early_signals
 from journal.telemetry.exposure import ExposureLog
 from journal.telemetry.log import configure_log
-from shards.errors import afresh
+from shards.errors import NotOwnerError, StorageFailedError, afresh
 
 _FOR_OTHERS = 0o077
 
@@ -63,9 +66,7 @@ async def run_server(
     guard = Security(config)
     exposure = ExposureLog(log, exposure_of(config, guard.access.known))
     sockets = bind(config.listen.addresses(), main="tcp")
-    addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
     signals = _Signals(config, read_again or (lambda: config), guard, exposure)
-    stopping = signals.stopping
     interpreter = prepare_interpreter()
     # RocksDB creates its files as the umask allows.
     umask = os.umask(_FOR_OTHERS)
@@ -76,23 +77,11 @@ async def run_server(
             # second signal must not interrupt.
             await nursery.start(signals.take)
             nursery.start_soon(log_limit.keep_telling)
-            front, statistics = Front(stopping.is_set), ServerStatistics()
-            if "http" in sockets:
-                encryption = Encryption(guard.current_tls, config.limits.hello_timeout_s, statistics)
-                nursery.start_soon(serve_http, front, sockets["http"], trio.Event(), encryption, guard.http_senders)
-            with signals.start:
-                async with open_engine(path, config) as engine:
-                    _tell_recovery(engine.recovery)
-                    server = signals.server = Server(engine, stopping, guard, statistics)
-                    front.app = server.make_app(sockets)
-                    nursery.start_soon(collect_rarely, lambda: statistics.connections_total)
-                    async with trio.open_nursery() as serving:
-                        others = {name: sock for name, sock in sockets.items() if name != "http"}
-                        await serving.start(server.run, others)
-                        tcp = reached_at(sockets["tcp"]) if "tcp" in sockets else ""
-                        await trio.to_thread.run_sync(engine.announce, tcp)
-                        server.addresses = addresses
-                        task_status.started(addresses)
+            async with joined(config, sockets) as membership:
+                serving = _Serving(config, path, sockets, guard, signals, membership)
+                nursery.start_soon(serving.answer_over_http)
+                nursery.start_soon(collect_rarely, lambda: serving.statistics.connections_total)
+                failure = await serving.run(nursery, task_status)
             if signals.start.cancelled_caught:
                 log.info("stopped during the start")
                 task_status.started([])
@@ -101,8 +90,8 @@ async def run_server(
             nursery.cancel_scope.cancel()
         if signals.start.cancelled_caught:
             return
-        if config.storage.on_failure is OnFailure.EXIT and engine.failure is not None:
-            raise afresh(engine.failure)
+        if config.storage.on_failure is OnFailure.EXIT and failure is not None:
+            raise afresh(failure)
     finally:
         os.umask(umask)
         interpreter.restore()
@@ -113,6 +102,89 @@ async def run_server(
         guard.refused_acts.tell(also_unfinished=True)
         guard.repeated_acts.tell(also_unfinished=True)
         guard.audit.close()
+
+
+class _Serving:
+    """Opens the engine and serves it: once on its own, and again and again as one of the servers of a store.
+
+    Args:
+        config: The settings.
+        path: The data directory.
+        sockets: The listening sockets by name.
+        guard: Decides which clients are accepted.
+        signals: The signals of the process.
+        membership: This server as one of a store; None for a server on its own.
+
+    Attributes:
+        statistics: Counts what happens.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        path: str,
+        sockets: dict[str, socket.socket],
+        guard: Security,
+        signals: _Signals,
+        membership: Membership | None,
+    ) -> None:
+        self._config = config
+        self._path = path
+        self._sockets = sockets
+        self._guard = guard
+        self._signals = signals
+        self._membership = membership
+        self._server_id = "" if membership is None else membership.server_id
+        self._front = Front(
+            signals.stopping.is_set, self._server_id, (lambda: "") if membership is None else membership.why_waiting
+        )
+        self._addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
+        self.statistics = ServerStatistics()
+        if membership is not None and config.conversion.enabled:
+            # Another server of the store would not have the files.
+            log.warning("closed segments are not converted to Parquet: the log of the store lies in a log store")
+            self._config = attrs.evolve(config, conversion=attrs.evolve(config.conversion, enabled=False))
+
+    async def answer_over_http(self) -> None:
+        """Answer HTTP requests until cancelled, also while the engine is being opened."""
+        if "http" in self._sockets:
+            encryption = Encryption(self._guard.current_tls, self._config.limits.hello_timeout_s, self.statistics)
+            await serve_http(self._front, self._sockets["http"], trio.Event(), encryption, self._guard.http_senders)
+
+    async def run(self, nursery: trio.Nursery, task_status: trio.TaskStatus[list[str]]) -> StorageFailedError | None:
+        """Serve until the process is to stop, or the storage fails, for the reason that is returned."""
+        shared = None if self._membership is None else self._membership.log
+        while True:
+            failure: StorageFailedError | None = None
+            with self._signals.begin_start():
+                if self._membership is not None:
+                    nursery.start_soon(self._membership.answer_clients, self._sockets)
+                async with open_engine(self._path, self._config, log=shared) as engine:
+                    if self._membership is not None:
+                        self._membership.end_answers()
+                    await self._serve(engine, task_status)
+                failure = engine.failure
+            self._signals.server = None
+            if shared is None or not isinstance(failure, NotOwnerError):
+                return failure
+            if self._signals.stopping.is_set():
+                return None
+            task_status = trio.TASK_STATUS_IGNORED
+            await shared.lose()
+            self._front.start_again()
+
+    async def _serve(self, engine: Engine, task_status: trio.TaskStatus[list[str]]) -> None:
+        _tell_recovery(engine.recovery)
+        server = Server(engine, trio.Event(), self._guard, self.statistics, self._server_id)
+        self._signals.serve(server)
+        self._front.app = server.make_app(self._sockets)
+        async with trio.open_nursery() as serving:
+            others = {name: sock for name, sock in self._sockets.items() if name != "http"}
+            await serving.start(server.run, others)
+            tcp = reached_at(self._sockets["tcp"]) if "tcp" in self._sockets else ""
+            await trio.to_thread.run_sync(engine.announce, tcp)
+            server.addresses = self._addresses
+            task_status.started(self._addresses)
 
 
 def _tell_recovery(report: RecoveryReport) -> None:
@@ -141,6 +213,19 @@ class _Signals:
         self._guard = guard
         self._exposure = exposure
 
+    def begin_start(self) -> trio.CancelScope:
+        """The cancel scope of another start; it is cancelled already if the process is to stop."""
+        self.start = trio.CancelScope()
+        if self.stopping.is_set():
+            self.start.cancel()
+        return self.start
+
+    def serve(self, server: Server) -> None:
+        """From now on a stop ends this server in order."""
+        self.server = server
+        if self.stopping.is_set():
+            server.stopping.set()
+
     async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Handle signals until cancelled, including those that came before."""
         early = early_signals()
@@ -161,6 +246,8 @@ class _Signals:
         self.stopping.set()
         if self.server is None:
             self.start.cancel()
+        else:
+            self.server.stopping.set()
 
     async def _reload(self) -> None:
         """Reload the settings; if any of them is wrong, none is changed."""

@@ -50,9 +50,11 @@ from journal.server.tls import Listener, shake_hands, speaks_alike
 from journal.server.websocket import WebSocketCarrier, receive_messages
 from journal.settings.server import OnFailure
 from journal.telemetry.loop_monitor import LoopLag, LoopMonitor
+from shards.errors import NotOwnerError, StorageError
 
 _GOODBYE_S = 2.0
 _GOODBYE_AFTER_FAILURE_S = 5.0
+_GOODBYE_AFTER_LOSS_S = 0.5
 _LEAVING_AT_ONCE = 100
 
 _Served = TypeVar("_Served", bound=ClientConnection)
@@ -79,8 +81,10 @@ class Server:
         stopping: trio.Event | None = None,
         guard: Security | None = None,
         statistics: ServerStatistics | None = None,
+        server_id: str = "",
     ) -> None:
         self.engine = engine
+        self._server_id = server_id
         self.guard = Security(engine.config) if guard is None else guard
         self.statistics = ServerStatistics() if statistics is None else statistics
         self.stopping = trio.Event() if stopping is None else stopping
@@ -181,7 +185,7 @@ class Server:
         websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
         pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
         observers = Observers(self.admission, self.statistics, self._origins)
-        return make_app(self.why_not_ready, page_of(collector), pages, observers)
+        return make_app(self.why_not_ready, page_of(collector), pages, observers, self._server_id)
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
@@ -210,8 +214,7 @@ class Server:
                 self._nursery.start_soon(self.guard.repeated_acts.keep_telling)
                 self._nursery.start_soon(self.loop_lag.run)
                 self._nursery.start_soon(self._monitor_loop)
-                if self.engine.config.storage.on_failure is OnFailure.EXIT:
-                    self._nursery.start_soon(self._stop_after_failure)
+                self._nursery.start_soon(self._stop_after_failure)
                 self._nursery.start_soon(self.inventory.run)
                 self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
                 task_status.started(self.addresses)
@@ -219,7 +222,7 @@ class Server:
                 accepting.cancel_scope.cancel()
             for connection in self._connections:
                 connection.receiving.cancel()
-            with trio.move_on_after(_GOODBYE_S if self.engine.failure is None else _GOODBYE_AFTER_FAILURE_S):
+            with trio.move_on_after(self._goodbye_s()):
                 while self.statistics.connections:
                     await self._gone.park()
             self._nursery.cancel_scope.cancel()
@@ -231,9 +234,29 @@ class Server:
         finally:
             trio.lowlevel.remove_instrument(self.loop_monitor)
 
+    def _why_stopping(self) -> StorageError:
+        failure = self.engine.failure
+        if isinstance(failure, NotOwnerError):
+            return NotOwnerError(failure.owner)
+        return ShuttingDownError("the server is stopping; connect again")
+
+    def _goodbye_s(self) -> float:
+        failure = self.engine.failure
+        if failure is None:
+            return _GOODBYE_S
+        # What is read from a store that another server owns may be old.
+        return _GOODBYE_AFTER_LOSS_S if isinstance(failure, NotOwnerError) else _GOODBYE_AFTER_FAILURE_S
+
     async def _stop_after_failure(self) -> None:
-        await self.engine.wait_failed()
-        log.error("stopping, as the storage failed", at_most_s=_GOODBYE_AFTER_FAILURE_S, setting="storage.on_failure")
+        failure = await self.engine.wait_failed()
+        if isinstance(failure, NotOwnerError):
+            log.warning("lost the store to another server", owner=failure.owner)
+        elif self.engine.config.storage.on_failure is OnFailure.EXIT:
+            log.error(
+                "stopping, as the storage failed", at_most_s=_GOODBYE_AFTER_FAILURE_S, setting="storage.on_failure"
+            )
+        else:
+            return
         self.stopping.set()
 
     def _admit(self, serve: Callable[[socket.socket, str], Awaitable[None]], sock: socket.socket, peer: str) -> bool:
@@ -415,7 +438,7 @@ class Server:
                     log.warning("connection refused", **connection.named, reason=str(connection.refusal))
                 if self.stopping.is_set():
                     await connection.settle()
-                    connection.tell(ShuttingDownError("the server is stopping; connect again"))
+                    connection.tell(self._why_stopping())
             except RemoteProtocolError as error:
                 statistics.count_error(error)
                 statistics.count_closed("protocol")

@@ -22,6 +22,7 @@ from journal.settings.values import (
     LogConfig,
     OriginList,
     Size,
+    StoreLocation,
     bytes_within,
     within,
 )
@@ -116,6 +117,14 @@ class LimitsConfig:
 
 
 @attrs.frozen
+class ClusterConfig:
+    """Servers that share a store: where its log lies, and where the others reach this one."""
+
+    store: StoreLocation = ""
+    advertise: Address = ""
+
+
+@attrs.frozen
 class ServerConfig:
     """Every setting of a server."""
 
@@ -124,6 +133,7 @@ class ServerConfig:
     shards: ShardsConfig = ShardsConfig()
     conversion: ConversionConfig = ConversionConfig()
     limits: LimitsConfig = LimitsConfig()
+    cluster: ClusterConfig = ClusterConfig()
     tls: TlsSection = field(factory=TlsSection)
     access: AccessSection = field(factory=AccessSection)
     quotas: tuple[QuotaTable, ...] = ()

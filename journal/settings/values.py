@@ -117,6 +117,17 @@ Size = Annotated[int, Kind(parse_size, show=format_size)]
 
 Text = Annotated[str, Kind(parse_text, "any text")]
 
+StoreLocation = Annotated[
+    str,
+    # Not parsed here: an error would show the value, in which somebody may have written a password.
+    Kind(
+        parse_text,
+        '"s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "postgresql://host/database#name" or '
+        '"file:///directory", or "" for a server on its own',
+    ),
+]
+"""The address of a log store; see `journal.logstore.stores.addresses`."""
+
 File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
 
 

@@ -136,7 +136,7 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ("[storge]\nreceive_buffers = 20", "[storge] is unknown; did you mean storage?"),
         (
             "zebra = 20",
-            "zebra is unknown; known: access, conversion, limits, listen, log, quotas, shards, storage, tls",
+            "zebra is unknown; known: access, cluster, conversion, limits, listen, log, quotas, shards, storage, tls",
         ),
         ("receive_buffers = 20", "receive_buffers is unknown here; it belongs to [storage]"),
         ("[log]\ndefault_mode = 'file'", "[log] default_mode = 'file' is unknown here; it belongs to [shards]"),

@@ -46,7 +46,8 @@ def test_numbers_are_stable() -> None:
         "shard_exists": 21, "shard_damaged": 22, "offset_out_of_range": 23, "offset_conflict": 24,
         "index_missing": 25, "durability_unavailable": 26, "bad_batch": 30, "sequence_gap": 31, "stale_epoch": 32,
         "unknown_producer": 33, "sequence_lost": 34, "version_conflict": 40, "cursor_conflict": 41, "disk_full": 50,
-        "storage_failed": 51, "corruption": 52, "data_directory": 53, "conversion_failed": 54, "storage_error": 60,
+        "storage_failed": 51, "corruption": 52, "data_directory": 53, "conversion_failed": 54,
+        "not_owner": 55, "log_unavailable": 56, "storage_error": 60,
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import httpx
@@ -129,9 +130,9 @@ async def test_a_server_says_that_it_is_recovering_and_that_it_is_stopping(
     may_open, may_close, closing = trio.Event(), trio.Event(), trio.Event()
 
     @asynccontextmanager
-    async def slow_engine(path: str, config: ServerConfig) -> AsyncIterator[Engine]:
+    async def slow_engine(path: str, config: ServerConfig, **options: Any) -> AsyncIterator[Engine]:
         await may_open.wait()
-        async with open_engine(path, config) as engine:
+        async with open_engine(path, config, **options) as engine:
             yield engine
             closing.set()
             with trio.CancelScope(shield=True):

@@ -3,7 +3,8 @@
 ::
 
     LOCK        held by the process that uses the directory
-    FORMAT      JSON: version of the layout, random id of the node, whether the directories below were all made
+    FORMAT      JSON: version of the layout, random id of the node, whether the directories below were all made, and
+                the store whose log the directory has a copy of, if it has one
     SERVER      JSON: where the server that uses the directory listens, and its process id; only while it does
     journal/    journal files
     log/        log segments, in 256 directories
@@ -30,7 +31,12 @@ from shards.errors import CorruptionError, DataDirectoryError, way_out
 from shards.seams.file_system import FileSystem, Lock, make_durable_directory
 from shards.seams.held_files import HeldFiles
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
+"""The newest layout that this program knows: that of a directory whose log lies in a log store."""
+
+LAYOUT_OF_A_NODE = 2
+"""The layout of a directory that has its whole journal in it."""
+
 MARKER = ".node"
 MARKED = ("journal", "log", "sealed")
 """Directories that hold a marker."""
@@ -40,6 +46,8 @@ _PARTS = (*MARKED, *_OTHERS)
 """Directories that a start makes; the store of the views makes ``state/``."""
 
 _MAY_BE_MOUNTS = (*MARKED, "state")
+
+_NODE_ID_DIGITS = 16
 
 _SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
 _SEGMENT_DIRECTORIES = (
@@ -54,12 +62,14 @@ class DataDirectory:
 
     Attributes:
         files: The file system. It reaches the directories that were opened here, also when others are in their places.
+        store_id: The store whose log the directory has a copy of, 32 hexadecimal digits; empty for a node on its own.
         was_complete: It already was a complete directory of this layout when it was opened: its journal and views
             were used together before, so both have to exist.
     """
 
     path: str
     node_id: str
+    store_id: str
     lock: Lock
     was_complete: bool
     files: HeldFiles
@@ -101,7 +111,7 @@ class DataDirectory:
         that is killed before this is repeated from the beginning, as often as needed.
         """
         if not self.was_complete:
-            _write_format(self.files, self.path, self.node_id, complete=True)
+            _write_format(self.files, self.path, self.node_id, self.store_id, complete=True)
 
     def announce(self, tcp: str, pid: int) -> None:
         """Write the address at which this directory is served, for readers that find it locked; `close` removes it.
@@ -121,11 +131,17 @@ class DataDirectory:
             self.lock.release()
 
 
-def open_directory(files: FileSystem, path: str) -> DataDirectory:
+def open_directory(files: FileSystem, path: str, store_id: str | None = "") -> DataDirectory:
     """Lock a data directory. If it is empty or does not exist, create it.
 
+    Args:
+        files: The file system.
+        path: The directory.
+        store_id: The store whose log it is to have a copy of; empty for a node on its own, None for either.
+
     Raises:
-        DataDirectoryError: Another process uses it, it cannot be written, or it contains something else.
+        DataDirectoryError: Another process uses it, it cannot be written, it contains something else, or it belongs to
+            another store.
         FormatVersionError: A newer program made it.
         CorruptionError: Its FORMAT file cannot be read.
     """
@@ -142,8 +158,13 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         _remove_server_file(files, path)
         if not files.exists(f"{path}/FORMAT"):
             _require_empty(files, path)
-            _write_format(files, path, secrets.token_hex(8), complete=False)
+            # All directories of a store are of one node for clients: any of its servers continues what another began.
+            node_id = store_id[:_NODE_ID_DIGITS] if store_id else secrets.token_hex(_NODE_ID_DIGITS // 2)
+            _write_format(files, path, node_id, store_id or "", complete=False)
         node_id = read_format(files, path)
+        found_store = read_store_id(files, path)
+        if store_id is not None:
+            _require_store(path, found_store, store_id)
         was_complete = is_complete(files, path)
         if was_complete:
             check_markers(files, path, node_id)
@@ -151,7 +172,7 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
         for name in _PARTS:
             make_durable_directory(files, f"{path}/{name}")
         if not was_complete:
-            _write_format(files, path, node_id, complete=False)
+            _write_format(files, path, node_id, found_store, complete=False)
             write_markers(files, path, node_id)
         for name in filter(_SNAPSHOT.fullmatch, files.listdir(f"{path}/snapshots")):
             remove_snapshot(files, f"{path}/snapshots/{name}")
@@ -163,7 +184,30 @@ def open_directory(files: FileSystem, path: str) -> DataDirectory:
                 f"data directory {path} cannot be used: {_what_failed(error)}; {way_out(error)}, then start again"
             ) from error
         raise
-    return DataDirectory(path, node_id, lock, was_complete, held)
+    return DataDirectory(path, node_id, found_store, lock, was_complete, held)
+
+
+def _require_store(path: str, found: str, wanted: str) -> None:
+    """Refuse a directory of another store, or of none.
+
+    Raises:
+        DataDirectoryError: It is one.
+    """
+    if found == wanted:
+        return
+    if not found:
+        raise DataDirectoryError(
+            f"data directory {path} belongs to a server on its own, not to a store (--store): choose an empty directory"
+        )
+    if not wanted:
+        raise DataDirectoryError(
+            f"data directory {path} is a copy of the store {found}: start the server with --store and its address, or "
+            "choose an empty directory"
+        )
+    raise DataDirectoryError(
+        f"data directory {path} is a copy of the store {found}, not of {wanted}, which lies at the address of --store: "
+        "choose an empty directory, or the address of the other store"
+    )
 
 
 def _hold(files: FileSystem, path: str, node_id: str) -> HeldFiles:
@@ -338,6 +382,16 @@ def segment_directories(files: FileSystem, path: str) -> list[str]:
     ]
 
 
+def read_store_id(files: FileSystem, path: str) -> str:
+    """The id of the store whose log a data directory has a copy of; empty for a node on its own.
+
+    Raises:
+        CorruptionError: Its FORMAT file cannot be read.
+    """
+    content = read_json(files, f"{path}/FORMAT")
+    return str(content.get("store", "")) if isinstance(content, dict) else ""
+
+
 def remove_snapshot(files: FileSystem, path: str) -> None:
     """Remove a snapshot, or what a crash left of one."""
     there = files.listdir(path)
@@ -360,8 +414,11 @@ def _remove_flat(files: FileSystem, directory: str) -> None:
     files.remove_directory(directory)
 
 
-def _write_format(files: FileSystem, path: str, node_id: str, *, complete: bool) -> None:
-    content = {"version": LAYOUT_VERSION, "node_id": node_id, "complete": complete}
+def _write_format(files: FileSystem, path: str, node_id: str, store_id: str, *, complete: bool) -> None:
+    content: dict[str, object] = {"version": LAYOUT_OF_A_NODE, "node_id": node_id, "complete": complete}
+    if store_id:
+        # Programs that do not know of stores refuse it.
+        content |= {"version": LAYOUT_VERSION, "store": store_id}
     replace_json(files, f"{path}/FORMAT", content)
     files.sync_directory(path)
 

@@ -49,7 +49,7 @@ def reader_lock(files: FileSystem, path: str) -> Iterator[None]:
         lock.release()
 
 
-async def open_after_readers(files: FileSystem, path: str) -> DataDirectory:
+async def open_after_readers(files: FileSystem, path: str, store_id: str = "") -> DataDirectory:
     """Open a data directory as `data_directory.open_directory` does, once no reader uses it any more.
 
     Raises:
@@ -62,7 +62,7 @@ async def open_after_readers(files: FileSystem, path: str) -> DataDirectory:
     is_told = False
     while True:
         try:
-            return open_directory(files, path)
+            return open_directory(files, path, store_id)
         except DataDirectoryError as error:
             refusal = error
         # A directory of another program gets no lock file.
@@ -76,7 +76,7 @@ async def open_after_readers(files: FileSystem, path: str) -> DataDirectory:
         else:
             # No reader has the directory now, and none can take it before this block ends.
             try:
-                return open_directory(files, path)
+                return open_directory(files, path, store_id)
             finally:
                 lock.release()
         if trio.current_time() > deadline:

@@ -27,6 +27,7 @@ from journal.engine.segments.retention import SegmentRetention
 from journal.engine.segments.shared_file_removal import SharedFileRemoval
 from journal.engine.segments.view_cleanup import ViewCleanup
 from journal.engine.segments.write_retries import MOST_QUEUED_BYTES, WriteRetries
+from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.state.node_record import NodeKey, put_number
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
@@ -62,6 +63,7 @@ class Checkpointer:
         flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
         put_parts: Returns when no parts of shared files are pending that decisions so far put into shards.
         may_remove: Returns whether a shared file to which nothing refers may be removed already.
+        resume: Returns where reading the log of the store goes on later; None if there is none.
 
     Attributes:
         dirty: Shards that changed since their records were saved.
@@ -96,6 +98,7 @@ class Checkpointer:
         flushed: Callable[[], None],
         put_parts: Callable[[], Awaitable[None]],
         may_remove: Callable[[FileKey], bool],
+        resume: Callable[[], ResumePoint | None],
     ) -> None:
         self._directory = directory
         self._storage = storage = config.storage
@@ -125,6 +128,7 @@ class Checkpointer:
         self._large_tails_at = self._tail_budget_bytes // 8
         self._flushed = flushed
         self._put_parts = put_parts
+        self._resume = resume
         self._segment_files = segment_files
         self._shared_files = SharedFileRemoval(
             files=views.files,
@@ -430,6 +434,10 @@ class Checkpointer:
         put_number(mutations, NodeKey.JOURNAL_FILE, self._writer.newest_number)
         put_number(mutations, NodeKey.NEWEST_APPEND_US, self._time.newest_append_us)
         self._restores.save(mutations)
+        if (resume := self._resume()) is not None:
+            put_number(mutations, NodeKey.LOG_EPOCH, resume.position.epoch)
+            put_number(mutations, NodeKey.LOG_SLOT, resume.position.slot)
+            put_number(mutations, NodeKey.LOG_LSN, resume.next_lsn)
         self._views.store.write(mutations)
         try:
             await self._off_loop(self._views.store.flush)

@@ -31,6 +31,8 @@ class NodeKey(enum.Enum):
         STOPPED_IN: Number of the newest journal file at the last orderly stop.
         SPARES: Highest number of the spare journal files at that stop.
         NODE_ID: Number of the node that the views belong to, see `number_of_node`.
+        LOG_EPOCH, LOG_SLOT: Where the log of the store goes on after `LOG_LSN`. Only if the log lies in a log store.
+        LOG_LSN: The lsn of the first entry there. The journal has everything before it.
         NEWEST_APPEND_US: No append time up to the checkpoint is later, see `journal.engine.state.node_time`.
     """
 
@@ -42,6 +44,9 @@ class NodeKey(enum.Enum):
     SPARES = b"spares"
     NODE_ID = b"node_id"
     NEWEST_APPEND_US = b"newest_append_us"
+    LOG_EPOCH = b"log_epoch"
+    LOG_SLOT = b"log_slot"
+    LOG_LSN = b"log_lsn"
 
 
 @attrs.frozen(slots=True)
@@ -56,6 +61,9 @@ class NodeRecord:
     spares: int = 0
     node_id: int = 0
     newest_append_us: int = 0
+    log_epoch: int = 0
+    log_slot: int = 0
+    log_lsn: int = 0
 
     def expected(self, *, was_complete: bool) -> Expected:
         """Return what these numbers prove about the journal.

@@ -6,7 +6,7 @@ passes each durable group to its owner, which publishes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -16,11 +16,10 @@ import trio
 from journal.engine.wal.disk import Disk
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import KINDS, Decision, encode_payload
-from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.pending_ack import AppendResult
 from journal.protocol.frames import ACK
 from journal.telemetry.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
-from shards.errors import DiskFullError, LimitExceededError, StorageFailedError, afresh
+from shards.errors import DiskFullError, LimitExceededError, NotOwnerError, StorageFailedError, afresh
 from shards.model import Appended
 from shards.segments.chunks import Readable
 from shards.segments.shard import Published, Shard
@@ -49,6 +48,26 @@ class AckSink(Protocol):
 
     def fail(self, error: StorageFailedError) -> None:
         """Note that the engine failed: nothing outstanding will be acknowledged."""
+
+
+class GroupWriter(Protocol):
+    """Makes groups durable, one after the other, in the disk thread.
+
+    Attributes:
+        largest_group_bytes: Bound on the entries of one group.
+    """
+
+    @property
+    def largest_group_bytes(self) -> int: ...
+
+    def write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+        """Make the entries durable.
+
+        Raises:
+            DiskFullError: Nothing is lost; write the same group again later.
+            Exception: Nothing of the group may be acknowledged, now or later.
+        """
+        ...
 
 
 class Group:
@@ -138,11 +157,22 @@ class Group:
             self._done.set()
 
 
+def _failure_by(error: Exception) -> StorageFailedError:
+    if isinstance(error, NotOwnerError):
+        return error
+    failure = StorageFailedError(
+        f"the storage failed ({error}); nothing more is acknowledged. Restart the server once the disk is sound: what "
+        f"was acknowledged is safe"
+    )
+    failure.__cause__ = error
+    return failure
+
+
 class Committer:
     """Collects a group while the one before it is being written.
 
     Args:
-        writer: Writes the journal, in the disk thread.
+        writer: Writes the groups, in the disk thread.
         disk: Runs the writes.
         next_lsn: lsn of the next entry.
         journal_next_lsn: First lsn of the next group, after the journal's last one.
@@ -168,7 +198,7 @@ class Committer:
 
     def __init__(
         self,
-        writer: JournalWriter,
+        writer: GroupWriter,
         disk: Disk,
         next_lsn: int,
         journal_next_lsn: int,
@@ -383,12 +413,7 @@ class Committer:
             raise error
         if self.failure is not None:
             return
-        failure = StorageFailedError(
-            f"the storage failed ({error}); nothing more is acknowledged. Restart the server once the disk is "
-            f"sound: what was acknowledged is safe"
-        )
-        failure.__cause__ = error
-        self.failure = failure
+        self.failure = failure = _failure_by(error)
         self.has_failed.set()
         groups = [group, *self._waiting, self.group]
         self._failed(failure)

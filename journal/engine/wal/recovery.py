@@ -364,7 +364,7 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
             yield RecoveredGroup([], [], header.first_lsn, header.next_lsn)
             continue
         bounds = (found.next_lsn, header.next_lsn if header is not None else later[1].first_lsn if later else 0)
-        entries, damages, bad_header = _read_entries(path, data, start, end, *bounds)
+        entries, damages, bad_header = read_entries(path, data, start, end, *bounds)
         if header is not None:
             later = find_group(data, end, salt, header.next_lsn)
         clean = bad_header is None and not damages
@@ -387,7 +387,7 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
         position = end
 
 
-def _read_entries(
+def read_entries(
     path: str, data: memoryview, start: int, end: int, least_lsn: int, next_lsn: int
 ) -> tuple[list[Entry], list[Damage], BadEntryHeader | None]:
     """The valid entries of a group, the damaged ones, and a damaged header if there is one."""

@@ -68,6 +68,20 @@ def open_s3(
     return ObjectLogStore(S3Store(bucket, config=config, client_options=client_options, retry_config=retry_config))
 
 
+def open_gcs(bucket: str, *, timeout_s: float = TIMEOUT_S) -> ObjectLogStore:
+    """A log store in a bucket of Google Cloud Storage, with the credentials of the environment or the platform."""
+    client_options: ClientConfig = {"timeout": f"{timeout_s}s"}
+    retry_config: RetryConfig = {"max_retries": 0}
+    return ObjectLogStore(GCSStore(bucket, client_options=client_options, retry_config=retry_config))
+
+
+def open_azure(container: str, *, timeout_s: float = TIMEOUT_S) -> ObjectLogStore:
+    """A log store in a container of Azure Blob Storage, with the credentials of the environment or the platform."""
+    client_options: ClientConfig = {"timeout": f"{timeout_s}s"}
+    retry_config: RetryConfig = {"max_retries": 0}
+    return ObjectLogStore(AzureStore(container, client_options=client_options, retry_config=retry_config))
+
+
 class ObjectLogStore:
     """Objects of an obstore store.
 

@@ -25,7 +25,7 @@ from journal.server.json_protocol.messages import (
 )
 from journal.server.json_protocol.pushes import JsonPushes, Opener
 from journal.server.pushing import Pushing
-from shards.errors import StorageError
+from shards.errors import NotOwnerError, StorageError
 from shards.segments.chunks import Readable
 
 _REQUESTS_AT_ONCE = 256
@@ -164,6 +164,10 @@ class JsonConnection(ClientConnection):
             self.made_progress()
 
     def _refuse(self, request_id: RequestId | None, act: str, error: Exception) -> None:
+        if isinstance(error, NotOwnerError):
+            # Whether it was carried out is known to the next owner alone, as after a broken connection.
+            self.output.abandon()
+            return
         if isinstance(error, StorageError):
             self.statistics.count_error(error)
             self._operations.note_refused(self, act, error)

@@ -1,0 +1,188 @@
+"""The log of a store as one server of a cluster uses it: it reads it, becomes its owner, and notices that it is not."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_addresses
+from journal.engine.shared_log.slot_groups import SlotGroup, decode_groups
+from journal.engine.shared_log.writer import ResumePoint, SharedLogWriter
+from journal.engine.wal.journal_file import JournalWriter
+from journal.logstore.driver import drive
+from journal.logstore.errors import LogDamagedError, LogStoreError, StoreDeposedError
+from journal.logstore.keys import BEGINNING, slot_key
+from journal.logstore.objects import ID_BYTES
+from journal.logstore.ownership import Member, check_owned, newest_claim, own, read_claim
+from journal.logstore.reading import AtTail, LogReader, SlotRead
+from journal.logstore.store import LogStore
+from journal.logstore.writing import SlotWriter
+from shards.errors import NotOwnerError
+
+_LOOK_S: Final = 1.0
+"""How often an owner looks for a claim by another server."""
+
+NOWHERE: Final = ResumePoint(BEGINNING, 1)
+"""Where a server begins that has nothing of the log."""
+
+
+class Takeover(Protocol):
+    """Decides when a server that follows the log takes the store over."""
+
+    async def wait(self, claim: Claim, *, has_moved: bool) -> bool:
+        """Wait a moment before the log is looked at again.
+
+        Args:
+            claim: The newest claim.
+            has_moved: Whether something was read from the log since the last call.
+
+        Returns:
+            Whether to take the store over now.
+        """
+
+
+class SharedLog:
+    """The log of one store.
+
+    Args:
+        store: Where it lies. Closed by the caller.
+        member: This server, and the store.
+        addresses: Where the other servers and clients reach this one.
+        takeover: Decides when it takes the store over.
+        largest_group_bytes: Bound on the entries of one group that it writes.
+
+    Attributes:
+        claim: The newest claim that was seen.
+        epoch: The epoch that this server owns; None if it owns none.
+        slots_read: Slots read since the start.
+    """
+
+    def __init__(
+        self, store: LogStore, member: Member, addresses: Addresses, takeover: Takeover, largest_group_bytes: int
+    ) -> None:
+        self._store = store
+        self._member = member
+        self._addresses = addresses
+        self._takeover = takeover
+        self._largest_group_bytes = largest_group_bytes
+        self._limiter = trio.CapacityLimiter(1)
+        self._reader = LogReader(member)
+        self._writer: SharedLogWriter | None = None
+        self._has_moved = False
+        self.claim = Claim()
+        self.epoch: int | None = None
+        self.slots_read = 0
+
+    @property
+    def store_id(self) -> str:
+        """The id of the store, 32 hexadecimal digits."""
+        return self._member.store_id.hex()
+
+    def resume(self) -> ResumePoint:
+        """Where reading goes on later: the journal of this server has everything before."""
+        if self._writer is not None:
+            return self._writer.resume
+        return ResumePoint(self._reader.position, self._reader.next_lsn)
+
+    def begin(self, resume: ResumePoint) -> None:
+        """Begin to read there. Called once for each time that the data directory is opened."""
+        self._writer = None
+        self._reader = LogReader(self._member, first_lsn=resume.next_lsn)
+        self._reader.position = resume.position
+
+    async def read(self, next_lsn: int) -> list[SlotGroup] | None:
+        """The groups of the next slot that has something from this lsn on.
+
+        Returns:
+            None at the end of the log.
+
+        Raises:
+            LogDamagedError: An object is damaged or missing, or the lsn is not between two slots.
+            LogStoreError: The store cannot be read.
+        """
+        while True:
+            key = slot_key(self._member.root, self._reader.position)
+            found = await drive(self._store, self._reader.read(self.epoch), self._limiter)
+            if isinstance(found, AtTail):
+                if self._reader.next_lsn < next_lsn:
+                    raise LogDamagedError(
+                        f"the log ends at lsn {self._reader.next_lsn - 1}, but this server has lsn {next_lsn - 1} of it"
+                    )
+                return None
+            if not isinstance(found, SlotRead):
+                raise LogDamagedError(f"{key} is missing: the log goes on only at {found.checkpoint.position}")
+            self.slots_read += 1
+            self._has_moved = True
+            if found.slot.next_lsn <= next_lsn:
+                # The journal of this server has it.
+                continue
+            if found.slot.first_lsn != next_lsn:
+                raise LogDamagedError(
+                    f"{key} begins with lsn {found.slot.first_lsn}, but what this server has of the log ends with "
+                    f"{next_lsn - 1}"
+                )
+            return list(decode_groups(key, found.slot.body))
+
+    async def wait(self) -> bool:
+        """Called at the end of the log: wait a moment, and take the store over if it is time.
+
+        Returns:
+            Whether this server owns it now. Then it reads the rest of the log.
+        """
+        self.claim = await self._newest_claim()
+        has_moved, self._has_moved = self._has_moved, False
+        if not await self._takeover.wait(self.claim, has_moved=has_moved):
+            return False
+        nonce = secrets.token_bytes(ID_BYTES)
+        steps = own(self._member, nonce, self.claim.epoch, encode_addresses(self._addresses))
+        try:
+            ownership = await drive(self._store, steps, self._limiter)
+        except StoreDeposedError:
+            # Another server was faster.
+            return False
+        self.epoch = ownership.epoch
+        self.claim = Claim(ownership.epoch, self._member.node_id.hex(), self._addresses)
+        return True
+
+    async def _newest_claim(self) -> Claim:
+        epoch = await drive(self._store, newest_claim(self._member.root, self.claim.epoch), self._limiter)
+        if epoch == self.claim.epoch:
+            return self.claim
+        claim = await drive(self._store, read_claim(self._member, epoch), self._limiter)
+        return Claim(epoch) if claim is None else claim_of(claim)
+
+    def writer(self, journal: JournalWriter) -> SharedLogWriter:
+        """What writes the groups of this server from now on. It owns the store, and has read the log to its end."""
+        assert self.epoch is not None
+        slots = SlotWriter(self._member, self.epoch, self._reader.next_lsn)
+        self._writer = SharedLogWriter(self._store, slots, journal, self._largest_group_bytes)
+        return self._writer
+
+    async def watch(self, deposed: Callable[[NotOwnerError], None]) -> None:
+        """Look for a claim by another server, once a second, until there is one. Then call ``deposed``.
+
+        A store that does not answer is no reason to give it up: as long as no other server is known to own it, nothing
+        that is read here can be wrong, and nothing is acknowledged without it.
+        """
+        assert self.epoch is not None
+        while True:
+            await trio.sleep(_LOOK_S)
+            try:
+                await drive(self._store, check_owned(self._member.root, self.epoch), self._limiter)
+            except StoreDeposedError:
+                break
+            except LogStoreError:
+                continue
+        await self.lose()
+        deposed(NotOwnerError(self.claim.addresses.tcp))
+
+    async def lose(self) -> None:
+        """This server does not own the store any more. Find out who does, if the store answers."""
+        self.epoch = None
+        try:
+            self.claim = await self._newest_claim()
+        except LogStoreError:
+            self.claim = Claim(self.claim.epoch)

@@ -1,0 +1,135 @@
+"""The address of a log store, as an operator writes it, and opening what it names.
+
+====================================  ====================================================================
+``s3://BUCKET/PREFIX``                S3 and what speaks it; ``AWS_*`` of the environment, or an instance role
+``gs://BUCKET/PREFIX``                Google Cloud Storage; ``GOOGLE_*`` of the environment, or the platform's own
+``az://CONTAINER/PREFIX``             Azure; ``AZURE_*`` of the environment, or the platform's own
+``postgresql://HOST/DATABASE#NAME``   PostgreSQL; ``PGUSER``, ``PGPASSFILE`` and so on of the environment
+``file:///DIRECTORY``                 a directory that all servers see, on one machine
+====================================  ====================================================================
+
+No address has a secret in it, since others can see the command line, and addresses are logged.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+import attrs
+
+from journal.logstore.keys import check_key
+from journal.logstore.store import LogStore
+from shards.errors import InvalidRequestError
+
+DEFAULT_ROOT: Final = "journal"
+"""What the keys of a store begin with if its address does not say."""
+
+
+@attrs.frozen(slots=True)
+class StoreAddress:
+    """The address of a log store.
+
+    Attributes:
+        text: As it was written; it has no secret in it.
+        root: What the keys of the store begin with.
+    """
+
+    text: str
+    root: str
+    _parts: SplitResult = attrs.field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> StoreAddress:
+        """Parse an address.
+
+        Raises:
+            InvalidRequestError: It is none, or has a password in it. The message does not repeat the password.
+        """
+        try:
+            parts = urlsplit(text)
+            has_password = parts.password is not None
+        except ValueError as error:
+            raise InvalidRequestError(f"the address of the log store cannot be read: {error}") from error
+        if has_password:
+            raise InvalidRequestError(
+                "the address of the log store has a password in it, which others could see; leave it out, and set "
+                "PGPASSFILE (or PGPASSWORD) in the environment"
+            )
+        if parts.scheme not in _OPENERS:
+            raise InvalidRequestError(
+                f"the address of the log store begins with {text.split(':', maxsplit=1)[0][:20]!r}; allowed are "
+                f"{', '.join(f'{scheme}://' for scheme in _OPENERS)}"
+            )
+        if parts.scheme == "file":
+            if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
+                raise InvalidRequestError(f"{text}: a directory is written as file:///absolute/path")
+            root = DEFAULT_ROOT
+        elif not parts.netloc and parts.scheme != "postgresql":
+            raise InvalidRequestError(
+                f"{text}: the name of the bucket is missing, as in {parts.scheme}://BUCKET/PREFIX"
+            )
+        elif parts.scheme == "postgresql":
+            root = parts.fragment or DEFAULT_ROOT
+        else:
+            root = parts.path.strip("/") or DEFAULT_ROOT
+        try:
+            check_key(root)
+        except ValueError as error:
+            raise InvalidRequestError(f"{text}: {error}") from error
+        return cls(text, root, parts)
+
+    def open(self) -> LogStore:
+        """Open it. For most stores nothing is sent before the first request.
+
+        Raises:
+            InvalidRequestError: The libraries that it needs are not installed.
+            LogStoreError: It cannot be used.
+        """
+        try:
+            return _OPENERS[self._parts.scheme](self._parts)
+        except ImportError as error:
+            raise InvalidRequestError(
+                f"{self.text} needs {error.name}, which is not installed; it comes with the extra 'logstore'"
+            ) from error
+
+
+def _open_s3(parts: SplitResult) -> LogStore:
+    from journal.logstore.stores.object_store import open_s3
+
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return open_s3(parts.netloc, os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT"), region=region)
+
+
+def _open_gcs(parts: SplitResult) -> LogStore:
+    from journal.logstore.stores.object_store import open_gcs
+
+    return open_gcs(parts.netloc)
+
+
+def _open_azure(parts: SplitResult) -> LogStore:
+    from journal.logstore.stores.object_store import open_azure
+
+    return open_azure(parts.netloc)
+
+
+def _open_postgresql(parts: SplitResult) -> LogStore:
+    from journal.logstore.stores.postgresql import PostgresqlLogStore
+
+    return PostgresqlLogStore(urlunsplit(parts._replace(fragment="")))
+
+
+def _open_directory(parts: SplitResult) -> LogStore:
+    from journal.logstore.stores.directory import DirectoryLogStore
+
+    return DirectoryLogStore(parts.path)
+
+
+_OPENERS: Final = {
+    "s3": _open_s3,
+    "gs": _open_gcs,
+    "az": _open_azure,
+    "postgresql": _open_postgresql,
+    "file": _open_directory,
+}

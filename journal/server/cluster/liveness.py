@@ -1,0 +1,83 @@
+"""Asking another server of the store whether it is alive. It is advice: a wrong answer costs a takeover, never data."""
+
+from __future__ import annotations
+
+import enum
+import ssl
+from typing import Final
+
+import trio
+
+from journal.net.address import parse_address
+
+SERVER_HEADER: Final = "Journal-Server"
+"""Header of `/livez` with the id of the running server."""
+
+ANSWER_S: Final = 1.0
+"""A server that has not answered in this time is silent."""
+
+_REQUEST: Final = b"GET /livez HTTP/1.1\r\nHost: journal\r\nConnection: close\r\n\r\n"
+_MOST_BYTES: Final = 4096
+
+
+class Life(enum.Enum):
+    """What is known of a server."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    """It did not answer in time: its machine may be gone, or it may be suspended."""
+
+    GONE = "gone"
+    """Nothing listens there, or another process does: the one that was asked for has ended."""
+
+
+async def ask(address: str, server_id: str, *, encrypted: bool) -> Life:
+    """Ask a server whether it is alive.
+
+    Args:
+        address: ``HOST:PORT`` of its HTTP listener.
+        server_id: The id of the process that is asked for.
+        encrypted: Whether the listener uses TLS. Its certificate is not checked, since nothing is sent or believed.
+    """
+    life = Life.SILENT
+    with trio.move_on_after(ANSWER_S):
+        try:
+            life = _life_in(await _answer(address, encrypted=encrypted), server_id)
+        except ConnectionRefusedError:
+            life = Life.GONE
+        except OSError as error:
+            # trio tries all addresses of a name, and tells all errors together.
+            causes = getattr(error.__cause__, "exceptions", ())
+            if causes and all(isinstance(cause, ConnectionRefusedError) for cause in causes):
+                life = Life.GONE
+        except trio.BrokenResourceError:
+            life = Life.SILENT
+    return life
+
+
+async def _answer(address: str, *, encrypted: bool) -> bytes:
+    host, port = parse_address(address) or ("", 0)
+    stream: trio.abc.Stream = await trio.open_tcp_stream(host, port)
+    if encrypted:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        stream = trio.SSLStream(stream, context, https_compatible=True)
+    answer = b""
+    try:
+        await stream.send_all(_REQUEST)
+        while len(answer) < _MOST_BYTES and b"\r\n\r\n" not in answer and (data := await stream.receive_some()):
+            answer += data
+    finally:
+        await trio.aclose_forcefully(stream)
+    return answer
+
+
+def _life_in(answer: bytes, server_id: str) -> Life:
+    head = answer.partition(b"\r\n\r\n")[0].decode("latin-1")
+    for line in head.split("\r\n")[1:]:
+        name, _, value = line.partition(":")
+        if name.strip().lower() == SERVER_HEADER.lower():
+            return Life.ALIVE if value.strip() == server_id else Life.GONE
+    # It speaks, but does not say who it is: something else listens there, or the answer was cut off.
+    return Life.SILENT

@@ -1,0 +1,132 @@
+"""This server as one of those that share a store: it joins the store, follows its log, and answers for its owner."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+import trio
+
+from journal.engine import Addresses, Claim, SharedLog
+from journal.logstore.driver import drive, run
+from journal.logstore.objects import ID_BYTES
+from journal.logstore.ownership import Member, newest_claim
+from journal.logstore.probe import Identity, identify, probe
+from journal.logstore.store import LogStore
+from journal.logstore.stores.addresses import StoreAddress
+from journal.net.listening import reached_at
+from journal.server.cluster.liveness import Life, ask
+from journal.server.cluster.standby import answer_clients
+from journal.server.cluster.takeover import OwnerWatch
+from journal.settings.server import ServerConfig
+from journal.settings.values import ConfigurationError
+from shards.errors import InvalidRequestError
+
+_ENTRIES_BYTES: Final = 64 * 1024
+"""Room in a group for the headers of entries, beyond the longest frame."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
+
+
+class Membership:
+    """See the module.
+
+    Attributes:
+        server_id: The id of this process, 32 hexadecimal digits.
+        log: The log of the store.
+    """
+
+    def __init__(self, server_id: str, log: SharedLog, *, encrypted: bool) -> None:
+        self.server_id = server_id
+        self.log = log
+        self._encrypted = encrypted
+        self._answering = trio.CancelScope()
+
+    @property
+    def owner(self) -> str:
+        """``HOST:PORT`` of the server that owns the store; empty if it is not known, or if it is this one."""
+        claim = self.log.claim
+        return "" if claim.server_id == self.server_id else claim.addresses.tcp
+
+    def why_waiting(self) -> str:
+        """Why this server serves no clients, for `/readyz`; empty if no other server is known to own the store."""
+        return f"the server at {self.owner} owns the store; this one follows it" if self.owner else ""
+
+    async def answer_clients(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Tell clients who owns the store, until `end_answers` is called."""
+        if "tcp" in sockets:
+            with trio.CancelScope() as self._answering:
+                await answer_clients(sockets["tcp"], lambda: self.owner, encrypted=self._encrypted)
+
+    def end_answers(self) -> None:
+        """This server accepts clients itself from now on."""
+        self._answering.cancel()
+
+
+@asynccontextmanager
+async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> AsyncIterator[Membership | None]:
+    """Join the store that the settings name, for the length of the block; None for a server on its own.
+
+    Raises:
+        ConfigurationError: The address of the store cannot be used.
+        LogStoreError: The store cannot be reached, does not do what a log needs, or belongs to another program.
+    """
+    if not config.cluster.store:
+        yield None
+        return
+    for name in ("tcp", "http"):
+        if name not in sockets:
+            raise ConfigurationError(
+                f"listen.{name} is off: a server of a cluster needs it, since the others reach it there"
+            )
+    try:
+        address = StoreAddress.parse(config.cluster.store)
+        store = await trio.to_thread.run_sync(address.open)
+    except InvalidRequestError as error:
+        raise ConfigurationError(f"cluster.store: {error}") from error
+    try:
+        server_id = secrets.token_bytes(ID_BYTES)
+        limiter = trio.CapacityLimiter(1)
+        identity = await trio.to_thread.run_sync(_identify, store, address.root, server_id)
+        member = Member(address.root, identity.store_id, server_id)
+        log.info(
+            "joined the store",
+            store=address.text,
+            store_id=identity.store_id.hex(),
+            is_new=identity.is_new,
+            newest_epoch=await drive(store, newest_claim(address.root), limiter),
+        )
+        encrypted = bool(config.tls.certificate_file)
+        addresses = Addresses(
+            config.cluster.advertise or reached_at(sockets["tcp"]),
+            _http_address(config, sockets),
+            encrypted,
+        )
+        watch = OwnerWatch(server_id.hex(), addresses.tcp, _ask)
+        most_bytes = config.limits.max_frame_bytes + _ENTRIES_BYTES
+        shared = SharedLog(store, member, addresses, watch, most_bytes)
+        yield Membership(server_id.hex(), shared, encrypted=encrypted)
+    finally:
+        store.close()
+
+
+def _http_address(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> str:
+    """Where others reach the HTTP listener: at the advertised host, if there is one."""
+    reached = reached_at(sockets["http"])
+    if not config.cluster.advertise:
+        return reached
+    host, _, _ = config.cluster.advertise.rpartition(":")
+    return f"{host}:{reached.rpartition(':')[2]}"
+
+
+def _identify(store: LogStore, root: str, server_id: bytes) -> Identity:
+    probe(store, root, secrets.token_hex(8))
+    return run(store, identify(root, secrets.token_bytes(ID_BYTES), server_id, secrets.token_bytes(ID_BYTES)))
+
+
+async def _ask(claim: Claim) -> Life:
+    return await ask(claim.addresses.http, claim.server_id, encrypted=claim.addresses.encrypted)

@@ -1,0 +1,1 @@
+"""Several servers that share a store: takeovers, and what they refuse."""

@@ -1,0 +1,154 @@
+"""Servers that share a store in a directory, in processes of their own, which are killed, stopped and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
+
+SETTINGS: Final = (
+    "listen.websocket=",
+    "storage.journal_file_bytes=1 MiB",
+    "storage.journal_budget_bytes=2 MiB",
+    "storage.segment_bytes=64 KiB",
+    "storage.tail_budget_bytes=1 MiB",
+    "storage.disk_reserve_bytes=0",
+    "limits.max_batch_bytes=256 KiB",
+    "limits.max_frame_bytes=512 KiB",
+)
+
+
+class Server:
+    """One server of a store, on the same ports each time that it is started."""
+
+    def __init__(self, directory: Path, store: str, name: str) -> None:
+        self.data = directory / f"data-{name}"
+        self.log = directory / f"{name}.log"
+        self.tcp = f"127.0.0.1:{free_port()}"
+        self.http = f"127.0.0.1:{free_port()}"
+        self._store = store
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *settings: str) -> list[str]:
+        options = [option for setting in (*SETTINGS, *settings) for option in ("--set", setting)]
+        places = ["--listen", self.tcp, "--set", f"listen.http={self.http}"]
+        store = ["--store", self._store] if self._store else []
+        return [
+            sys.executable, "-m", "journal.cli.main", "serve", "--data", str(self.data), *store, *places, *options,
+        ]  # fmt: skip
+
+    def start(self, *settings: str) -> None:
+        guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen([*guard, *self.command(*settings)], stdout=log, stderr=log)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(PATIENCE_S)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """The answer to an HTTP request; 0 if nothing answers."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=2) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def owns_store(self) -> bool:
+        return self.is_running and self.get("/readyz")[0] == 200
+
+
+class Cluster:
+    """Servers that share a store.
+
+    Args:
+        directory: Where everything lies.
+        count: Number of servers.
+    """
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.store = directory / "store"
+        self.store.mkdir()
+        self.servers = [Server(directory, f"file://{self.store}", name) for name in "abcdef"[:count]]
+
+    @property
+    def address(self) -> str:
+        return "journal://" + ",".join(server.tcp for server in self.servers)
+
+    async def owner(self) -> Server:
+        """The server that owns the store, as soon as one does."""
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                for server in self.servers:
+                    if await trio.to_thread.run_sync(server.owns_store):
+                        return server
+                await trio.sleep(0.05)
+
+    async def followers(self, owner: Server) -> list[Server]:
+        """The other running servers, as soon as all of them follow the log."""
+        others = [server for server in self.servers if server is not owner and server.is_running]
+        with trio.fail_after(PATIENCE_S):
+            for server in others:
+                while "follows it" not in (await trio.to_thread.run_sync(server.get, "/readyz"))[1]:
+                    await trio.sleep(0.05)
+        return others
+
+    def logs(self) -> str:
+        return "\n".join(f"{server.log}:\n{server.log.read_text()}" for server in self.servers if server.log.exists())
+
+
+@contextmanager
+def running(directory: Path, count: int) -> Iterator[Cluster]:
+    """A cluster whose servers are all started; they are killed at the end."""
+    cluster = Cluster(directory, count)
+    try:
+        for server in cluster.servers:
+            server.start()
+        yield cluster
+    except BaseException:
+        sys.stderr.write(cluster.logs())
+        raise
+    finally:
+        for server in cluster.servers:
+            server.kill()
+
+
+def format_of(data: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads((data / "FORMAT").read_text())
+    return content
+
+
+def remove(data: Path) -> None:
+    """Remove a data directory, as an operator may do while its server is down."""
+    assert os.path.isdir(data)
+    shutil.rmtree(data)

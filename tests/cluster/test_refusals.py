@@ -1,0 +1,84 @@
+"""What a server of a cluster refuses at its start, and what a directory is refused for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+from journal.cli.main import run
+from tests.cluster.servers import Server, format_of, running
+
+
+def refusal(server: Server, *settings: str) -> str:
+    """What a server says that does not start. It runs in this process."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        status = run(server.command(*settings)[3:])
+    assert (status in (1, 78), out.getvalue()) == (True, ""), errors.getvalue()
+    (line,) = (line for line in errors.getvalue().splitlines() if line.startswith("journal: "))
+    return line
+
+
+def server_of(directory: Path, store: str = "") -> Server:
+    return Server(directory, store, "x")
+
+
+def test_a_store_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert "is no directory: create it, or mount" in refusal(server_of(tmp_path, f"file://{tmp_path}/none"))
+
+
+def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert "cluster.store: the address of the log store begins with 'ftp'" in refusal(
+        server_of(tmp_path, "ftp://host/x")
+    )
+
+
+def test_a_password_in_the_address_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    told = refusal(server_of(tmp_path, "postgresql://anna:s3cret@host/db"))
+    assert "PGPASSFILE" in told
+    assert "s3cret" not in told
+
+
+def test_a_listener_that_others_need_may_not_be_off(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    server = server_of(tmp_path, f"file://{tmp_path}/store")
+    server.http = ""
+    assert "listen.http is off: a server of a cluster needs it" in refusal(server)
+
+
+def test_something_else_in_the_place_of_the_store_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "journal").mkdir(parents=True)
+    (store / "journal" / "store").write_bytes(b"a file of another program")
+    told = refusal(server_of(tmp_path, f"file://{store}"))
+    assert "journal/store is no object of a store: it begins with b'a file o'" in told
+
+
+@pytest.mark.slow("starts a server")
+async def test_directories_of_stores_and_of_servers_on_their_own_are_not_mixed(tmp_path: Path) -> None:
+    with running(tmp_path, 1) as cluster:
+        owner = await cluster.owner()
+        owner.kill()
+    content = format_of(owner.data)
+    assert content["version"] == 3
+    assert str(content["store"])[:16] == content["node_id"]
+
+    alone = server_of(tmp_path)
+    shutil.copytree(owner.data, alone.data)
+    assert f"is a copy of the store {content['store']}: start the server with --store" in refusal(alone)
+
+    (tmp_path / "other").mkdir()
+    of_other = server_of(tmp_path, f"file://{tmp_path}/other")
+    assert f"is a copy of the store {content['store']}, not of " in refusal(of_other)
+
+
+def test_a_directory_of_a_server_on_its_own_is_no_copy_of_a_store(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    server = server_of(tmp_path, f"file://{tmp_path}/store")
+    server.data.mkdir()
+    (server.data / "FORMAT").write_text('{"version": 2, "node_id": "0123456789abcdef", "complete": false}')
+    assert "belongs to a server on its own, not to a store (--store)" in refusal(server)

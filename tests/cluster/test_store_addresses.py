@@ -1,0 +1,64 @@
+"""Addresses of log stores: what they name, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from journal.logstore.errors import StoreUnreachableError
+from journal.logstore.store import Created
+from journal.logstore.stores.addresses import StoreAddress
+from shards.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("s3://bucket/plant", "plant"),
+        ("s3://bucket/plants/north/", "plants/north"),
+        ("s3://bucket", "journal"),
+        ("gs://bucket/a", "a"),
+        ("az://container/a", "a"),
+        ("postgresql://host/db", "journal"),
+        ("postgresql://anna@host:5433/db?sslmode=require#north", "north"),
+        ("postgresql:///db#north", "north"),
+        ("file:///var/lib/store", "journal"),
+    ],
+)
+def test_an_address_names_what_keys_begin_with(text: str, root: str) -> None:
+    assert StoreAddress.parse(text).root == root
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("http://host/db", "allowed are s3://"),
+        ("bucket/plant", "allowed are s3://"),
+        ("s3:///plant", "the name of the bucket is missing"),
+        ("s3://bucket/../up", "is no key"),
+        ("s3://bucket/a b", "is no key"),
+        ("file://store", "file:///absolute/path"),
+        ("file:///", "file:///absolute/path"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        StoreAddress.parse(text)
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidRequestError, match="PGPASSFILE") as refused:
+        StoreAddress.parse("postgresql://anna:s3cret@host/db")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_directory_is_opened(tmp_path: Path) -> None:
+    store = StoreAddress.parse(f"file://{tmp_path}").open()
+    assert store.create("journal/a", b"1") is Created.OURS
+    store.close()
+
+
+def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnreachableError, match="is no directory"):
+        StoreAddress.parse(f"file://{tmp_path}/none").open()

@@ -1,0 +1,171 @@
+"""The owner of a store is killed, suspended or stopped: another server goes on, and nothing acknowledged is missing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trio
+
+from journal.client.client import Client
+from journal.client.opening import open_client
+from journal.client.session_keeper import SessionTimes
+from shards.format.batch import read_records
+from shards.format.record import Gap, Record, StoredRecord
+from shards.model import Mode, ShardConfig
+from tests.cluster.servers import Cluster, remove, running
+from tests.patience import PATIENCE_S
+
+SHARD: Final = "plant/line"
+
+
+class Writer:
+    """Appends numbers, one after the other, and keeps those that were acknowledged."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.acknowledged: list[int] = []
+        self._moved = trio.Condition()
+
+    async def run(self) -> None:
+        number = 0
+        while True:
+            await self._client.append(SHARD, [Record(value=str(number).encode())])
+            self.acknowledged.append(number)
+            number += 1
+            async with self._moved:
+                self._moved.notify_all()
+
+    async def wait_for(self, count: int) -> None:
+        """Until so many more were acknowledged."""
+        target = len(self.acknowledged) + count
+        with trio.fail_after(PATIENCE_S):
+            async with self._moved:
+                while len(self.acknowledged) < target:
+                    await self._moved.wait()
+
+
+@asynccontextmanager
+async def connected(cluster: Cluster) -> AsyncIterator[Client]:
+    async with open_client(cluster.address, times=SessionTimes(first_within_s=PATIENCE_S)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def writing(cluster: Cluster) -> AsyncIterator[Writer]:
+    async with connected(cluster) as client:
+        await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE), exist_ok=True)
+        writer = Writer(client)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.run)
+            yield writer
+            nursery.cancel_scope.cancel()
+
+
+def value_of(record: StoredRecord | Gap) -> int:
+    assert isinstance(record, StoredRecord)
+    return int(bytes(record.value or b""))
+
+
+async def stored(cluster: Cluster) -> list[int]:
+    """All numbers of the shard, in order."""
+    values: list[int] = []
+    async with connected(cluster) as client:
+        info = await client.describe_shard(SHARD)
+        offset = info.start_offset
+        while offset < info.next_offset:
+            reply = await client.fetch(SHARD, offset)
+            values += map(value_of, read_records(reply.batches, start_offset=offset))
+            offset = reply.next_offset
+    return values
+
+
+async def check(cluster: Cluster, writer: Writer) -> None:
+    found = await stored(cluster)
+    assert found == sorted(set(found)), "out of order, or twice"
+    assert set(writer.acknowledged) <= set(found)
+
+
+@pytest.mark.smoke
+@pytest.mark.slow("kills three servers, one after the other, and waits for takeovers")
+async def test_nothing_acknowledged_is_lost_or_doubled_when_each_owner_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path, 3) as cluster:
+        async with writing(cluster) as writer:
+            await writer.wait_for(20)
+            for _ in range(3):
+                owner = await cluster.owner()
+                owner.kill()
+                await writer.wait_for(20)
+                owner.start()
+        await check(cluster, writer)
+
+
+@pytest.mark.slow("waits until a suspended server counts as lost")
+async def test_a_suspended_owner_that_wakes_up_acknowledges_nothing_and_follows(tmp_path: Path) -> None:
+    with running(tmp_path, 2) as cluster:
+        async with writing(cluster) as writer:
+            await writer.wait_for(20)
+            owner = await cluster.owner()
+            owner.send(signal.SIGSTOP)
+            await writer.wait_for(20)
+            owner.send(signal.SIGCONT)
+            new_owner = next(server for server in cluster.servers if server is not owner)
+            assert await cluster.followers(new_owner) == [owner]
+            await writer.wait_for(20)
+        await check(cluster, writer)
+
+
+@pytest.mark.slow("starts three servers and waits for takeovers")
+async def test_a_data_directory_that_is_deleted_comes_back_from_the_log(tmp_path: Path) -> None:
+    with running(tmp_path, 2) as cluster:
+        async with writing(cluster) as writer:
+            await writer.wait_for(50)
+            owner = await cluster.owner()
+            owner.send(signal.SIGTERM)
+            assert owner.wait() == 0
+            await writer.wait_for(50)
+            remove(owner.data)
+            owner.start()
+            other = next(server for server in cluster.servers if server is not owner)
+            await cluster.followers(other)
+            other.kill()
+            remove(other.data)
+            await writer.wait_for(50)
+            assert await cluster.owner() is owner
+        await check(cluster, writer)
+
+
+@pytest.mark.slow("starts two servers and waits for a takeover")
+async def test_a_follower_makes_checkpoints_of_a_log_that_is_longer_than_its_journal_may_be(tmp_path: Path) -> None:
+    with running(tmp_path, 1) as cluster:
+        async with connected(cluster) as client:
+            await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+            for number in range(60):
+                await client.append(SHARD, [Record(value=b"%d" % number), Record(value=bytes(100_000))])
+        (first,) = cluster.servers
+        first.kill()
+        remove(first.data)
+        first.start()
+        async with connected(cluster) as client:
+            info = await client.describe_shard(SHARD)
+            assert info.next_offset == 120
+            reply = await client.fetch(SHARD, 118)
+            assert value_of(read_records(reply.batches, start_offset=118, end_offset=119)[0]) == 59
+
+
+@pytest.mark.slow("starts two servers")
+async def test_a_client_that_knows_a_follower_alone_finds_the_owner(tmp_path: Path) -> None:
+    with running(tmp_path, 2) as cluster:
+        owner = await cluster.owner()
+        (follower,) = await cluster.followers(owner)
+        assert follower.get("/readyz") == (
+            503,
+            f"not ready: the server at {owner.tcp} owns the store; this one follows it\n",
+        )
+        async with open_client(follower.tcp) as client:
+            await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+            assert (await client.describe_shard(SHARD)).name == SHARD
