@@ -57,6 +57,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cursor list": ("journal.cli.cursor:list_command", "List a shard's cursors."),
     "cursor get": ("journal.cli.cursor:get_command", "Print the offset of one cursor."),
     "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; create it if it does not exist."),
+    "cluster status": (
+        "journal.cli.cluster:status_command",
+        "Show which server owns a store that several servers share, and whether it is alive.",
+    ),
     "config": (
         "journal.cli.serve:config",
         "Print every setting at its default (`--default`), or check a configuration file (`--check FILE`).",
@@ -105,6 +109,7 @@ _PURPOSE: Final = "Durable storage service for a cluster of MQTT brokers: run, w
 _GROUPS: Final = {
     "shard": "Create, list and manage shards.",
     "cursor": "List, read and set named positions in a shard.",
+    "cluster": "Look at a store that several servers share.",
 }
 
 ADDED_GROUP: Final = "journal.commands"

@@ -97,9 +97,10 @@ class Cluster:
     """
 
     def __init__(self, directory: Path, count: int) -> None:
-        self.store = directory / "store"
-        self.store.mkdir()
-        self.servers = [Server(directory, f"file://{self.store}", name) for name in "abcdef"[:count]]
+        store = directory / "store"
+        store.mkdir()
+        self.address_of_store = f"file://{store}"
+        self.servers = [Server(directory, self.address_of_store, name) for name in "abcdef"[:count]]
 
     @property
     def address(self) -> str:

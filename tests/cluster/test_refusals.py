@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import trio
 
 from journal.cli.main import run
 from tests.cluster.servers import Server, format_of, running
@@ -59,10 +60,9 @@ def test_something_else_in_the_place_of_the_store_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.slow("starts a server")
-async def test_directories_of_stores_and_of_servers_on_their_own_are_not_mixed(tmp_path: Path) -> None:
+def test_directories_of_stores_and_of_servers_on_their_own_are_not_mixed(tmp_path: Path) -> None:
     with running(tmp_path, 1) as cluster:
-        owner = await cluster.owner()
-        owner.kill()
+        owner = trio.run(cluster.owner)
     content = format_of(owner.data)
     assert content["version"] == 3
     assert str(content["store"])[:16] == content["node_id"]
@@ -73,6 +73,7 @@ async def test_directories_of_stores_and_of_servers_on_their_own_are_not_mixed(t
 
     (tmp_path / "other").mkdir()
     of_other = server_of(tmp_path, f"file://{tmp_path}/other")
+    of_other.data = alone.data
     assert f"is a copy of the store {content['store']}, not of " in refusal(of_other)
 
 

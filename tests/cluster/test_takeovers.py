@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -166,6 +168,10 @@ async def test_a_client_that_knows_a_follower_alone_finds_the_owner(tmp_path: Pa
             503,
             f"not ready: the server at {owner.tcp} owns the store; this one follows it\n",
         )
+        command = [sys.executable, "-m", "journal.cli.main", "cluster", "status", "--store", cluster.address_of_store]
+        told = await trio.run_process([*command, "--json"], capture_stdout=True)
+        content = json.loads(told.stdout)
+        assert content == {"store_id": content["store_id"], "epoch": 1, "owner": owner.tcp, "life": "alive"}
         async with open_client(follower.tcp) as client:
             await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
             assert (await client.describe_shard(SHARD)).name == SHARD

@@ -338,7 +338,7 @@ def _(patch: Patch) -> None:
                 entries.append(entry)
         return entries, damages, None
 
-    patch.setattr(recovery, "_read_entries", unchecked)
+    patch.setattr(recovery, "read_entries", unchecked)
 
 
 @_sabotage("does not notice that journal files are missing", _without_journal_file)

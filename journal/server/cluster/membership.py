@@ -58,9 +58,12 @@ class Membership:
 
     async def answer_clients(self, sockets: Mapping[str, socket.socket]) -> None:
         """Tell clients who owns the store, until `end_answers` is called."""
-        if "tcp" in sockets:
-            with trio.CancelScope() as self._answering:
-                await answer_clients(sockets["tcp"], lambda: self.owner, encrypted=self._encrypted)
+        with trio.CancelScope() as self._answering:
+            async with trio.open_nursery() as nursery:
+                for name in ("tcp", "websocket"):
+                    if name in sockets:
+                        is_mute = self._encrypted or name == "websocket"
+                        nursery.start_soon(answer_clients, sockets[name], lambda: self.owner, is_mute)
 
     def end_answers(self) -> None:
         """This server accepts clients itself from now on."""

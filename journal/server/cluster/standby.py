@@ -18,15 +18,15 @@ _MOST_AT_ONCE: Final = 100
 """Connections that are answered at the same time; more are closed at once."""
 
 
-async def answer_clients(sock: socket.socket, owner: Callable[[], str], *, encrypted: bool) -> None:
+async def answer_clients(sock: socket.socket, owner: Callable[[], str], is_mute: bool) -> None:
     """Answer the first frame of each connection with `NotOwnerError`, until cancelled.
 
-    With TLS the connection is closed without an answer: a client tries its next address in both cases.
+    A client tries its next address also if the connection is closed without an answer.
 
     Args:
-        sock: The listening socket of the native protocol.
+        sock: A listening socket.
         owner: Returns ``HOST:PORT`` of the server that owns the store; empty if it is not known.
-        encrypted: Whether clients of this listener use TLS.
+        is_mute: Close connections without an answer, because their clients begin with TLS or HTTP.
     """
     async with trio.open_nursery() as nursery:
         limiter = trio.CapacityLimiter(_MOST_AT_ONCE)
@@ -43,7 +43,7 @@ async def answer_clients(sock: socket.socket, owner: Callable[[], str], *, encry
                 limiter.release_on_behalf_of(client)
 
         def admit(client: socket.socket, peer: str) -> bool:
-            if encrypted:
+            if is_mute:
                 return False
             try:
                 limiter.acquire_on_behalf_of_nowait(client)

@@ -1,0 +1,48 @@
+"""`journal cluster status`: which server owns a store that several servers share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from command_line.app import JsonOption
+from command_line.boundary import CommandError
+from command_line.output import write_json, write_text
+
+if TYPE_CHECKING:
+    from journal.server.cluster.status import ClusterStatus
+
+
+def status_command(*, store: Annotated[str, Parameter(name="--store")], json: JsonOption = False) -> None:
+    """Show which server owns a store that several servers share, and whether it is alive.
+
+    It reads the log store itself, so it needs its credentials in the environment, and no server.
+
+    Args:
+        store: Address of the log store, for example s3://bucket/plant.
+        json: Print one JSON object: store_id, epoch, owner, life.
+    """
+    import trio
+
+    from journal.logstore.stores.addresses import StoreAddress
+    from journal.server.cluster.status import read_status
+
+    address = StoreAddress.parse(store)
+    opened = address.open()
+    try:
+        found = trio.run(read_status, opened, address.root)
+    finally:
+        opened.close()
+    if json:
+        write_json(found)
+    elif not found.store_id:
+        raise CommandError(f"{store}: there is no store yet; the first `journal serve --store` makes one")
+    else:
+        write_text(_told(found))
+
+
+def _told(status: ClusterStatus) -> str:
+    if status.life is None:
+        return f"store {status.store_id}: no server has owned it yet"
+    return f"store {status.store_id}: {status.owner} owns it in epoch {status.epoch}, and is {status.life.value}"
