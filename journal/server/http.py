@@ -32,7 +32,7 @@ def make_app(
     metrics_page: Callable[[], bytes],
     pages: Sequence[BaseRoute] = (),
     observers: Observers | None = None,
-    server_id: str = "",
+    server_id: Callable[[], str] = lambda: "",
 ) -> Starlette:
     """The HTTP application of a server.
 
@@ -41,12 +41,12 @@ def make_app(
         metrics_page: Returns the text of the metrics.
         pages: The routes of the administration and of the console.
         observers: Decides which clients may see reasons and metrics; None for all.
-        server_id: The id of this process, which other servers of its store ask for; empty if there are none.
+        server_id: Returns the id of this process, which other servers of its store ask for; empty to tell them nothing.
     """
-    headers = {SERVER_HEADER: server_id} if server_id else None
 
     async def livez(request: Request) -> Response:
-        return PlainTextResponse("ok\n", headers=headers)
+        told = server_id()
+        return PlainTextResponse("ok\n", headers={SERVER_HEADER: told} if told else None)
 
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
@@ -82,7 +82,7 @@ class Front:
 
     Args:
         is_stopping: Whether the server is stopping.
-        server_id: See `make_app`.
+        server_id: The id of this process; see `make_app`.
         why_waiting: Returns why it waits for another server of its store; empty if it does not.
 
     Attributes:
@@ -98,7 +98,7 @@ class Front:
         async def not_yet(request: Request) -> Response:
             return _not_ready(why_not())
 
-        starting = make_app(why_not, recovering_page(), server_id=server_id)
+        starting = make_app(why_not, recovering_page(), server_id=lambda: server_id)
         starting.router.routes.append(Route("/{path:path}", not_yet))
         self._starting = starting
         self.app: App = starting

@@ -185,7 +185,11 @@ class Server:
         websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
         pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
         observers = Observers(self.admission, self.statistics, self._origins)
-        return make_app(self.why_not_ready, page_of(collector), pages, observers, self._server_id)
+        return make_app(self.why_not_ready, page_of(collector), pages, observers, self._id_for_followers)
+
+    def _id_for_followers(self) -> str:
+        # One that reaches the log store takes over from an owner that does not.
+        return "" if self.engine.has_no_log else self._server_id
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)

@@ -74,8 +74,8 @@ async def _answer(address: str, *, encrypted: bool) -> bytes:
 
 
 def _life_in(answer: bytes, server_id: str) -> Life:
-    head = answer.partition(b"\r\n\r\n")[0].decode("latin-1")
-    for line in head.split("\r\n")[1:]:
+    head, end, _ = answer.partition(b"\r\n\r\n")
+    for line in head.decode("latin-1").split("\r\n")[1:] if end else ():
         name, _, value = line.partition(":")
         if name.strip().lower() == SERVER_HEADER.lower():
             return Life.ALIVE if value.strip() == server_id else Life.GONE

@@ -1,0 +1,66 @@
+"""Asking another server whether it is alive: over real connections to servers that answer in different ways."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+import trio
+
+from journal.server.cluster.liveness import ANSWER_S, Life, ask
+from tests.ports import free_port
+
+SERVER: Final = "ab" * 16
+OK: Final = b"HTTP/1.1 200 \r\njournal-server: " + SERVER.encode() + b"\r\ncontent-length: 3\r\n\r\nok\n"
+
+
+@asynccontextmanager
+async def answering(answer: bytes | None) -> AsyncIterator[str]:
+    """A server that gives one answer to everything, or none and keeps the connection open."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        if answer is None:
+            await trio.sleep_forever()
+        else:
+            await stream.send_all(answer)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        yield f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(OK, Life.ALIVE, id="the server that was asked for"),
+        pytest.param(OK.replace(b"ab", b"cd"), Life.GONE, id="another process at the same address"),
+        pytest.param(b"HTTP/1.1 200 \r\n\r\nok\n", Life.SILENT, id="a server that does not say who it is"),
+        pytest.param(OK[:40], Life.SILENT, id="an answer that was cut off"),
+        pytest.param(b"", Life.SILENT, id="a connection that is closed without an answer"),
+        pytest.param(b"\x00" * 10_000, Life.SILENT, id="something else"),
+    ],
+)
+async def test_the_answer_says_whether_the_server_is_alive(answer: bytes, expected: Life) -> None:
+    async with answering(answer) as address:
+        assert await ask(address, SERVER, encrypted=False) is expected
+
+
+async def test_a_server_that_does_not_answer_is_silent_after_a_second() -> None:
+    async with answering(None) as address:
+        began = trio.current_time()
+        assert await ask(address, SERVER, encrypted=False) is Life.SILENT
+        assert trio.current_time() - began >= ANSWER_S
+
+
+async def test_a_server_that_was_ended_is_gone() -> None:
+    assert await ask(f"127.0.0.1:{free_port()}", SERVER, encrypted=False) is Life.GONE
+
+
+async def test_a_server_without_tls_where_tls_is_expected_is_silent() -> None:
+    async with answering(OK) as address:
+        assert await ask(address, SERVER, encrypted=True) is Life.SILENT
