@@ -350,9 +350,9 @@ async def test_a_directory_that_is_in_use_or_none_is_refused() -> None:
 
 async def test_a_directory_of_a_newer_program_is_refused() -> None:
     files = await directory()
-    files.open(f"{DATA}/FORMAT").pwritev([b'{"version": 3, "node_id": "x"}'], 0)
+    files.open(f"{DATA}/FORMAT").pwritev([b'{"version": 4, "node_id": "x"}'], 0)
     files.open(f"{DATA}/FORMAT").truncate(30)
-    with pytest.raises(FormatVersionError, match="data layout 3"):
+    with pytest.raises(FormatVersionError, match="data layout 4"):
         check(files)
 
 
