@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 import trio
 from attrs import evolve
 
@@ -113,6 +114,43 @@ async def test_a_rewriting_that_a_crash_left_without_a_commit_gets_it_at_the_sta
     async with opened(files) as engine:
         await check_files(engine, files, DATA)
     assert damages(files) == []
+
+
+@pytest.mark.few_cases(1, "many files are gathered first")
+@pytest.mark.parametrize("drop", ["trim", "delete"])
+async def test_records_that_are_dropped_while_they_are_rewritten_are_in_one_file(
+    drop: str, autojump_clock: object
+) -> None:
+    """A file whose records were all dropped meanwhile stayed in the table, beside the file that has them as well."""
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    dropped, *others = NAMES
+    async with opened(files, converter) as engine:
+        await gather_times(engine, MERGED_AT_ONCE - 1)
+        await fill(engine, dropped)
+        await roll(engine, dropped)
+        await until(lambda: len(sealed(engine, dropped)) == MERGED_AT_ONCE and engine.parts.history.is_current)
+        assert len(listed(files)) == MERGED_AT_ONCE
+        converter.open, converter.asked = trio.Event(), trio.Event()
+        await engine.parts.checkpointer.checkpoint()
+        await converter.asked.wait()
+        if drop == "trim":
+            # A segment after it: the last one is not dropped.
+            await fill(engine, dropped)
+            await engine.parts.commands.trim(dropped, 8 * MERGED_AT_ONCE)
+        else:
+            await engine.delete_shard(dropped)
+        converter.open.set()
+        await until(lambda: all(len(sealed(engine, name)) == 1 for name in others) and engine.parts.history.is_current)
+        assert listed(files) == sorted({segment.path for name in others for segment in sealed(engine, name)})
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_survived)
+    for _ in range(2):
+        async with opened(files, Converter(files)) as engine:
+            await until(lambda: engine.parts.history.version >= 0)
+            assert len(listed(files)) == 1
+            stop_without_checkpoint(engine)
+        files = files.kill(everything_survived)
 
 
 async def test_a_commit_that_fails_is_made_later_and_nothing_else_waits(autojump_clock: object) -> None:
