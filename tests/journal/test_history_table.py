@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 
 import pytest
@@ -30,7 +31,7 @@ from tests.journal.test_gathering import (
     until,
 )
 from tests.simulation.delta_log import JsonLog
-from tests.simulation.file_system import SimulatedFileSystem, everything_survived
+from tests.simulation.file_system import Fault, SimulatedFileSystem, Trigger, everything_lost, everything_survived
 
 ROOT = f"{DATA}/sealed"
 GRACE_S = 600
@@ -60,6 +61,13 @@ async def merged(engine: Engine) -> None:
     await gather_times(engine, MERGED_AT_ONCE)
     await engine.parts.checkpointer.checkpoint()
     await until(lambda: all(len(sealed(engine, name)) == 1 for name in NAMES))
+
+
+async def until_removed(engine: Engine, files: SimulatedFileSystem) -> None:
+    """Have the table brought up to date, and removed what it does not name."""
+    await until(lambda: engine.parts.history.is_current)
+    await engine.parts.checkpointer.checkpoint()
+    await until(lambda: shared_files(files) == listed(files))
 
 
 async def test_each_gathering_is_a_commit_with_its_lsn(autojump_clock: object) -> None:
@@ -151,6 +159,32 @@ async def test_records_that_are_dropped_while_they_are_rewritten_are_in_one_file
             assert len(listed(files)) == 1
             stop_without_checkpoint(engine)
         files = files.kill(everything_survived)
+
+
+@pytest.mark.parametrize("ends", ["later", "at once"])
+async def test_a_commit_whose_sync_failed_is_put_again(ends: str, autojump_clock: object) -> None:
+    """A second sync of the directory proved nothing: after a power loss the table had the old files, which were gone."""
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        await until(lambda: engine.parts.history.is_current)
+        (before,) = listed(files)
+        files.inject(Fault(Trigger(1, r"^sync directory .*_delta_log$"), errno.EIO, keep_entries=False))
+        for name in NAMES[:2]:
+            await engine.parts.commands.trim(name, 8)
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: engine.parts.history.failures == 1)
+        if ends == "later":
+            await until_removed(engine, files)
+        stop_without_checkpoint(engine)
+    if ends == "at once":
+        files = files.kill(everything_survived)
+        async with opened(files) as engine:
+            await until_removed(engine, files)
+            stop_without_checkpoint(engine)
+    files = files.crash(everything_lost)
+    assert listed(files) == shared_files(files) != [before]
 
 
 async def test_a_commit_that_fails_is_made_later_and_nothing_else_waits(autojump_clock: object) -> None:
