@@ -53,8 +53,8 @@ def put_commit(files: FileSystem, root: str, version: int, content: bytes) -> No
 def finish(files: FileSystem, root: str) -> None:
     """Finish what commits left that a crash or the disk interrupted, of this program and of the library.
 
-    If the newest commit was perhaps not synced, its name is made once more: after a failed sync a directory may count as
-    written though it is not, so that syncing it again would prove nothing.
+    If the newest commit was perhaps not synced, its name is made once more: after a failed sync a directory may count
+    as written though it is not, so that syncing it again would prove nothing.
 
     Raises:
         OSError: The disk refused; another call tries again.

@@ -163,7 +163,7 @@ async def test_records_that_are_dropped_while_they_are_rewritten_are_in_one_file
 
 @pytest.mark.parametrize("ends", ["later", "at once"])
 async def test_a_commit_whose_sync_failed_is_put_again(ends: str, autojump_clock: object) -> None:
-    """A second sync of the directory proved nothing: after a power loss the table had the old files, which were gone."""
+    """A second sync of the directory proved nothing: after a power loss the table named the old files, without them."""
     files = SimulatedFileSystem()
     async with opened(files) as engine:
         await fill(engine, *NAMES)
