@@ -18,6 +18,7 @@ from journal.engine.environment import Environment
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.history_table import HistoryTable
 from journal.engine.parquet.rewriting import due, due_in_s
+from journal.engine.parquet.rewriting_queue import file_of
 from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
 from journal.engine.segments.checkpointer import Checkpointer
@@ -280,6 +281,8 @@ class EngineParts:
         valid = {file.path(self.table.sealed_root) for file in self.views.files}
         self.segment_files.clean_up(valid.__contains__)
         self._apply(changes)
+        if self.history.needs_checkpoint(key for each in changes.dropped if (key := file_of(each)) is not None):
+            self.checkpointer.checkpoint_soon()
         for shard in shards:
             self.conversion.look_at(shard)
         self.checkpointer.dirty = {shard.shard_id: shard for shard in shards if shard.dirty}

@@ -29,37 +29,67 @@ class CommitConflictError(Exception):
 def put_commit(files: FileSystem, root: str, version: int, content: bytes) -> None:
     """Put a commit into the log, whole and durably; afterwards every reader sees it.
 
-    A crash leaves the commit or nothing, and perhaps an unfinished file, which `remove_unfinished` removes.
+    A crash leaves the commit or nothing, and perhaps an unfinished file. That one stays also if the commit is there and
+    could not be synced: `finish` takes care of both.
 
     Raises:
         CommitConflictError: There is a commit of this version already.
         OSError: The disk refused. Whether the commit is there has to be looked up.
     """
     directory = f"{root}/{LOG}"
-    aside = f"{directory}/_commit_{version:020}_{secrets.token_hex(4)}.tmp"
-    file = files.open(aside, create=True)
+    aside = _write_aside(files, directory, version, content)
+    try:
+        # A link, unlike a rename, replaces nothing.
+        files.link(aside, f"{directory}/{version:020}.json")
+    except OSError as error:
+        files.remove(aside)
+        if isinstance(error, FileExistsError):
+            raise CommitConflictError(f"{directory} has version {version} already") from error
+        raise
+    files.sync_directory(directory)
+    files.remove(aside)
+
+
+def finish(files: FileSystem, root: str) -> None:
+    """Finish what commits left that a crash or the disk interrupted, of this program and of the library.
+
+    If the newest commit was perhaps not synced, its name is made once more: after a failed sync a directory may count
+    as written though it is not, so that syncing it again would prove nothing.
+
+    Raises:
+        OSError: The disk refused; another call tries again.
+    """
+    directory = f"{root}/{LOG}"
+    names = list(_names(files, directory))
+    newest = max(filter(_COMMIT.fullmatch, names), default="")
+    for name in filter(_UNFINISHED.fullmatch, names):
+        if newest and name.startswith(f"_commit_{newest.partition('.')[0]}_"):
+            _put_again(files, directory, newest)
+        with suppress(FileNotFoundError):
+            files.remove(f"{directory}/{name}")
+
+
+def _put_again(files: FileSystem, directory: str, name: str) -> None:
+    file = files.open(f"{directory}/{name}", write=False)
+    try:
+        content = bytes(file.pread(file.size(), 0))
+    finally:
+        file.close()
+    # A rename of a file to another name of the same one would do nothing.
+    files.rename(_write_aside(files, directory, int(name.partition(".")[0]), content), f"{directory}/{name}")
+    files.sync_directory(directory)
+
+
+def _write_aside(files: FileSystem, directory: str, version: int, content: bytes) -> str:
+    """Write a commit to a file that is not in the log yet, and return its path."""
+    path = f"{directory}/_commit_{version:020}_{secrets.token_hex(4)}.tmp"
+    file = files.open(path, create=True)
     try:
         file.pwritev([content], 0)
         file.fsync()
     finally:
         file.close()
-    try:
-        # A link, unlike a rename, replaces nothing.
-        files.link(aside, f"{directory}/{version:020}.json")
-    except FileExistsError as error:
-        raise CommitConflictError(f"{directory} has version {version} already") from error
-    finally:
-        files.remove(aside)
-    files.sync_directory(directory)
-
-
-def remove_unfinished(files: FileSystem, root: str) -> None:
-    """Remove what commits left that a crash interrupted, of this program and of the library."""
-    directory = f"{root}/{LOG}"
-    for name in _names(files, directory):
-        if _UNFINISHED.fullmatch(name):
-            with suppress(FileNotFoundError):
-                files.remove(f"{directory}/{name}")
+    return path
 
 
 def exists(files: FileSystem, root: str) -> bool:

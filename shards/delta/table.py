@@ -23,6 +23,7 @@ from shards.delta.actions import (
 from shards.delta.log_files import (
     CommitConflictError,
     exists,
+    finish,
     is_in_the_way,
     make_directory,
     move_aside,
@@ -30,7 +31,6 @@ from shards.delta.log_files import (
     read_all,
     read_commit,
     removal_times,
-    remove_unfinished,
     sync_newest,
 )
 from shards.delta.log_library import LogLibrary, TableState, UnreadableTableError, tidy_log
@@ -78,7 +78,7 @@ class _Update:
     def run(self) -> TableVersion:
         if is_in_the_way(self._files, self._root):
             self._move_aside("it is not a directory")
-        remove_unfinished(self._files, self._root)
+        finish(self._files, self._root)
         state = self._usable_state() if exists(self._files, self._root) else None
         differences = compare(self._request.files, state.files if state is not None else {})
         added = self._described(set(differences.missing))

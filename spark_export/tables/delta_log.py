@@ -23,10 +23,10 @@ from shards.delta.library import DeltaLibrary
 from shards.delta.log_files import (
     CommitConflictError,
     exists,
+    finish,
     make_directory,
     put_commit,
     read_all,
-    remove_unfinished,
     sync_newest,
 )
 from shards.delta.log_library import tidy_log
@@ -166,7 +166,7 @@ class DeltaLog:
 
     def settle(self, state: TableState) -> None:
         """Make the newest commit durable, and remove what crashes left: the process before this one may have ended."""
-        remove_unfinished(self._files, self._root)
+        finish(self._files, self._root)
         sync_newest(self._files, self._root, state.version)
 
     def create(self, declaration: TableDeclaration) -> TableState:
@@ -177,7 +177,7 @@ class DeltaLog:
             OSError: The disk refused.
         """
         make_directory(self._files, self._root)
-        remove_unfinished(self._files, self._root)
+        finish(self._files, self._root)
         protocol = {"protocol": {"minReaderVersion": _PLAIN[0], "minWriterVersion": _PLAIN[1]}}
         metadata = _metadata(declaration, str(uuid.uuid4()), self._now_ms(), {})
         try:

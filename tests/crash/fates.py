@@ -25,6 +25,7 @@ LOG = r"/data/log/"
 LOG_SYNC = r"^fdatasync /data/log/"
 STORE = r"/data/state/"
 SEALED = r"/data/seal"
+TABLE_LOG = r"/data/sealed/_delta_log"
 DIRECTORY = r"^sync directory "
 COPY = r"/backup/|/data/snapshots/"
 
@@ -165,7 +166,12 @@ class Restore:
     """The newest backup is restored into another directory, started and checked."""
 
 
-Fate = Life | PowerLoss | Evict | LosePages | SetClock | Vanish | Restore
+@attrs.frozen
+class Settle:
+    """The engine is started and left alone until it has nothing to do; it is compared with its files, and killed."""
+
+
+Fate = Life | PowerLoss | Evict | LosePages | SetClock | Vanish | Restore | Settle
 
 MOVED = ("journal", "log", "sealed", "sealing", "snapshots")
 DIRECTORIES = ("journal/", "log/", "sealed/", "state/")

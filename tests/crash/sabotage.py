@@ -14,9 +14,12 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 
 from journal.engine import startup
 from journal.engine.parquet.gatherer import Gatherer
+from journal.engine.parquet.history_table import HistoryTable
+from journal.engine.parquet.rewriting_queue import file_of
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.flusher import Flusher
 from journal.engine.segments.lifecycle import SegmentFiles
@@ -38,6 +41,8 @@ from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Expected, Verdict
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
+from shards.delta import table
+from shards.delta.actions import TableRequest, compare
 from shards.idempotence.resends import Answer
 from shards.segments.parquet_segment import ParquetSegment
 from shards.segments.shard import Shard
@@ -47,10 +52,13 @@ from tests.crash.fates import (
     DIRECTORIES,
     GROUP_WRITE,
     JOURNAL_SYNC,
+    SEALED,
+    TABLE_LOG,
     Fail,
     Fate,
     Life,
     Restore,
+    Settle,
     Stop,
     Vanish,
     random_fates,
@@ -163,6 +171,18 @@ def _without_mount(rng: random.Random) -> Fate:
 
 def _without_journal_file(rng: random.Random) -> Fate:
     return rng.choice([_killed(rng), Vanish("newest journal")])
+
+
+def _failed_commit(rng: random.Random) -> Life:
+    return Life((Fail(TABLE_LOG, rng.randint(1, 30)),), kind=rng.randrange(2))
+
+
+def _killed_in_commit(rng: random.Random) -> Life:
+    return Life((Stop(TABLE_LOG, rng.randint(1, 60)),))
+
+
+def _left_alone(rng: random.Random) -> Fate:
+    return rng.choice([Life((Stop(SEALED, rng.randint(20, 90)),)), Settle()])
 
 
 def _restored(rng: random.Random) -> Fate:
@@ -571,6 +591,107 @@ def _(patch: Patch) -> None:
         return original(self, parts)
 
     _around(patch, Shard, "put_parts", put)
+
+
+# The Delta table
+
+
+@_sabotage("removes shared files that the Delta table still names", _failed_commit, gathering=True)
+def _(patch: Patch) -> None:
+    patch.setattr(HistoryTable, "may_remove", lambda self, key: True)
+
+
+@_sabotage("counts a commit of the Delta table as made that failed", _failed_commit, gathering=True)
+def _(patch: Patch) -> None:
+    async def change(original: Callable[..., Any], self: HistoryTable, converter: Any) -> None:
+        wanted = self._wanted()
+        await original(self, converter)
+        if self.last_failure:
+            self._committed = wanted
+            self._out_since |= {file.key: trio.current_time() for file in self._files if file.key not in wanted}
+
+    _around(patch, HistoryTable, "bring_up_to_date", change)
+
+
+@_sabotage("does not sync the directory of the log of the Delta table", gathering=True)
+def _(patch: Patch) -> None:
+    _without_syncs(patch, table._Update, "run", "^sync directory .*/_delta_log$")
+
+
+@_sabotage("does not sync the commits of the Delta table", gathering=True)
+def _(patch: Patch) -> None:
+    _without_syncs(patch, table._Update, "run", "^fsync .*/_delta_log/")
+
+
+@_sabotage("leaves replaced files in the Delta table", gathering=True)
+def _(patch: Patch) -> None:
+    def add_alone(wanted: Any, present: Any) -> Any:
+        return attrs.evolve(compare(wanted, present), unwanted=())
+
+    patch.setattr(table, "compare", add_alone)
+
+
+@_sabotage(
+    "adds files to the Delta table a commit before it removes what they replace", _killed_in_commit, gathering=True
+)
+def _(patch: Patch) -> None:
+    def add_first(wanted: Any, present: Any) -> Any:
+        found = compare(wanted, present)
+        return attrs.evolve(found, unwanted=()) if found.missing else found
+
+    async def change(original: Callable[..., Any], self: HistoryTable, converter: Any) -> None:
+        await original(self, converter)
+        await original(self, converter)
+
+    patch.setattr(table, "compare", add_first)
+    _around(patch, HistoryTable, "bring_up_to_date", change)
+
+
+@_sabotage(
+    "removes files from the Delta table a commit before it adds what replaces them", _killed_in_commit, gathering=True
+)
+def _(patch: Patch) -> None:
+    def remove_first(wanted: Any, present: Any) -> Any:
+        found = compare(wanted, present)
+        return attrs.evolve(found, missing=()) if found.unwanted else found
+
+    async def change(original: Callable[..., Any], self: HistoryTable, converter: Any) -> None:
+        await original(self, converter)
+        await original(self, converter)
+
+    patch.setattr(table, "compare", remove_first)
+    _around(patch, HistoryTable, "bring_up_to_date", change)
+
+
+@_sabotage("takes replaced files for valid until a checkpoint", _killed_in_commit, gathering=True)
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., None], self: SharedFiles, placed: Any, replaced: Any) -> None:
+        original(self, placed, ())
+
+    _around(patch, SharedFiles, "note_replacement", change)
+
+
+@_sabotage("commits to the Delta table before the journal has the decision", gathering=True)
+def _(patch: Patch) -> None:
+    async def change(original: Callable[..., Any], self: Gatherer, chosen: Any, file_id: int, written: Any) -> Any:
+        decision, wanted = await original(self, chosen, file_id, written)
+        replaced = {file_of(segment) for _, segment in chosen}
+        keys = {key for key in self._valid() if key not in replaced} | {(file.day, file_id) for file in written.files}
+        lsn = self._commands._committer.journal_lsn
+        await self._converter.update_table(TableRequest(self._table.sealed_root, lsn, tuple(sorted(keys))))
+        return decision, wanted
+
+    _around(patch, Gatherer, "_decision", change)
+
+
+@_sabotage("trusts at a start that the Delta table is as it should be", _left_alone, gathering=True)
+def _(patch: Patch) -> None:
+    def change(original: Callable[..., bool], self: HistoryTable) -> bool:
+        if self._committed is None:
+            self._committed = self._wanted()
+        return original(self)
+
+    _around(patch, HistoryTable, "_differs", change)
 
 
 @_sabotage("leaves the last group out of a backup", _restored)

@@ -9,7 +9,7 @@ import trio
 from journal.engine import Engine
 from journal.engine.directory.data_directory import MARKER
 from shards.delta.actions import table_path
-from shards.delta.log_files import ASIDE, LOG
+from shards.delta.log_files import ASIDE, LOG, exists
 from shards.seams.file_system import FileSystem
 from shards.segments.log_segment import LogSegment
 from shards.segments.parquet_segment import ParquetSegment
@@ -21,9 +21,16 @@ _MOST_ROUNDS = 100_000
 """Some minutes. Clocks say nothing here: simulations have clocks of their own, which jump while a thread works."""
 
 
-async def check_files(engine: Engine, files: FileSystem, data: str) -> None:
-    """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over."""
-    for _ in range(_MOST_ROUNDS):
+async def check_files(engine: Engine, files: FileSystem, data: str, *, most_rounds: int = _MOST_ROUNDS) -> None:
+    """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over.
+
+    Args:
+        engine: The engine, which nobody else uses.
+        files: Its file system.
+        data: Its directory.
+        most_rounds: It has settled after so many looks with a pause of a hundredth of a second.
+    """
+    for _ in range(most_rounds):
         # By the task that makes all checkpoints: nothing else flushes meanwhile.
         await engine.checkpoint()
         # Held, so that no thread puts a file into its place while they are compared.
@@ -71,7 +78,7 @@ def _unneeded(engine: Engine) -> bool:
 
 def _compare_table(engine: Engine, files: FileSystem, sealed: str, referred: Iterable[FileKey]) -> None:
     """Compare the Delta table with the segments, if the engine has one."""
-    if engine.parts.history.version >= 0:
+    if exists(files, sealed):
         found, wanted = JsonLog(files).read(sealed).files.keys(), {table_path(*key) for key in referred}
         require(found == wanted, "the Delta table has other files", sorted(found), sorted(wanted))
 

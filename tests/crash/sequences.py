@@ -34,6 +34,7 @@ from tests.crash.fates import (
     PowerLoss,
     Restore,
     SetClock,
+    Settle,
     Stop,
     Vanish,
     choices,
@@ -43,6 +44,7 @@ from tests.crash.fates import (
 from tests.crash.ledger import BrokenPromiseError, require
 from tests.crash.segment_files import check_files, refers_to
 from tests.crash.sequence_workload import BACKUP, SequenceLedger, SequenceWorkload, check_more, look_at_all
+from tests.crash.simulated_table import SimulatedTable
 from tests.crash.simulated_workload import check
 from tests.crash.simulation import DATA, GATHERING, TINY, deterministic, open_simulated_store, run
 from tests.simulation.delta_log import JsonLog
@@ -59,6 +61,9 @@ from tests.simulation.file_system import (
 
 STEPS = 6
 """How much each client of a life does."""
+
+SETTLED_AFTER = 3000
+"""An engine that is left alone has settled after so many looks at it: half a minute by its own clock."""
 
 FEWEST, MOST = 4, 9
 """Fates of a generated sequence."""
@@ -141,6 +146,7 @@ class Machine:
         self.ledger = SequenceLedger()
         self.clock = ManualClock()
         self.files = SimulatedFileSystem(disk=Disk(1 << 30, has_lasting_paths=True))
+        self.table = SimulatedTable(f"{DATA}/sealed")
         self._moved: Vanished | None = None
         self.report = SequenceReport(seed, [], short_steps, gathering)
 
@@ -156,7 +162,7 @@ class Machine:
             self.lose_power(life.kind)
         else:
             self.files = self.files.kill(choices(life.kind))
-        self._check_offline()
+        self._check_offline(after_power_loss=life.end == "power")
 
     def _arm(self, fault: Stop | Fail | Full) -> None:
         if isinstance(fault, Stop):
@@ -186,12 +192,17 @@ class Machine:
             self.files.disk.put_back(moved)
 
     def _run(self, life: Life) -> BaseException | None:
+        opened: list[Engine] = []
+
         async def body(engine: Engine) -> None:
+            opened.append(engine)
+            rows = self.table.rows(self.files)
             started = len(self.files.operations)
             for fault in life.faults:
                 if isinstance(fault, Move):
                     self._arm_move(fault, started)
             await self._check(self.ledger, engine)
+            await self.table.compare(rows, engine)
             self.clock.advance(seconds=1)
             rng = random.Random(self.seed)
             workload = SequenceWorkload(
@@ -213,7 +224,11 @@ class Machine:
                 self.files.stop()
                 raise CrashNow("at the end of the workload")
 
-        return self._start(body)
+        try:
+            return self._start(body)
+        finally:
+            for engine in opened:
+                self.table.durable_version = max(self.table.durable_version, engine.parts.history.version)
 
     async def _check(self, ledger: SequenceLedger, engine: Engine) -> None:
         await check(ledger, engine)
@@ -240,10 +255,13 @@ class Machine:
         self.files = self.files.crash(choices(kind))
         self.clock = ManualClock(self.clock.now_us())
 
-    def _check_offline(self) -> None:
+    def _check_offline(self, *, after_power_loss: bool = False) -> None:
         """No order of failures leaves what `journal check` calls damage, once a first start has come to its end.
 
         The Delta table is readable in every moment: its log is whole, and all files of its newest version are there.
+
+        Args:
+            after_power_loss: Nothing was written since the power was lost.
         """
         if self.files.exists(f"{DATA}/FORMAT") and is_complete(self.files, DATA):
             with deterministic(self.seed) as rng:
@@ -256,6 +274,7 @@ class Machine:
             require(not report.damages, "the offline check finds damage", report.damages)
             of_table = [note for note in report.notes if "Delta table" in note.problem]
             require(not of_table, "the Delta table cannot be read", of_table)
+            self.table.look(self.files, after_power_loss=after_power_loss)
             self.files = self.files.kill(everything_lost)
 
     # What is missing
@@ -353,15 +372,26 @@ class Machine:
 
     # The end
 
+    def settle(self, *, closes: bool = False) -> None:
+        """Start the engine, compare everything once it has settled, and kill it, or close it."""
+
+        async def body(engine: Engine) -> None:
+            rows = self.table.rows(self.files)
+            await self._check(self.ledger, engine)
+            await self.table.compare(rows, engine)
+            await check_files(engine, self.files, DATA, most_rounds=SETTLED_AFTER)
+            if not closes:
+                self.files.stop()
+                raise CrashNow("settled")
+
+        self._start(body)
+        if not closes:
+            self.files = self.files.kill(everything_lost)
+
     def look(self) -> None:
         """Compare everything, offline and after a last start, and close cleanly."""
         self._check_offline()
-
-        async def body(engine: Engine) -> None:
-            await self._check(self.ledger, engine)
-            await check_files(engine, self.files, DATA)
-
-        self._start(body)
+        self.settle(closes=True)
         self.report.appends = self.ledger.number
 
 
@@ -413,6 +443,8 @@ def _carry_out(machine: Machine, fate: Fate) -> None:
             machine.vanish(what)
         case Restore():
             machine.restore()
+        case Settle():
+            machine.settle()
 
 
 def run_sequence(

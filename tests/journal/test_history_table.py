@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 
+import pytest
 import trio
 from attrs import evolve
 
@@ -29,7 +31,7 @@ from tests.journal.test_gathering import (
     until,
 )
 from tests.simulation.delta_log import JsonLog
-from tests.simulation.file_system import SimulatedFileSystem, everything_survived
+from tests.simulation.file_system import Fault, SimulatedFileSystem, Trigger, everything_lost, everything_survived
 
 ROOT = f"{DATA}/sealed"
 GRACE_S = 600
@@ -59,6 +61,13 @@ async def merged(engine: Engine) -> None:
     await gather_times(engine, MERGED_AT_ONCE)
     await engine.parts.checkpointer.checkpoint()
     await until(lambda: all(len(sealed(engine, name)) == 1 for name in NAMES))
+
+
+async def until_removed(engine: Engine, files: SimulatedFileSystem) -> None:
+    """Have the table brought up to date, and removed what it does not name."""
+    await until(lambda: engine.parts.history.is_current)
+    await engine.parts.checkpointer.checkpoint()
+    await until(lambda: shared_files(files) == listed(files))
 
 
 async def test_each_gathering_is_a_commit_with_its_lsn(autojump_clock: object) -> None:
@@ -113,6 +122,69 @@ async def test_a_rewriting_that_a_crash_left_without_a_commit_gets_it_at_the_sta
     async with opened(files) as engine:
         await check_files(engine, files, DATA)
     assert damages(files) == []
+
+
+@pytest.mark.few_cases(1, "many files are gathered first")
+@pytest.mark.parametrize("drop", ["trim", "delete"])
+async def test_records_that_are_dropped_while_they_are_rewritten_are_in_one_file(
+    drop: str, autojump_clock: object
+) -> None:
+    """A file whose records were all dropped meanwhile stayed in the table, beside the file that has them as well."""
+    files = SimulatedFileSystem()
+    converter = Converter(files)
+    dropped, *others = NAMES
+    async with opened(files, converter) as engine:
+        await gather_times(engine, MERGED_AT_ONCE - 1)
+        await fill(engine, dropped)
+        await roll(engine, dropped)
+        await until(lambda: len(sealed(engine, dropped)) == MERGED_AT_ONCE and engine.parts.history.is_current)
+        assert len(listed(files)) == MERGED_AT_ONCE
+        converter.open, converter.asked = trio.Event(), trio.Event()
+        await engine.parts.checkpointer.checkpoint()
+        await converter.asked.wait()
+        if drop == "trim":
+            # A segment after it: the last one is not dropped.
+            await fill(engine, dropped)
+            await engine.parts.commands.trim(dropped, 8 * MERGED_AT_ONCE)
+        else:
+            await engine.delete_shard(dropped)
+        converter.open.set()
+        await until(lambda: all(len(sealed(engine, name)) == 1 for name in others) and engine.parts.history.is_current)
+        assert listed(files) == sorted({segment.path for name in others for segment in sealed(engine, name)})
+        stop_without_checkpoint(engine)
+    files = files.crash(everything_survived)
+    for _ in range(2):
+        async with opened(files, Converter(files)) as engine:
+            await until(lambda: engine.parts.history.version >= 0)
+            assert len(listed(files)) == 1
+            stop_without_checkpoint(engine)
+        files = files.kill(everything_survived)
+
+
+@pytest.mark.parametrize("ends", ["later", "at once"])
+async def test_a_commit_whose_sync_failed_is_put_again(ends: str, autojump_clock: object) -> None:
+    """A second sync of the directory proved nothing: after a power loss the table named the old files, without them."""
+    files = SimulatedFileSystem()
+    async with opened(files) as engine:
+        await fill(engine, *NAMES)
+        await gathered(engine, *NAMES)
+        await until(lambda: engine.parts.history.is_current)
+        (before,) = listed(files)
+        files.inject(Fault(Trigger(1, r"^sync directory .*_delta_log$"), errno.EIO, keep_entries=False))
+        for name in NAMES[:2]:
+            await engine.parts.commands.trim(name, 8)
+        await engine.parts.checkpointer.checkpoint()
+        await until(lambda: engine.parts.history.failures == 1)
+        if ends == "later":
+            await until_removed(engine, files)
+        stop_without_checkpoint(engine)
+    if ends == "at once":
+        files = files.kill(everything_survived)
+        async with opened(files) as engine:
+            await until_removed(engine, files)
+            stop_without_checkpoint(engine)
+    files = files.crash(everything_lost)
+    assert listed(files) == shared_files(files) != [before]
 
 
 async def test_a_commit_that_fails_is_made_later_and_nothing_else_waits(autojump_clock: object) -> None:

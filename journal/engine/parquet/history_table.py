@@ -8,7 +8,7 @@ planned finds it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import attrs
@@ -93,6 +93,8 @@ class HistoryTable:
         self._behind_since: float | None = None
         self._left_out: tuple[str, ...] = ()
         self._look_again_at = float("inf")
+        # Until there is a later checkpoint it is not known which files are valid.
+        self._unknown_at_lsn: int | None = None
         self.version = -1
         self.committed_ms = 0
         self.failures = 0
@@ -102,6 +104,8 @@ class HistoryTable:
     def is_due(self) -> bool:
         """Whether the table is to be brought up to date now."""
         now = trio.current_time()
+        if self._checkpoint_lsn() == self._unknown_at_lsn:
+            return False
         return self._enabled and now >= self._not_before and (now >= self._look_again_at or self._differs())
 
     @property
@@ -148,6 +152,29 @@ class HistoryTable:
 
     def _wanted(self) -> frozenset[FileKey]:
         return frozenset(self._files.valid(self._checkpoint_lsn()))
+
+    def note_rewritten(self, keys: Iterable[FileKey]) -> None:
+        """Note files that were rewritten and in which no shard has segments any more.
+
+        Some of the segments may have been dropped while they were rewritten, instead of replaced by others. Their
+        records are in the new files, so the old ones must not stay until a checkpoint saves what was dropped.
+        """
+        self._files.note_replacement((), keys)
+
+    def needs_checkpoint(self, dropped: Iterable[FileKey]) -> bool:
+        """Whether the table waits after a start for a checkpoint. To be called once, before the first commit.
+
+        Records may have been dropped while they were rewritten (see `note_rewritten`), which the journal does not tell.
+        Then the table stays as it is until a checkpoint has saved what was dropped.
+
+        Args:
+            dropped: Files from which the replay dropped segments.
+        """
+        lsn = self._checkpoint_lsn()
+        doubtful = {file.key for file in self._files if file.lsn <= lsn}.intersection(dropped, self._files.valid(lsn))
+        if doubtful and any(file.lsn > lsn for file in self._files):
+            self._unknown_at_lsn = lsn
+        return self._enabled and self._unknown_at_lsn is not None
 
     async def bring_up_to_date(self, converter: ParquetConverter) -> None:
         """Make the commit that is due. A failure is logged, and tried again after a pause.

@@ -30,7 +30,7 @@ from journal.engine.parquet.gatherer import (
 )
 from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting
 from journal.engine.parquet.history_table import HistoryTable
-from journal.engine.parquet.rewriting_queue import RewritingQueue
+from journal.engine.parquet.rewriting_queue import RewritingQueue, file_of
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
@@ -402,12 +402,13 @@ class ParquetScheduler:
             written = await gatherer.write(chosen, file_id, prefix)
             with trio.CancelScope(shield=True):
                 self.sealed_segments += await gatherer.put_in_place(chosen, file_id, prefix, written)
+                left = [each for each in chosen if is_wanted(*each)]
+                self._history.note_rewritten(_files_of(chosen) - _files_of(left))
                 if isinstance(chosen[0][1], ParquetSegment):
                     self.counts.rewritings += 1
                 else:
                     self.counts.gatherings += 1
                 await self._discard(lambda: self._files.discard_shared(prefix))
-            left = [each for each in chosen if is_wanted(*each)]
             if left:
                 # Not tried again at once: it would be written for ever.
                 raise ConversionFailedError(f"shard {left[0][0].name!r} did not take its part of {prefix}")
@@ -482,6 +483,11 @@ class ParquetScheduler:
         self.counts.failures += 1
         self.last_failure = str(error)
         _log.error("conversion stops: %s", error)
+
+
+def _files_of(chosen: Iterable[Chosen]) -> set[FileKey]:
+    """The shared files in which segments are."""
+    return {key for _, segment in chosen if (key := file_of(segment)) is not None}
 
 
 def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:

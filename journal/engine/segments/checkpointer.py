@@ -152,6 +152,7 @@ class Checkpointer:
         )
         self._to_flush: dict[int, Shard] = {}
         self._shared_drops = 0
+        self._is_wanted_soon = False
         self._flush_done = trio.Event()
         self._requests = CheckpointRequests()
         self._has_ended = False
@@ -206,7 +207,14 @@ class Checkpointer:
     def _large_tails_due(self) -> bool:
         return self._table.tail_pool.held_bytes > self._large_tails_at
 
+    def checkpoint_soon(self) -> None:
+        """Make a checkpoint as the next thing; if the disk is full, as soon as there is room."""
+        self._is_wanted_soon = True
+        self.wake()
+
     def _checkpoint_due(self) -> bool:
+        if self._is_wanted_soon:
+            return True
         if self._writer.used_count > 1 and self._writer.used_bytes * 2 > self._storage.journal_budget_bytes:
             return True
         # Only a checkpoint tells which shared files have dead records; a quiet node would wait for it for days.
@@ -450,6 +458,7 @@ class Checkpointer:
         self.checkpoints += 1
         self.checkpoint_lsn = lsn
         self._shared_drops -= shared_drops
+        self._is_wanted_soon = False
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s.observe(self.checkpointed_at - began)
         self._shared_files.look(lsn, self._time.expiry_us())
