@@ -22,7 +22,7 @@ from spark_export.sealed_scan import OffsetRange, SealedTree, list_tree
 from spark_export.sealed_tree import find_files
 from spark_export.shared_files import Contents, contents_of
 from spark_export.snapshot import SegmentRange, ShardSnapshot
-from spark_export.table_versions import files_are_gone, newest_files
+from spark_export.table_versions import VersionFiles, files_are_gone, newest_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,15 +102,16 @@ def sealed_files(spark: SparkSession, path: str, options: SourceOptions) -> Seal
             if missing is None:
                 raise
             raise files_are_gone(options.version, missing) from error
-    if not tree.shared:
-        return tree
     found = find_files(path) if is_local(path) else None
     if found is None or not found.directory:
         table = None if found is None else newest_files(FileTree(found.sealed))
         if table is not None:
-            shared = dict.fromkeys(table.rows)
-            return of_table(spark, attrs.evolve(tree, shared=shared, visible=table.visible), options.shards)
-        return counting_once(spark, tree, options.shards)
+            _require_there(tree, table)
+            tree = attrs.evolve(tree, shared=dict.fromkeys(table.rows), visible=table.visible)
+            return of_table(spark, tree, options.shards) if tree.shared else tree
+        return counting_once(spark, tree, options.shards) if tree.shared else tree
+    if not tree.shared:
+        return tree
     for _ in range(_MOST_LISTINGS):
         snapshot = take_snapshot(options, with_segments=True)
         tree = list_tree(spark, path)
@@ -128,6 +129,22 @@ def sealed_files(spark: SparkSession, path: str, options: SourceOptions) -> Seal
         f"the files in {tree.root} were replaced {_MOST_LISTINGS} times while they were listed; try again, or add "
         "unsealed records, which are read from the server where a file is missing"
     )
+
+
+def _require_there(tree: SealedTree, table: VersionFiles) -> None:
+    """Refuse a tree without files that its table has; files that were added since the listing are looked for.
+
+    Raises:
+        UnreadableError: One is missing.
+    """
+    files = FileTree(tree.root)
+    for file in table.rows:
+        path = files.shown(file.path)
+        if file not in tree.shared and not files.file_system.exists(path):
+            raise UnreadableError(
+                f"version {table.version} of the Delta table in {tree.root} has {path}, which is not there: if this is "
+                "a copy, copy the directories date=... too; otherwise try again"
+            )
 
 
 def chosen_files(tree: SealedTree, ranges: Iterable[ShardRange]) -> SealedTree:

@@ -254,3 +254,28 @@ def test_a_tree_of_which_all_was_trimmed_has_no_rows(spark: SparkSession, tmp_pa
     file.parent.rmdir()
     assert read_sealed(spark, str(tree.root)).count() == 0
     assert spark.read.format("journal").option("path", str(tree.root)).load().count() == 0
+
+
+def test_a_copy_of_the_log_without_its_files_is_refused(spark: SparkSession, tree: SealedTree) -> None:
+    """It was read as a history without records."""
+    for file in tree.root.glob("date=*/*.parquet"):
+        file.unlink()
+    for directory in tree.root.glob("date=*"):
+        directory.rmdir()
+    with pytest.raises(
+        UnreadableError, match=r"version 2 of the Delta table in .* has .*\.parquet, which is not there"
+    ):
+        read_sealed(spark, str(tree.root))
+
+
+def test_a_log_without_a_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(UnreadableError, match="cannot read the newest version of the Delta table"):
+        read_sealed(spark, str(tmp_path))
+
+
+def test_files_that_are_kept_for_readers_of_older_versions_have_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    tree = SealedTree(tmp_path)
+    commit(tree, 1, tree.gather(("a", values(4))))
+    commit(tree, 2)
+    assert read_sealed(spark, str(tree.root)).count() == 0
