@@ -98,7 +98,9 @@ def _to_int(value: Value) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise _no_such(value, "int, which accepts integers")
     if not _MIN_INT <= value <= _MAX_INT:
-        raise ValueError(f"is int, which has 64 bits; the value has {value.bit_length()}")
+        raise ValueError(
+            f"is int, from {_MIN_INT} to {_MAX_INT}; the value is {'below' if value < 0 else 'above'} that"
+        )
     return value
 
 

@@ -446,7 +446,9 @@ class EngineParts:
             await self._note_orderly_stop()
         except DiskFullError as error:
             # The journal has everything; the next start recovers as after a crash.
-            _log.warning("no last checkpoint: %s", error)
+            _log.warning(
+                "no last checkpoint, for lack of space in %s: %s", self.directory.path, error.__cause__ or error
+            )
         except OSError as error:
             self._fail(error)
             assert self.committer.failure is not None
