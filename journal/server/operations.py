@@ -1,8 +1,9 @@
 """The operations of the native protocol: one small function for each, in a table.
 
 A function that can answer at once returns None; one that has to wait (for the disk, for new records) is a coroutine,
-which runs concurrently with the connection's other requests. Operations that read records are in `read_operations`,
-those on cursors, state and producers in `state_operations`.
+which runs concurrently with the connection's other requests. What the next frame may refer to is done before it, when
+the function is called, since the client need not wait for the reply. Operations that read records are in
+`read_operations`, those on cursors, state and producers in `state_operations`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from journal.server.connection import BrokenFrameError, Connection, RequestHandl
 from journal.server.cursor_quotas import CursorQuotas
 from journal.server.login import AUDITED, Login
 from journal.server.open_connections import OpenConnections
+from journal.server.pushing import PushState
 from journal.server.read_operations import ReadOperations
 from journal.server.shard_operations import ShardOperations
 from journal.server.state_operations import StateOperations
@@ -305,7 +307,7 @@ class ServerOperations:
 
     # Subscriptions
 
-    async def _subscribe(self, connection: Connection, correlation: int, body: bytes) -> None:
+    def _subscribe(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None]:
         request: messages.SubscribeRequest = decode_request(Op.SUBSCRIBE, body)
         use = subscription_use(request.shard, request.filter, request.group)
         use.require(connection.principal)
@@ -316,18 +318,18 @@ class ServerOperations:
                 f"this connection has {limit} subscriptions, the limit of limits.max_subscriptions_per_connection; "
                 f"subscribe by filter or use another connection"
             )
-        lsn = self._engine.committed_lsn
-        if request.start == "committed":
-            if request.filter is None or request.group is not None:
-                raise InvalidRequestError(
-                    "only a subscription by filter, and outside a group, can start after the newest committed lsn"
-                )
-            start = Start.lsn(lsn + 1)
-        else:
-            start = Start(request.start, request.value)
         target = request.filter or request.shard or ""
+        # At once, because the next frame may end the subscription or give it credit.
         state = pushing.add(request.subscription, request.credit_bytes, target, use, connection.principal)
+        return self._begin(connection, correlation, request, state)
+
+    async def _begin(
+        self, connection: Connection, correlation: int, request: messages.SubscribeRequest, state: PushState
+    ) -> None:
+        pushing = connection.pushing
+        lsn = self._engine.committed_lsn
         try:
+            start = _start_of(request, lsn)
             has_target = (request.shard is None) != (request.filter is None)
             if request.group is not None and has_target and (allowed := connection.allowance.cursors):
                 await self._cursors.check_group(
@@ -363,3 +365,13 @@ class ServerOperations:
     def _acknowledge(self, connection: Connection, correlation: int, body: bytes) -> None:
         subscription, reference, first_offset, next_offset = read_acknowledge(body)
         connection.pushing.acknowledge(subscription, reference, first_offset, next_offset)
+
+
+def _start_of(request: messages.SubscribeRequest, committed_lsn: int) -> Start:
+    if request.start != "committed":
+        return Start(request.start, request.value)
+    if request.filter is None or request.group is not None:
+        raise InvalidRequestError(
+            "only a subscription by filter, and outside a group, can start after the newest committed lsn"
+        )
+    return Start.lsn(committed_lsn + 1)

@@ -9,8 +9,11 @@ import pytest
 import trio
 import trio.testing
 
+from journal.client import open_client
+from journal.client.reconnection import Reconnection
 from journal.protocol import Op, decode_reply, frames, messages
 from journal.protocol.errors import UnknownSubscriptionError
+from shards.back_off import BackOff
 from shards.errors import (
     InvalidNameError,
     InvalidRequestError,
@@ -18,6 +21,7 @@ from shards.errors import (
     OffsetOutOfRangeError,
     ShardNotFoundError,
 )
+from shards.position import Start
 from tests.patience import PATIENCE_S
 from tests.server.serving import FILE, MEMORY, RawClient, batch_of, serving, values_of
 
@@ -167,6 +171,79 @@ async def test_after_unsubscribing_nothing_comes(tmp_path: Path) -> None:
         await client.send(frames.build_credit(9, 1), frames.build_acknowledge(9, 1, 0, 1))
         await client.call(Op.PING)
         assert served.engine.parts.subscriptions.count == 1
+
+
+async def test_a_subscription_that_is_ended_in_the_same_write_leaves_no_member(tmp_path: Path) -> None:
+    """Its end was answered with `unknown_subscription`, and then it began: nobody acknowledged what it was given."""
+    async with serving(tmp_path) as served, served.client() as left, served.client() as stays:
+        handle = await stays.open("a")
+        await subscribe(stays, shard="a", start="earliest", group="g")
+        began, subscribing = left.start(Op.SUBSCRIBE, messages.SubscribeRequest(1, "a", start="earliest", group="g"))
+        ended, unsubscribing = left.start(Op.UNSUBSCRIBE, messages.UnsubscribeRequest(1))
+        await left.send(subscribing, unsubscribing)
+        await left.reply_to(Op.UNSUBSCRIBE, ended)
+        await left.reply_to(Op.SUBSCRIBE, began)
+        assert served.engine.parts.subscriptions.count == 1
+        for number in range(10):
+            await stays.append_values(handle, b"%d" % number)
+        assert await pushed_values(stays, 10) == [b"%d" % number for number in range(10)]
+        await assert_nothing_comes(left)
+
+
+async def test_a_subscription_can_be_asked_for_ended_and_asked_for_again_in_one_write(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, served.client() as client:
+        handle = await client.open("a")
+        await client.append_values(handle, b"0")
+        ask = messages.SubscribeRequest(1, "a", start="earliest", credit_bytes=1 << 20, group="g")
+        end = messages.UnsubscribeRequest(1)
+        requests = [(Op.SUBSCRIBE, ask), (Op.UNSUBSCRIBE, end), (Op.SUBSCRIBE, ask)]
+        started = [(op, *client.start(op, message)) for op, message in requests]
+        await client.send(*(frame for _, _, frame in started))
+        for op, correlation, _ in started:
+            await client.reply_to(op, correlation)
+        assert await pushed_values(client, 1) == [b"0"]
+        assert served.engine.parts.subscriptions.count == 1
+
+
+async def test_members_that_leave_while_their_client_connects_again_are_gone(tmp_path: Path) -> None:
+    """As those of a broker that learns, when it has its store again, that their sessions are at another broker now."""
+    async with serving(tmp_path) as served, served.client() as other, trio.open_nursery() as nursery:
+        await other.open("a")
+
+        async def be_member(scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
+            with scope:
+                async with client.subscribe(shard="a", start=Start.earliest(), group="g") as subscription:
+                    task_status.started()
+                    await subscription.__anext__()
+
+        async def end_members(_connection: Reconnection) -> None:
+            for scope in scopes:
+                scope.cancel()
+
+        async with open_client(served.address, name="c", backoff=BackOff(0.001, 0.01)) as client:
+            with client.before_resending(end_members):
+                # Which of the tasks are quicker than the one that writes is up to chance.
+                for _ in range(3):
+                    scopes = [trio.CancelScope() for _ in range(8)]
+                    for scope in scopes:
+                        await nursery.start(be_member, scope)
+                    assert served.engine.parts.subscriptions.count == len(scopes)
+                    await other.call(Op.END_CLIENT, messages.EndClientRequest("c"))
+                    with trio.fail_after(PATIENCE_S):
+                        while not all(scope.cancelled_caught for scope in scopes):
+                            await trio.testing.wait_all_tasks_blocked(0.01)
+                    await client.ping()
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                    assert served.engine.parts.subscriptions.count == 0
+
+
+async def test_credit_in_the_same_write_as_its_subscription_counts(tmp_path: Path) -> None:
+    """A client that connects again returns credit of what it received before, at once. It was lost."""
+    async with serving(tmp_path) as served, served.client() as client:
+        await client.append_values(await client.open("a"), b"0")
+        _, subscribing = client.start(Op.SUBSCRIBE, messages.SubscribeRequest(1, "a", start="earliest", credit_bytes=0))
+        await client.send(subscribing, frames.build_credit(1, 1))
+        assert await pushed_values(client, 1) == [b"0"]
 
 
 async def test_a_lost_connection_ends_its_subscriptions(tmp_path: Path) -> None:
