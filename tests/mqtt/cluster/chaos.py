@@ -279,7 +279,7 @@ class Chaos:
         """All members of a group lose their connections within a moment."""
         group = self.rng.choice((GROUP, GROUP_ONCE))
         for client in self.crowd.subscribers:
-            if client.client_id.startswith(f"{self.crowd.run}-{group}-") and self.rng.random() < 0.7:
+            if client.client_id.rpartition("-")[0] == f"{self.crowd.run}-{group}" and self.rng.random() < 0.7:
                 await client.cut()
                 await trio.sleep(self.rng.uniform(0, 0.05))
 
