@@ -23,7 +23,7 @@ from journal.engine.write.appender import Appender
 from journal.engine.write.commands import LARGEST_SCAN_BYTES
 from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.settings.server import ServerConfig
-from shards.errors import LogUnavailableError, StorageFailedError
+from shards.errors import StorageFailedError
 from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
@@ -91,11 +91,6 @@ class Engine:
     def disk_full(self) -> Exception | None:
         """Why file-mode appends are refused now, for lack of disk space; None while they are accepted."""
         return self.parts.disk_space.full
-
-    @property
-    def has_no_log(self) -> bool:
-        """Whether the log store of the engine does not take its writes at present."""
-        return isinstance(self.parts.committer.disk_full, LogUnavailableError)
 
     def now_us(self) -> int:
         """The node's time of day in microseconds since 1970; see `NodeTime.now_us`."""

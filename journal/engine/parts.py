@@ -127,8 +127,9 @@ class EngineParts:
         self.restores = start.restores
         self.recovery = start.report
         self.segment_files = SegmentFiles(files, directory.path, environment.off_loop)
+        self.group_writer = start.groups
         self.committer = Committer(
-            start.groups,
+            self.group_writer,
             disk,
             next_lsn=start.next_lsn,
             journal_next_lsn=start.journal_next_lsn,

@@ -11,8 +11,27 @@ from journal.engine.parquet.gathering_queue import Waiting
 from journal.engine.parquet.history_table import TableStatus
 from journal.engine.parquet.scheduler import ConversionCounts
 from journal.engine.parts import EngineParts
+from journal.engine.shared_log.writer import SharedLogWriter
 from journal.telemetry.histogram import Histogram
+from shards.errors import LogUnavailableError
 from shards.views.shared_files import SharedTotals
+
+
+@attrs.frozen(slots=True)
+class LogFigures:
+    """The log of a store, as its owner writes it.
+
+    Attributes:
+        epoch: The epoch that this server owns.
+        slots: Slots written since the start.
+        size_bytes: Their bytes.
+        is_unavailable: Whether the log store does not take writes at present.
+    """
+
+    epoch: int
+    slots: int
+    size_bytes: int
+    is_unavailable: bool
 
 
 @attrs.frozen(slots=True)
@@ -44,6 +63,7 @@ class EngineStatistics:
         shared_files: Number and bytes of the shared files.
         clock_difference_s: How far the system's clock is ahead of the node's time, in seconds.
         append_time_ahead_s: How far the newest append time is ahead of the node's time, in seconds.
+        log: The log of the store; None for a server on its own.
     """
 
     shard_count: int
@@ -71,6 +91,7 @@ class EngineStatistics:
     table: TableStatus
     clock_difference_s: float
     append_time_ahead_s: float
+    log: LogFigures | None
 
     @classmethod
     def of(cls, parts: EngineParts) -> Self:
@@ -104,4 +125,13 @@ class EngineStatistics:
             table=parts.history.status,
             clock_difference_s=parts.time.difference_us / 1e6,
             append_time_ahead_s=parts.time.append_time_ahead_us / 1e6,
+            log=_log_figures(parts),
         )
+
+
+def _log_figures(parts: EngineParts) -> LogFigures | None:
+    writer = parts.group_writer
+    if not isinstance(writer, SharedLogWriter):
+        return None
+    is_unavailable = isinstance(parts.committer.disk_full, LogUnavailableError)
+    return LogFigures(writer.epoch, writer.slots_written, writer.bytes_written, is_unavailable)

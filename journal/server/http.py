@@ -98,7 +98,7 @@ class Front:
         async def not_yet(request: Request) -> Response:
             return _not_ready(why_not())
 
-        starting = make_app(why_not, recovering_page(), server_id=lambda: server_id)
+        starting = make_app(why_not, recovering_page(lambda: bool(why_waiting())), server_id=lambda: server_id)
         starting.router.routes.append(Route("/{path:path}", not_yet))
         self._starting = starting
         self.app: App = starting

@@ -19,7 +19,7 @@ from prometheus_client.utils import floatToGoString
 from journal.access.login_methods import Logins
 from journal.engine import Engine
 from journal.engine.parquet.history_table import TableStatus
-from journal.engine.statistics import EngineStatistics
+from journal.engine.statistics import EngineStatistics, LogFigures
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.server.inventory import Inventory, InventoryTaker
 from journal.server.statistics import CLOSING_REASONS, ServerStatistics
@@ -66,6 +66,7 @@ class ServerCollector(Collector):
         yield from self._commits(engine)
         yield from self._storage(engine)
         yield from self._health(engine)
+        yield from _cluster(engine.log)
         yield from self._login_methods()
         yield from _counted(self._inventory.latest, self._engine.now_us())
 
@@ -213,6 +214,22 @@ class ServerCollector(Collector):
         yield Counter("journal_loop_long_steps", "Iterations that took over 0.05 s.", monitor.long_count)
 
 
+def _cluster(log: LogFigures | None) -> Iterator[Metric]:
+    yield _follower(is_follower=False)
+    yield Gauge("journal_cluster_epoch", "Epoch of the store that this server owns.", log.epoch if log else 0)
+    yield Counter("journal_log_slots", "Slots written to the log store.", log.slots if log else 0)
+    yield Counter("journal_log_bytes", "Bytes written to the log store.", log.size_bytes if log else 0)
+    yield Gauge(
+        "journal_log_unavailable",
+        "1 while the log store does not take writes.",
+        int(log is not None and log.is_unavailable),
+    )
+
+
+def _follower(*, is_follower: bool) -> Metric:
+    return Gauge("journal_follower", "1 while another server owns the store, and this one follows.", int(is_follower))
+
+
 def _counted(inventory: Inventory | None, now_us: int) -> Iterator[Metric]:
     """Figures of the last inventory; metric families without values before the first."""
     segments = Gauge("journal_segments", "Segments by state.", labels=["state"])
@@ -260,8 +277,12 @@ def _histogram(name: str, what: str, histogram: Histogram) -> Metric:
 class _RecoveringCollector(Collector):
     """The metrics before the engine is open."""
 
+    def __init__(self, is_follower: Callable[[], bool]) -> None:
+        self._is_follower = is_follower
+
     def collect(self) -> Iterator[Metric]:
         yield _ready(is_ready=False)
+        yield _follower(is_follower=self._is_follower())
 
 
 def _ready(*, is_ready: bool) -> Metric:
@@ -273,9 +294,9 @@ def page_of(collector: ServerCollector) -> Callable[[], bytes]:
     return _page_of(collector)
 
 
-def recovering_page() -> Callable[[], bytes]:
-    """The same for a server that is still recovering its journal."""
-    return _page_of(_RecoveringCollector())
+def recovering_page(is_follower: Callable[[], bool] = lambda: False) -> Callable[[], bytes]:
+    """The same for a server that is still recovering its journal, or follows the owner of its store."""
+    return _page_of(_RecoveringCollector(is_follower))
 
 
 def _page_of(collector: Collector) -> Callable[[], bytes]:

@@ -189,7 +189,8 @@ class Server:
 
     def _id_for_followers(self) -> str:
         # One that reaches the log store takes over from an owner that does not.
-        return "" if self.engine.has_no_log else self._server_id
+        log_figures = self.engine.statistics().log
+        return "" if log_figures is not None and log_figures.is_unavailable else self._server_id
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)

@@ -51,6 +51,7 @@ class SharedLogWriter:
         largest_group_bytes: Bound on the entries of one group.
 
     Attributes:
+        epoch: The epoch that this server owns.
         resume: Where a later start goes on reading: the journal of this server has everything before.
         largest_group_bytes: See above.
         slots_written: Slots written since the start.
@@ -60,6 +61,7 @@ class SharedLogWriter:
     def __init__(self, store: LogStore, slots: SlotWriter, journal: JournalWriter, largest_group_bytes: int) -> None:
         self._store = store
         self._slots = slots
+        self.epoch = slots.acknowledged.epoch
         self._journal = journal
         self._pending: SlotWrite | None = None
         self._is_settled = False
