@@ -17,7 +17,7 @@ from journal.client.appends import AppendLimits, Appends
 from journal.client.batching import BatchEncoder
 from journal.client.client import Client
 from journal.client.reconnection import ServerRestored
-from journal.client.route import CONNECT_S, LONGEST_DELAY_S, Route
+from journal.client.route import CONNECT_S, LONGEST_DELAY_S, PING_S, Route
 from journal.client.session_keeper import SessionTimes, keep_session
 from journal.client.transport import Transport
 from journal.protocol.errors import ConnectionLostError
@@ -78,7 +78,11 @@ async def open_client(
     if times.first_within_s is None and times.give_up_after_s is None:
         times = attrs.evolve(times, first_within_s=FIRST_WITHIN_S)
     if route.has_several:
-        times = attrs.evolve(times, connect_timeout_s=min(times.connect_timeout_s, CONNECT_S))
+        times = attrs.evolve(
+            times,
+            connect_timeout_s=min(times.connect_timeout_s, CONNECT_S),
+            ping_interval_s=min(times.ping_interval_s, PING_S),
+        )
         backoff = attrs.evolve(backoff, longest_s=min(backoff.longest_s, LONGEST_DELAY_S))
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

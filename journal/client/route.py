@@ -20,6 +20,9 @@ LONGEST_DELAY_S: Final = 0.3
 CONNECT_S: Final = 3.0
 """Bound on connecting and HELLO where there are other servers: one whose machine is gone does not answer at all."""
 
+PING_S: Final = 2.0
+"""Silence of a server after which it must answer a PING where there are others."""
+
 
 class Route:
     """Which server is tried next: the one that another server says owns the store, or else the next of the address.

@@ -90,7 +90,9 @@ def read_claim(member: Member, epoch: int) -> Steps[LogObject | None]:
     return None if data is None else check_object(key, data, member.store_id, epoch, 0, Kind.CLAIM)
 
 
-def own(member: Member, nonce: bytes, known_epoch: int = 0, about: bytes = b"") -> Steps[Ownership]:
+def own(
+    member: Member, nonce: bytes, known_epoch: int = 0, about: bytes = b"", *, gives_way: bool = False
+) -> Steps[Ownership]:
     """Become the owner of the store; its present owner, if there is one, loses it.
 
     When it returns, the writers of all earlier epochs are stopped, and after the last of them was, no higher epoch had
@@ -102,12 +104,18 @@ def own(member: Member, nonce: bytes, known_epoch: int = 0, about: bytes = b"") 
         nonce: 16 random bytes that were not used before.
         known_epoch: An epoch that is known to be claimed; listing begins after it.
         about: What the claim says of the node to others, such as its address.
+        gives_way: Claim only the epoch after the known one. So of several nodes that decide at the same time to take
+            over from the same owner, one does.
 
     Raises:
-        StoreDeposedError: Another node has claimed a higher epoch in the meantime.
+        StoreDeposedError: Another node has claimed a higher epoch in the meantime, or the epoch after the known one.
     """
     epoch = (yield from newest_claim(member.root, known_epoch)) + 1
+    if gives_way and epoch > known_epoch + 1:
+        raise StoreDeposedError(known_epoch, epoch - 1)
     while not (yield from _claim(member, epoch, nonce, about)):
+        if gives_way:
+            raise StoreDeposedError(known_epoch, epoch)
         epoch += 1
     checkpoint = yield from checkpoint_after(member.root, member.store_id, None)
     while True:

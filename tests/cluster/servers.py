@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -35,12 +35,13 @@ SETTINGS: Final = (
 class Server:
     """One server of a store, on the same ports each time that it is started."""
 
-    def __init__(self, directory: Path, store: str, name: str) -> None:
+    def __init__(self, directory: Path, store: str, name: str, environment: Mapping[str, str] = {}) -> None:
         self.data = directory / f"data-{name}"
         self.log = directory / f"{name}.log"
         self.tcp = f"127.0.0.1:{free_port()}"
         self.http = f"127.0.0.1:{free_port()}"
         self._store = store
+        self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self, *settings: str) -> list[str]:
@@ -54,7 +55,9 @@ class Server:
     def start(self, *settings: str) -> None:
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen([*guard, *self.command(*settings)], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*guard, *self.command(*settings)], stdout=log, stderr=log, env=self._environment
+            )
 
     @property
     def is_running(self) -> bool:
@@ -94,13 +97,15 @@ class Cluster:
     Args:
         directory: Where everything lies.
         count: Number of servers.
+        store: Address of the log store; a directory by default.
+        environment: Its credentials.
     """
 
-    def __init__(self, directory: Path, count: int) -> None:
-        store = directory / "store"
-        store.mkdir()
-        self.address_of_store = f"file://{store}"
-        self.servers = [Server(directory, self.address_of_store, name) for name in "abcdef"[:count]]
+    def __init__(self, directory: Path, count: int, store: str = "", environment: Mapping[str, str] = {}) -> None:
+        if not store:
+            (directory / "store").mkdir()
+        self.address_of_store = store or f"file://{directory / 'store'}"
+        self.servers = [Server(directory, self.address_of_store, name, environment) for name in "abcdef"[:count]]
 
     @property
     def address(self) -> str:
@@ -129,9 +134,9 @@ class Cluster:
 
 
 @contextmanager
-def running(directory: Path, count: int) -> Iterator[Cluster]:
+def running(directory: Path, count: int, store: str = "", environment: Mapping[str, str] = {}) -> Iterator[Cluster]:
     """A cluster whose servers are all started; they are killed at the end."""
-    cluster = Cluster(directory, count)
+    cluster = Cluster(directory, count, store, environment)
     try:
         for server in cluster.servers:
             server.start()

@@ -15,7 +15,13 @@ from journal.engine.wal.entry_payloads import KINDS, Trimmed, encode_payload
 from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Recovered, read_journal
 from journal.logstore import run
-from journal.logstore.errors import LogStoreError, StoreFullError, StoreUnreachableError, UnknownOutcomeError
+from journal.logstore.errors import (
+    LogStoreError,
+    StoreDeposedError,
+    StoreFullError,
+    StoreUnreachableError,
+    UnknownOutcomeError,
+)
 from journal.logstore.keys import Position, slot_key
 from journal.logstore.objects import Kind, decode_object
 from journal.logstore.ownership import Member, own
@@ -136,3 +142,25 @@ def test_a_group_whose_slot_was_written_before_the_takeover_is_not_written_again
     with pytest.raises(NotOwnerError):
         log.write(2)
     assert log.lsns_in_the_store() == [1]
+
+
+def test_of_several_that_take_over_from_the_same_owner_one_does() -> None:
+    store = MemoryLogStore()
+    first = run(store, own(MEMBER, secrets.token_bytes(16), gives_way=True))
+    assert first.epoch == 1
+    with pytest.raises(StoreDeposedError, match="epoch 1 does"):
+        run(store, own(RIVAL, secrets.token_bytes(16), gives_way=True))
+    assert run(store, own(RIVAL, secrets.token_bytes(16), 1, gives_way=True)).epoch == 2
+
+
+def test_a_rival_that_claims_the_same_epoch_first_is_left_the_store() -> None:
+    class Rival(MemoryLogStore):
+        """Another server claims the epoch between the listing and the create."""
+
+        def create(self, key: str, data: bytes) -> Created:
+            if "/epoch/" in key and self.get(key) is None:
+                super().create(key, b"".join((data[:32], RIVAL.node_id, data[48:])))
+            return super().create(key, data)
+
+    with pytest.raises(StoreDeposedError):
+        run(Rival(), own(MEMBER, secrets.token_bytes(16), gives_way=True))

@@ -5,91 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
 
 import pytest
 import trio
 
-from journal.client.client import Client
 from journal.client.opening import open_client
-from journal.client.session_keeper import SessionTimes
 from shards.format.batch import read_records
-from shards.format.record import Gap, Record, StoredRecord
+from shards.format.record import Record
 from shards.model import Mode, ShardConfig
-from tests.cluster.servers import Cluster, remove, running
-from tests.patience import PATIENCE_S
-
-SHARD: Final = "plant/line"
-
-
-class Writer:
-    """Appends numbers, one after the other, and keeps those that were acknowledged."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.acknowledged: list[int] = []
-        self._moved = trio.Condition()
-
-    async def run(self) -> None:
-        number = 0
-        while True:
-            await self._client.append(SHARD, [Record(value=str(number).encode())])
-            self.acknowledged.append(number)
-            number += 1
-            async with self._moved:
-                self._moved.notify_all()
-
-    async def wait_for(self, count: int) -> None:
-        """Until so many more were acknowledged."""
-        target = len(self.acknowledged) + count
-        with trio.fail_after(PATIENCE_S):
-            async with self._moved:
-                while len(self.acknowledged) < target:
-                    await self._moved.wait()
-
-
-@asynccontextmanager
-async def connected(cluster: Cluster) -> AsyncIterator[Client]:
-    async with open_client(cluster.address, times=SessionTimes(first_within_s=PATIENCE_S)) as client:
-        yield client
-
-
-@asynccontextmanager
-async def writing(cluster: Cluster) -> AsyncIterator[Writer]:
-    async with connected(cluster) as client:
-        await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE), exist_ok=True)
-        writer = Writer(client)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer.run)
-            yield writer
-            nursery.cancel_scope.cancel()
-
-
-def value_of(record: StoredRecord | Gap) -> int:
-    assert isinstance(record, StoredRecord)
-    return int(bytes(record.value or b""))
-
-
-async def stored(cluster: Cluster) -> list[int]:
-    """All numbers of the shard, in order."""
-    values: list[int] = []
-    async with connected(cluster) as client:
-        info = await client.describe_shard(SHARD)
-        offset = info.start_offset
-        while offset < info.next_offset:
-            reply = await client.fetch(SHARD, offset)
-            values += map(value_of, read_records(reply.batches, start_offset=offset))
-            offset = reply.next_offset
-    return values
-
-
-async def check(cluster: Cluster, writer: Writer) -> None:
-    found = await stored(cluster)
-    assert found == sorted(set(found)), "out of order, or twice"
-    assert set(writer.acknowledged) <= set(found)
+from tests.cluster.servers import remove, running
+from tests.cluster.writing import SHARD, check, connected, value_of, writing
 
 
 @pytest.mark.smoke

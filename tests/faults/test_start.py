@@ -57,7 +57,7 @@ def test_a_directory_of_a_newer_version_is_left_alone(data: Path) -> None:
     data.mkdir()
     (data / "FORMAT").write_text(json.dumps({"version": 99, "node_id": "x"}))
     said = refusal(data)
-    assert f"{data} has data layout 99, this program knows up to 2; start the newer version" in said
+    assert f"{data} has data layout 99, this program knows up to 3; start the newer version" in said
     assert sorted(path.name for path in data.iterdir()) == ["FORMAT", "LOCK"]
 
 

@@ -74,8 +74,19 @@ OF_COMMANDS: Final = {
 }
 WITH_SIGNALS: Final = {"append", "read", "tail", "bench", "shard convert", "backup"}
 """Commands that must have a main thread or take long; they send frames that are tried as frames."""
-OF_FILES: Final = {"serve", "config", "paths", "passwd", "token", "restore", "check", "compact", "dump"}
-"""Commands that send nothing to a server."""
+OF_FILES: Final = {
+    "serve",
+    "config",
+    "paths",
+    "passwd",
+    "token",
+    "restore",
+    "check",
+    "compact",
+    "dump",
+    "cluster status",
+}
+"""Commands that send nothing to a server, or only ask whether it is alive."""
 
 
 @pytest.mark.parametrize(("way", "tried"), [("frames", FRAMES), ("json", JSON), ("http", HTTP)])

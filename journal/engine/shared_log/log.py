@@ -137,7 +137,7 @@ class SharedLog:
         if not await self._takeover.wait(self.claim, has_moved=has_moved):
             return False
         nonce = secrets.token_bytes(ID_BYTES)
-        steps = own(self._member, nonce, self.claim.epoch, encode_addresses(self._addresses))
+        steps = own(self._member, nonce, self.claim.epoch, encode_addresses(self._addresses), gives_way=True)
         try:
             ownership = await drive(self._store, steps, self._limiter)
         except StoreDeposedError:
