@@ -1,0 +1,81 @@
+"""Which server of several a client tries next."""
+
+from __future__ import annotations
+
+import pytest
+
+from journal.client.address import Address
+from journal.client.route import Route
+from journal.protocol.errors import ConnectionLostError
+from shards.errors import InvalidRequestError, NotOwnerError
+
+LOST = ConnectionLostError("lost")
+
+
+def route_of(text: str) -> Route:
+    return Route(Address.parse_all(text))
+
+
+def test_an_address_names_several_servers_that_have_the_rest_in_common() -> None:
+    found = Address.parse_all("journals://anna@a:1,b,[::1]:3/?password_file=/p&ca_file=/c")
+    assert [(one.kind, one.host, one.port, one.user, one.password_file, one.ca_file) for one in found] == [
+        ("tls", "a", 1, "anna", "/p", "/c"),
+        ("tls", "b", 7420, "anna", "/p", "/c"),
+        ("tls", "::1", 3, "anna", "/p", "/c"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["a", "journal://a:1", "journal://anna@a/?token_file=/with,comma", "a:1/path,b"])
+def test_an_address_without_a_comma_among_its_places_names_one_server(text: str) -> None:
+    assert Address.parse_all(text) == (Address.parse(text),)
+
+
+@pytest.mark.parametrize("text", ["a:1,", ",a:1", "journal://a:1,,b:2", "a:1,b:x"])
+def test_a_place_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        Address.parse_all(text)
+
+
+def test_a_password_in_an_address_of_several_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidRequestError, match="password_file") as refused:
+        Address.parse_all("journal://anna:s3cret@a:1,b:2")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_servers_are_tried_in_turn() -> None:
+    route = route_of("a:1,b:2,c:3")
+    tried = []
+    for _ in range(5):
+        tried.append(str(route.place))
+        route.ended(LOST)
+    assert tried == ["tcp://a:1", "tcp://b:2", "tcp://c:3", "tcp://a:1", "tcp://b:2"]
+
+
+def test_the_owner_that_a_server_names_is_tried_next_also_if_the_address_does_not_name_it() -> None:
+    route = route_of("journals://anna@a:1,b:2")
+    route.ended(NotOwnerError("d:4"))
+    assert (str(route.place), route.place.user) == ("tls://d:4", "anna")
+
+
+def test_an_owner_that_is_none_is_not_followed_for_ever() -> None:
+    """Servers that name each other, or one that is gone, must not keep a client from the others."""
+    route = route_of("a:1,b:2")
+    route.ended(NotOwnerError("d:4"))
+    route.ended(NotOwnerError("a:1"))
+    assert str(route.place) == "tcp://b:2"
+    route.ended(NotOwnerError("d:4"))
+    route.ended(LOST)
+    assert str(route.place) == "tcp://a:1"
+
+
+@pytest.mark.parametrize("owner", ["", "not an address", "d:port"])
+def test_a_server_that_knows_no_owner_is_left_for_the_next(owner: str) -> None:
+    route = route_of("a:1,b:2")
+    route.ended(NotOwnerError(owner))
+    assert str(route.place) == "tcp://b:2"
+
+
+def test_over_websocket_the_owner_is_found_by_trying() -> None:
+    route = route_of("journal+ws://a:1,b:2")
+    route.ended(NotOwnerError("d:4"))
+    assert str(route.place) == "ws://b:2"
