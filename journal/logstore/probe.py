@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import attrs
+import trio
 
-from journal.logstore.driver import run
-from journal.logstore.errors import ForeignStoreError, UnfitStoreError
+from journal.logstore.driver import drive
+from journal.logstore.errors import ForeignStoreError, LogStoreError, UnfitStoreError
 from journal.logstore.keys import identity_key
 from journal.logstore.objects import Kind, LogObject, decode_object, encode_object
 from journal.logstore.settling import settle_create, settle_delete, settle_get, settle_list
@@ -32,10 +32,11 @@ class Identity:
     is_new: bool
 
 
-def probe(store: LogStore, root: str, token: str) -> None:
+async def probe(store: LogStore, root: str, token: str) -> None:
     """Check that of rival creates one wins, that an object stays as it is, and that reads and listings are up to date.
 
-    What it creates below ``<root>/probe/<token>`` is deleted afterwards. It takes some 40 requests, in 32 threads.
+    What it creates below ``<root>/probe/<token>`` is deleted afterwards. It takes some 40 requests, in 32 threads. A
+    cancellation takes effect when those that are under way have ended; then nothing is deleted.
 
     Args:
         store: The store.
@@ -48,21 +49,43 @@ def probe(store: LogStore, root: str, token: str) -> None:
     """
     folder = f"{root}/probe/{token}"
     raced, other = f"{folder}/1", f"{folder}/2"
+    limiter = trio.CapacityLimiter(RIVALS)
     try:
-        with ThreadPoolExecutor(RIVALS) as rivals:
-            contents = [b"%d of %s" % (number, token.encode()) for number in range(RIVALS)]
-            answers = list(rivals.map(lambda data: run(store, settle_create(raced, data, ATTEMPTS)), contents))
-        winners = [data for data, answer in zip(contents, answers, strict=True) if answer.is_ours]
+        winners = await _race(store, raced, token, limiter)
         if len(winners) != 1:
             raise UnfitStoreError(
                 f"{len(winners)} of {RIVALS} rivals were told that they created one object, not 1: the store does not "
                 "support conditional writes (create if absent), or ignores the condition"
             )
-        run(store, _check_kept(raced, winners[0]))
-        run(store, _check_fresh(raced, other))
+        await drive(store, _check_kept(raced, winners[0]), limiter)
+        await drive(store, _check_fresh(raced, other), limiter)
     finally:
-        run(store, settle_delete(raced, ATTEMPTS))
-        run(store, settle_delete(other, ATTEMPTS))
+        for key in (raced, other):
+            await drive(store, settle_delete(key, ATTEMPTS), limiter)
+
+
+async def _race(store: LogStore, key: str, token: str, limiter: trio.CapacityLimiter) -> list[bytes]:
+    """Let many create one object at the same time; what those wrote who were told that they created it.
+
+    Raises:
+        LogStoreError: A create could not be settled.
+    """
+    winners: list[bytes] = []
+    failures: list[LogStoreError] = []
+
+    async def create(data: bytes) -> None:
+        try:
+            if (await drive(store, settle_create(key, data, ATTEMPTS), limiter)).is_ours:
+                winners.append(data)
+        except LogStoreError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(RIVALS):
+            nursery.start_soon(create, b"%d of %s" % (number, token.encode()))
+    if failures:
+        raise failures[0]
+    return winners
 
 
 def _check_kept(key: str, winner: bytes) -> Steps[None]:

@@ -77,19 +77,17 @@ async def run_server(
             # second signal must not interrupt.
             await nursery.start(signals.take)
             nursery.start_soon(log_limit.keep_telling)
-            async with joined(config, sockets) as membership:
-                serving = _Serving(config, path, sockets, guard, signals, membership)
-                nursery.start_soon(serving.answer_over_http)
-                nursery.start_soon(collect_rarely, lambda: serving.statistics.connections_total)
-                failure = await serving.run(nursery, task_status)
-            if signals.start.cancelled_caught:
-                log.info("stopped during the start")
-                task_status.started([])
-            else:
-                log.info("stopped")
+            told = _ToldOnce(task_status)
+            failure: StorageFailedError | None = None
+            with signals.begin_start():
+                async with joined(config, sockets) as membership:
+                    serving = _Serving(config, path, sockets, guard, signals, membership)
+                    nursery.start_soon(serving.answer_over_http)
+                    nursery.start_soon(collect_rarely, lambda: serving.statistics.connections_total)
+                    failure = await serving.run(nursery, told)
+            log.info("stopped during the start" if signals.start.cancelled_caught else "stopped")
+            told.started([])
             nursery.cancel_scope.cancel()
-        if signals.start.cancelled_caught:
-            return
         if config.storage.on_failure is OnFailure.EXIT and failure is not None:
             raise afresh(failure)
     finally:
@@ -102,6 +100,19 @@ async def run_server(
         guard.refused_acts.tell(also_unfinished=True)
         guard.repeated_acts.tell(also_unfinished=True)
         guard.audit.close()
+
+
+class _ToldOnce:
+    """Reports the addresses of the server when it serves for the first time, and none if it never does."""
+
+    def __init__(self, task_status: trio.TaskStatus[list[str]]) -> None:
+        self._task_status: trio.TaskStatus[list[str]] | None = task_status
+
+    def started(self, addresses: list[str]) -> None:
+        """Report, unless it was done before."""
+        if self._task_status is not None:
+            self._task_status.started(addresses)
+            self._task_status = None
 
 
 class _Serving:
@@ -151,29 +162,28 @@ class _Serving:
             encryption = Encryption(self._guard.current_tls, self._config.limits.hello_timeout_s, self.statistics)
             await serve_http(self._front, self._sockets["http"], trio.Event(), encryption, self._guard.http_senders)
 
-    async def run(self, nursery: trio.Nursery, task_status: trio.TaskStatus[list[str]]) -> StorageFailedError | None:
+    async def run(self, nursery: trio.Nursery, told: _ToldOnce) -> StorageFailedError | None:
         """Serve until the process is to stop, or the storage fails, for the reason that is returned."""
         shared = None if self._membership is None else self._membership.log
         while True:
             failure: StorageFailedError | None = None
             with self._signals.begin_start():
                 if self._membership is not None:
-                    nursery.start_soon(self._membership.answer_clients, self._sockets)
+                    self._membership.begin_answers(nursery, self._sockets)
                 async with open_engine(self._path, self._config, log=shared) as engine:
                     if self._membership is not None:
                         self._membership.end_answers()
-                    await self._serve(engine, task_status)
+                    await self._serve(engine, told)
                 failure = engine.failure
             self._signals.server = None
             if shared is None or not isinstance(failure, NotOwnerError):
                 return failure
             if self._signals.stopping.is_set():
                 return None
-            task_status = trio.TASK_STATUS_IGNORED
             await shared.lose()
             self._front.start_again()
 
-    async def _serve(self, engine: Engine, task_status: trio.TaskStatus[list[str]]) -> None:
+    async def _serve(self, engine: Engine, told: _ToldOnce) -> None:
         _tell_recovery(engine.recovery)
         server = Server(engine, trio.Event(), self._guard, self.statistics, self._server_id)
         self._signals.serve(server)
@@ -184,7 +194,7 @@ class _Serving:
             tcp = reached_at(self._sockets["tcp"]) if "tcp" in self._sockets else ""
             await trio.to_thread.run_sync(engine.announce, tcp)
             server.addresses = self._addresses
-            task_status.started(self._addresses)
+            told.started(self._addresses)
 
 
 def _tell_recovery(report: RecoveryReport) -> None:

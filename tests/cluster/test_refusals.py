@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
+import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,18 @@ def test_a_directory_of_a_server_on_its_own_is_no_copy_of_a_store(tmp_path: Path
     server.data.mkdir()
     (server.data / "FORMAT").write_text('{"version": 2, "node_id": "0123456789abcdef", "complete": false}')
     assert "belongs to a server on its own, not to a store (--store)" in refusal(server)
+
+
+@pytest.mark.slow("starts a server that waits for a log store, and stops it")
+def test_a_server_that_waits_for_its_log_store_stops_within_seconds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        place = f"postgresql://anna@127.0.0.1:{mute.getsockname()[1]}/db"
+        server = server_of(tmp_path, place)
+        server.start()
+        try:
+            connection, _ = mute.accept()
+            with connection:
+                server.send(signal.SIGTERM)
+                assert server.wait() == 0
+        finally:
+            server.kill()

@@ -44,6 +44,8 @@ async def test_a_suspended_owner_that_wakes_up_acknowledges_nothing_and_follows(
             new_owner = next(server for server in cluster.servers if server is not owner)
             assert await cluster.followers(new_owner) == [owner]
             await writer.wait_for(20)
+            owner.send(signal.SIGTERM)
+            assert owner.wait() == 0
         await check(cluster, writer)
 
 

@@ -108,7 +108,7 @@ def test_one_of_many_rivals_wins(store: LogStore, root: str) -> None:
 
 
 def test_the_probe_accepts_it_and_leaves_nothing(store: LogStore, root: str) -> None:
-    probe(store, root, "token")
+    trio.run(probe, store, root, "token")
     assert store.list_after(f"{root}/probe/token/") == []
 
 

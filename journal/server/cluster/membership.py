@@ -12,11 +12,10 @@ import structlog
 import trio
 
 from journal.engine import Addresses, Claim, SharedLog
-from journal.logstore.driver import drive, run
+from journal.logstore.driver import drive
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member, newest_claim
-from journal.logstore.probe import Identity, identify, probe
-from journal.logstore.store import LogStore
+from journal.logstore.probe import identify, probe
 from journal.logstore.stores.addresses import StoreAddress
 from journal.net.listening import reached_at
 from journal.server.cluster.liveness import Life, ask
@@ -56,9 +55,13 @@ class Membership:
         """Why this server serves no clients, for `/readyz`; empty if no other server is known to own the store."""
         return f"the server at {self.owner} owns the store; this one follows it" if self.owner else ""
 
-    async def answer_clients(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Tell clients who owns the store, until `end_answers` is called."""
-        with trio.CancelScope() as self._answering:
+    def begin_answers(self, nursery: trio.Nursery, sockets: Mapping[str, socket.socket]) -> None:
+        """Tell clients who owns the store, until `end_answers`."""
+        self._answering = trio.CancelScope()
+        nursery.start_soon(self._answer, sockets, self._answering)
+
+    async def _answer(self, sockets: Mapping[str, socket.socket], answering: trio.CancelScope) -> None:
+        with answering:
             async with trio.open_nursery() as nursery:
                 for name in ("tcp", "websocket"):
                     if name in sockets:
@@ -88,13 +91,16 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
             )
     try:
         address = StoreAddress.parse(config.cluster.store)
-        store = await trio.to_thread.run_sync(address.open)
+        store = await trio.to_thread.run_sync(address.open, abandon_on_cancel=True)
     except InvalidRequestError as error:
         raise ConfigurationError(f"cluster.store: {error}") from error
     try:
         server_id = secrets.token_bytes(ID_BYTES)
         limiter = trio.CapacityLimiter(1)
-        identity = await trio.to_thread.run_sync(_identify, store, address.root, server_id)
+        await probe(store, address.root, secrets.token_hex(8))
+        nonce = secrets.token_bytes(ID_BYTES)
+        steps = identify(address.root, secrets.token_bytes(ID_BYTES), server_id, nonce)
+        identity = await drive(store, steps, limiter)
         member = Member(address.root, identity.store_id, server_id)
         log.info(
             "joined the store",
@@ -124,11 +130,6 @@ def _http_address(config: ServerConfig, sockets: Mapping[str, socket.socket]) ->
         return reached
     host, _, _ = config.cluster.advertise.rpartition(":")
     return f"{host}:{reached.rpartition(':')[2]}"
-
-
-def _identify(store: LogStore, root: str, server_id: bytes) -> Identity:
-    probe(store, root, secrets.token_hex(8))
-    return run(store, identify(root, secrets.token_bytes(ID_BYTES), server_id, secrets.token_bytes(ID_BYTES)))
 
 
 async def _ask(claim: Claim) -> Life:
