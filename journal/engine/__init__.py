@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from journal.engine.environment import Environment, open_rocks_store
     from journal.engine.opening import open_engine, open_memory_engine
     from journal.engine.shared_log.claims import Addresses, Claim
-    from journal.engine.shared_log.log import SharedLog
+    from journal.engine.shared_log.log import Decision, SharedLog
     from journal.engine.startup import RecoveryReport
     from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
 
 __all__ = [
     "Addresses",
     "Claim",
+    "Decision",
     "Engine",
     "Environment",
     "RecoveryReport",
@@ -38,6 +39,7 @@ _MODULES = {
     "Engine": "journal.engine.engine",
     "Environment": "journal.engine.environment",
     "RecoveryReport": "journal.engine.startup",
+    "Decision": "journal.engine.shared_log.log",
     "SharedLog": "journal.engine.shared_log.log",
     "Subscription": "journal.engine.subscribe.subscription",
     "SubscriptionTarget": "journal.engine.subscribe.subscription",

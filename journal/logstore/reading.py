@@ -52,10 +52,14 @@ class LogReader:
         self.position = checkpoint.position if checkpoint else BEGINNING
         self.next_lsn = checkpoint.next_lsn if checkpoint else first_lsn
 
-    def read(self, end_epoch: int | None = None) -> Steps[SlotRead | Restarted | AtTail]:
+    def read(
+        self, end_epoch: int | None = None, *, looks_for_checkpoints: bool = True
+    ) -> Steps[SlotRead | Restarted | AtTail]:
         """Read what comes next.
 
         Args:
+            looks_for_checkpoints: Whether to find out if a slot that is missing was collected. A follower does so from
+                time to time only: until then it takes the place for the end of the log.
             end_epoch: An owner reads all that is before its own epoch; `AtTail` is the answer when that is done.
 
         Raises:
@@ -67,6 +71,8 @@ class LogReader:
             position = self.position
             key = slot_key(self._member.root, position)
             data = yield from settle_get(key)
+            if data is None and not looks_for_checkpoints:
+                return AtTail(position)
             if data is None:
                 restarted = yield from self._restart()
                 if restarted is None and end_epoch is not None:

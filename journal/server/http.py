@@ -15,7 +15,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from journal.server.admin.problems import problem_response
-from journal.server.cluster.liveness import SERVER_HEADER
 from journal.server.http_connections import Encryption, serve_connections
 from journal.server.http_senders import HttpSenders
 from journal.server.metrics import CONTENT_TYPE, recovering_page
@@ -32,7 +31,7 @@ def make_app(
     metrics_page: Callable[[], bytes],
     pages: Sequence[BaseRoute] = (),
     observers: Observers | None = None,
-    server_id: Callable[[], str] = lambda: "",
+    identity: Callable[[], dict[str, str]] = dict,
 ) -> Starlette:
     """The HTTP application of a server.
 
@@ -41,12 +40,11 @@ def make_app(
         metrics_page: Returns the text of the metrics.
         pages: The routes of the administration and of the console.
         observers: Decides which clients may see reasons and metrics; None for all.
-        server_id: Returns the id of this process, which other servers of its store ask for; empty to tell them nothing.
+        identity: Returns the headers of `/livez` that tell other servers of a store who answers, and what it owns.
     """
 
     async def livez(request: Request) -> Response:
-        told = server_id()
-        return PlainTextResponse("ok\n", headers={SERVER_HEADER: told} if told else None)
+        return PlainTextResponse("ok\n", headers=identity())
 
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
@@ -82,7 +80,7 @@ class Front:
 
     Args:
         is_stopping: Whether the server is stopping.
-        server_id: The id of this process; see `make_app`.
+        identity: See `make_app`.
         why_waiting: Returns why it waits for another server of its store; empty if it does not.
 
     Attributes:
@@ -90,7 +88,10 @@ class Front:
     """
 
     def __init__(
-        self, is_stopping: Callable[[], bool], server_id: str = "", why_waiting: Callable[[], str] = lambda: ""
+        self,
+        is_stopping: Callable[[], bool],
+        identity: Callable[[], dict[str, str]] = dict,
+        why_waiting: Callable[[], str] = lambda: "",
     ) -> None:
         def why_not() -> list[str]:
             return [STOPPING] if is_stopping() else [why_waiting() or RECOVERING]
@@ -98,7 +99,7 @@ class Front:
         async def not_yet(request: Request) -> Response:
             return _not_ready(why_not())
 
-        starting = make_app(why_not, recovering_page(lambda: bool(why_waiting())), server_id=lambda: server_id)
+        starting = make_app(why_not, recovering_page(lambda: bool(why_waiting())), identity=identity)
         starting.router.routes.append(Route("/{path:path}", not_yet))
         self._starting = starting
         self.app: App = starting

@@ -145,9 +145,9 @@ class _Serving:
         self._guard = guard
         self._signals = signals
         self._membership = membership
-        self._server_id = "" if membership is None else membership.server_id
+        self._identity: Callable[[], dict[str, str]] = dict if membership is None else membership.identity
         self._front = Front(
-            signals.stopping.is_set, self._server_id, (lambda: "") if membership is None else membership.why_waiting
+            signals.stopping.is_set, self._identity, (lambda: "") if membership is None else membership.why_waiting
         )
         self._addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
         self.statistics = ServerStatistics()
@@ -185,7 +185,7 @@ class _Serving:
 
     async def _serve(self, engine: Engine, told: _ToldOnce) -> None:
         _tell_recovery(engine.recovery)
-        server = Server(engine, trio.Event(), self._guard, self.statistics, self._server_id)
+        server = Server(engine, trio.Event(), self._guard, self.statistics, self._identity)
         self._signals.serve(server)
         self._front.app = server.make_app(self._sockets)
         async with trio.open_nursery() as serving:

@@ -81,10 +81,10 @@ class Server:
         stopping: trio.Event | None = None,
         guard: Security | None = None,
         statistics: ServerStatistics | None = None,
-        server_id: str = "",
+        identity: Callable[[], dict[str, str]] = dict,
     ) -> None:
         self.engine = engine
-        self._server_id = server_id
+        self._identity = identity
         self.guard = Security(engine.config) if guard is None else guard
         self.statistics = ServerStatistics() if statistics is None else statistics
         self.stopping = trio.Event() if stopping is None else stopping
@@ -185,12 +185,12 @@ class Server:
         websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
         pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
         observers = Observers(self.admission, self.statistics, self._origins)
-        return make_app(self.why_not_ready, page_of(collector), pages, observers, self._id_for_followers)
+        return make_app(self.why_not_ready, page_of(collector), pages, observers, self._told_to_followers)
 
-    def _id_for_followers(self) -> str:
+    def _told_to_followers(self) -> dict[str, str]:
         # One that reaches the log store takes over from an owner that does not.
-        log_figures = self.engine.statistics().log
-        return "" if log_figures is not None and log_figures.is_unavailable else self._server_id
+        figures = self.engine.statistics().log
+        return {} if figures is not None and figures.is_unavailable else self._identity()
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)

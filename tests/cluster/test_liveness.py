@@ -13,7 +13,10 @@ from journal.server.cluster.liveness import ANSWER_S, Life, ask
 from tests.ports import free_port
 
 SERVER: Final = "ab" * 16
-OK: Final = b"HTTP/1.1 200 \r\njournal-server: " + SERVER.encode() + b"\r\ncontent-length: 3\r\n\r\nok\n"
+EPOCH: Final = 3
+OK: Final = (
+    b"HTTP/1.1 200 \r\njournal-server: " + SERVER.encode() + b"\r\njournal-epoch: 3\r\ncontent-length: 3\r\n\r\nok\n"
+)
 
 
 @asynccontextmanager
@@ -39,6 +42,8 @@ async def answering(answer: bytes | None) -> AsyncIterator[str]:
     [
         pytest.param(OK, Life.ALIVE, id="the server that was asked for"),
         pytest.param(OK.replace(b"ab", b"cd"), Life.GONE, id="another process at the same address"),
+        pytest.param(OK.replace(b": 3", b": 0", 1), Life.WITHOUT_STORE, id="a server that has lost the store"),
+        pytest.param(OK.replace(b": 3", b": 4", 1), Life.WITHOUT_STORE, id="a server that owns another epoch"),
         pytest.param(b"HTTP/1.1 200 \r\n\r\nok\n", Life.SILENT, id="a server that does not say who it is"),
         pytest.param(OK[:40], Life.SILENT, id="an answer that was cut off"),
         pytest.param(b"", Life.SILENT, id="a connection that is closed without an answer"),
@@ -47,20 +52,20 @@ async def answering(answer: bytes | None) -> AsyncIterator[str]:
 )
 async def test_the_answer_says_whether_the_server_is_alive(answer: bytes, expected: Life) -> None:
     async with answering(answer) as address:
-        assert await ask(address, SERVER, encrypted=False) is expected
+        assert await ask(address, SERVER, EPOCH, encrypted=False) is expected
 
 
 async def test_a_server_that_does_not_answer_is_silent_after_a_second() -> None:
     async with answering(None) as address:
         began = trio.current_time()
-        assert await ask(address, SERVER, encrypted=False) is Life.SILENT
+        assert await ask(address, SERVER, EPOCH, encrypted=False) is Life.SILENT
         assert trio.current_time() - began >= ANSWER_S
 
 
 async def test_a_server_that_was_ended_is_gone() -> None:
-    assert await ask(f"127.0.0.1:{free_port()}", SERVER, encrypted=False) is Life.GONE
+    assert await ask(f"127.0.0.1:{free_port()}", SERVER, EPOCH, encrypted=False) is Life.GONE
 
 
 async def test_a_server_without_tls_where_tls_is_expected_is_silent() -> None:
     async with answering(OK) as address:
-        assert await ask(address, SERVER, encrypted=True) is Life.SILENT
+        assert await ask(address, SERVER, EPOCH, encrypted=True) is Life.SILENT

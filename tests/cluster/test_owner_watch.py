@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from journal.engine import Addresses, Claim
+from journal.engine import Addresses, Claim, Decision
 from journal.server.cluster.liveness import Life
 from journal.server.cluster.takeover import GONE_S, LOOK_S, SILENT_S, OwnerWatch
 from journal.settings.values import ConfigurationError
@@ -36,17 +36,19 @@ def watch_of(owner: Owner, seed: int = 0) -> OwnerWatch:
 
 async def seconds_until_takeover(watch: OwnerWatch, claim: Claim) -> float:
     began = trio.current_time()
-    while not await watch.wait(claim, has_moved=False):
+    while await watch.wait(claim, has_moved=False) is not Decision.TAKE_OVER:
         pass
     return trio.current_time() - began
 
 
 async def test_a_store_that_nobody_claimed_is_taken_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    assert await watch_of(Owner(Life.ALIVE)).wait(Claim(), has_moved=False)
+    assert await watch_of(Owner(Life.ALIVE)).wait(Claim(), has_moved=False) is Decision.TAKE_OVER
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("life", "patience_s"), [(Life.GONE, GONE_S), (Life.SILENT, SILENT_S)])
+@pytest.mark.parametrize(
+    ("life", "patience_s"), [(Life.GONE, GONE_S), (Life.SILENT, SILENT_S), (Life.WITHOUT_STORE, SILENT_S)]
+)
 async def test_an_owner_that_is_not_there_loses_the_store_after_some_time(
     autojump_clock: trio.testing.MockClock, life: Life, patience_s: float, seed: int
 ) -> None:
@@ -58,7 +60,7 @@ async def test_an_owner_that_is_alive_keeps_the_store(autojump_clock: trio.testi
     owner = Owner(Life.ALIVE)
     watch = watch_of(owner)
     for _ in range(100):
-        assert not await watch.wait(OF_OTHER, has_moved=False)
+        assert await watch.wait(OF_OTHER, has_moved=False) is Decision.FOLLOW
     assert trio.current_time() == pytest.approx(100 * LOOK_S)
     assert owner.asked == [OF_OTHER] * 100
 
@@ -67,7 +69,7 @@ async def test_an_owner_that_is_alive_keeps_the_store(autojump_clock: trio.testi
 async def test_an_owner_that_still_writes_keeps_the_store(autojump_clock: trio.testing.MockClock, life: Life) -> None:
     watch = watch_of(Owner(life))
     for _ in range(100):
-        assert not await watch.wait(OF_OTHER, has_moved=True)
+        assert await watch.wait(OF_OTHER, has_moved=True) is Decision.LOOK
 
 
 async def test_an_owner_that_answers_in_between_keeps_the_store(autojump_clock: trio.testing.MockClock) -> None:
@@ -77,9 +79,9 @@ async def test_an_owner_that_answers_in_between_keeps_the_store(autojump_clock: 
         began = trio.current_time()
         owner.life = Life.SILENT
         while trio.current_time() - began < SILENT_S - 0.5:
-            assert not await watch.wait(OF_OTHER, has_moved=False)
+            assert await watch.wait(OF_OTHER, has_moved=False) is Decision.LOOK
         owner.life = Life.ALIVE
-        assert not await watch.wait(OF_OTHER, has_moved=False)
+        assert await watch.wait(OF_OTHER, has_moved=False) is Decision.FOLLOW
 
 
 async def test_a_server_that_was_started_again_takes_its_store_back_at_once(
@@ -87,7 +89,7 @@ async def test_a_server_that_was_started_again_takes_its_store_back_at_once(
 ) -> None:
     former = Claim(3, OTHER, Addresses("a:7420", "a:7422"))
     owner = Owner(Life.ALIVE)
-    assert await watch_of(owner).wait(former, has_moved=False)
+    assert await watch_of(owner).wait(former, has_moved=False) is Decision.TAKE_OVER
     assert owner.asked == []
 
 
@@ -95,7 +97,7 @@ async def test_two_servers_that_tell_others_the_same_address_are_refused(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     watch = watch_of(Owner(Life.ALIVE))
-    assert not await watch.wait(OF_OTHER, has_moved=False)
+    assert await watch.wait(OF_OTHER, has_moved=False) is Decision.FOLLOW
     twin = Claim(4, "cc" * 16, Addresses("a:7420", "a:7422"))
     with pytest.raises(ConfigurationError, match=r"another server of the store has the address a:7420, too.*advertise"):
         await watch.wait(twin, has_moved=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import secrets
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -25,23 +26,32 @@ from shards.errors import NotOwnerError
 _LOOK_S: Final = 1.0
 """How often an owner looks for a claim by another server."""
 
+_LOOK_FOR_CHECKPOINTS_S: Final = 10.0
+"""How often a follower to which nothing new seems to be in the log looks whether it is behind the collection."""
+
 NOWHERE: Final = ResumePoint(BEGINNING, 1)
 """Where a server begins that has nothing of the log."""
+
+
+class Decision(enum.Enum):
+    """What a server that follows the log does next."""
+
+    FOLLOW = "follow"
+    LOOK = "look whether there is a newer claim, and follow"
+    TAKE_OVER = "take the store over"
 
 
 class Takeover(Protocol):
     """Decides when a server that follows the log takes the store over."""
 
-    async def wait(self, claim: Claim, *, has_moved: bool) -> bool:
+    async def wait(self, claim: Claim, *, has_moved: bool) -> Decision:
         """Wait a moment before the log is looked at again.
 
         Args:
-            claim: The newest claim.
+            claim: The newest claim that is known. It is the newest one after the answer `Decision.LOOK`.
             has_moved: Whether something was read from the log since the last call.
-
-        Returns:
-            Whether to take the store over now.
         """
+        ...
 
 
 class SharedLog:
@@ -72,6 +82,8 @@ class SharedLog:
         self._reader = LogReader(member)
         self._writer: SharedLogWriter | None = None
         self._has_moved = False
+        self._looks_for_claims = True
+        self._looked_at = -_LOOK_FOR_CHECKPOINTS_S
         self.claim = Claim()
         self.epoch: int | None = None
         self.slots_read = 0
@@ -105,7 +117,8 @@ class SharedLog:
         """
         while True:
             key = slot_key(self._member.root, self._reader.position)
-            found = await drive(self._store, self._reader.read(self.epoch), self._limiter)
+            steps = self._reader.read(self.epoch, looks_for_checkpoints=self.epoch is not None or self._looks_now())
+            found = await drive(self._store, steps, self._limiter)
             if isinstance(found, AtTail):
                 if self._reader.next_lsn < next_lsn:
                     raise LogDamagedError(
@@ -126,15 +139,26 @@ class SharedLog:
                 )
             return list(decode_groups(key, found.slot.body))
 
+    def _looks_now(self) -> bool:
+        """Whether a missing slot may have been collected; a listing each time that nothing is new would cost a lot."""
+        now = trio.current_time()
+        if now - self._looked_at < _LOOK_FOR_CHECKPOINTS_S:
+            return False
+        self._looked_at = now
+        return True
+
     async def wait(self) -> bool:
         """Called at the end of the log: wait a moment, and take the store over if it is time.
 
         Returns:
             Whether this server owns it now. Then it reads the rest of the log.
         """
-        self.claim = await self._newest_claim()
+        if self._looks_for_claims:
+            self.claim = await self._newest_claim()
         has_moved, self._has_moved = self._has_moved, False
-        if not await self._takeover.wait(self.claim, has_moved=has_moved):
+        decision = await self._takeover.wait(self.claim, has_moved=has_moved)
+        self._looks_for_claims = decision is Decision.LOOK
+        if decision is not Decision.TAKE_OVER:
             return False
         nonce = secrets.token_bytes(ID_BYTES)
         steps = own(self._member, nonce, self.claim.epoch, encode_addresses(self._addresses), gives_way=True)
@@ -142,6 +166,7 @@ class SharedLog:
             ownership = await drive(self._store, steps, self._limiter)
         except StoreDeposedError:
             # Another server was faster.
+            self._looks_for_claims = True
             return False
         self.epoch = ownership.epoch
         self.claim = Claim(ownership.epoch, self._member.node_id.hex(), self._addresses)
@@ -182,6 +207,7 @@ class SharedLog:
     async def lose(self) -> None:
         """This server does not own the store any more. Find out who does, if the store answers."""
         self.epoch = None
+        self._looks_for_claims = True
         try:
             self.claim = await self._newest_claim()
         except LogStoreError:

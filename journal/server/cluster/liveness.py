@@ -13,6 +13,9 @@ from journal.net.address import parse_address
 SERVER_HEADER: Final = "Journal-Server"
 """Header of `/livez` with the id of the running server."""
 
+EPOCH_HEADER: Final = "Journal-Epoch"
+"""Header of `/livez` with the epoch that this server owns, 0 for none."""
+
 ANSWER_S: Final = 1.0
 """A server that has not answered in this time is silent."""
 
@@ -24,6 +27,9 @@ class Life(enum.Enum):
     """What is known of a server."""
 
     ALIVE = "alive"
+    """It runs and owns the store, or is about to."""
+
+    WITHOUT_STORE = "alive, but does not own the store any more"
     SILENT = "silent"
     """It did not answer in time: its machine may be gone, or it may be suspended."""
 
@@ -31,18 +37,19 @@ class Life(enum.Enum):
     """Nothing listens there, or another process does: the one that was asked for has ended."""
 
 
-async def ask(address: str, server_id: str, *, encrypted: bool) -> Life:
-    """Ask a server whether it is alive.
+async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> Life:
+    """Ask a server whether it is alive, and still owns the store.
 
     Args:
         address: ``HOST:PORT`` of its HTTP listener.
         server_id: The id of the process that is asked for.
+        epoch: The epoch that it claimed.
         encrypted: Whether the listener uses TLS. Its certificate is not checked, since nothing is sent or believed.
     """
     life = Life.SILENT
     with trio.move_on_after(ANSWER_S):
         try:
-            life = _life_in(await _answer(address, encrypted=encrypted), server_id)
+            life = _life_in(await _answer(address, encrypted=encrypted), server_id, epoch)
         except ConnectionRefusedError:
             life = Life.GONE
         except OSError as error:
@@ -73,11 +80,17 @@ async def _answer(address: str, *, encrypted: bool) -> bytes:
     return answer
 
 
-def _life_in(answer: bytes, server_id: str) -> Life:
+def _life_in(answer: bytes, server_id: str, epoch: int) -> Life:
     head, end, _ = answer.partition(b"\r\n\r\n")
+    headers: dict[str, str] = {}
     for line in head.decode("latin-1").split("\r\n")[1:] if end else ():
         name, _, value = line.partition(":")
-        if name.strip().lower() == SERVER_HEADER.lower():
-            return Life.ALIVE if value.strip() == server_id else Life.GONE
-    # It speaks, but does not say who it is: something else listens there, or the answer was cut off.
-    return Life.SILENT
+        headers[name.strip().lower()] = value.strip()
+    found = headers.get(SERVER_HEADER.lower(), "")
+    if not found:
+        # It speaks, but does not say who it is: something else listens there, it does not reach the log store, or the
+        # answer was cut off.
+        return Life.SILENT
+    if found != server_id:
+        return Life.GONE
+    return Life.ALIVE if headers.get(EPOCH_HEADER.lower()) == str(epoch) else Life.WITHOUT_STORE

@@ -18,7 +18,7 @@ from journal.logstore.ownership import Member, newest_claim
 from journal.logstore.probe import identify, probe
 from journal.logstore.stores.addresses import StoreAddress
 from journal.net.listening import reached_at
-from journal.server.cluster.liveness import Life, ask
+from journal.server.cluster.liveness import EPOCH_HEADER, SERVER_HEADER, Life, ask
 from journal.server.cluster.standby import answer_clients
 from journal.server.cluster.takeover import OwnerWatch
 from journal.settings.server import ServerConfig
@@ -44,6 +44,10 @@ class Membership:
         self.log = log
         self._encrypted = encrypted
         self._answering = trio.CancelScope()
+
+    def identity(self) -> dict[str, str]:
+        """The headers of `/livez` for the other servers."""
+        return {SERVER_HEADER: self.server_id, EPOCH_HEADER: str(self.log.epoch or 0)}
 
     @property
     def owner(self) -> str:
@@ -133,4 +137,4 @@ def _http_address(config: ServerConfig, sockets: Mapping[str, socket.socket]) ->
 
 
 async def _ask(claim: Claim) -> Life:
-    return await ask(claim.addresses.http, claim.server_id, encrypted=claim.addresses.encrypted)
+    return await ask(claim.addresses.http, claim.server_id, claim.epoch, encrypted=claim.addresses.encrypted)

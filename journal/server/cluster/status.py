@@ -50,7 +50,9 @@ async def read_status(store: LogStore, root: str) -> ClusterStatus:
     if not claim.epoch:
         return ClusterStatus(store_id.hex())
     addresses = claim.addresses
-    life = await ask(addresses.http, claim.server_id, encrypted=addresses.encrypted) if addresses.http else Life.SILENT
+    life = Life.SILENT
+    if addresses.http:
+        life = await ask(addresses.http, claim.server_id, claim.epoch, encrypted=addresses.encrypted)
     return ClusterStatus(store_id.hex(), claim.epoch, addresses.tcp, life)
 
 

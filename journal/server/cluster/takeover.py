@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 import trio
 
-from journal.engine import Claim
+from journal.engine import Claim, Decision
 from journal.server.cluster.liveness import Life
 from journal.settings.values import ConfigurationError
 
@@ -21,7 +21,7 @@ GONE_S: Final = 0.5
 """A server that is gone for this time has lost the store."""
 
 SILENT_S: Final = 3.0
-"""The same for one that is silent. It may only be slow."""
+"""The same for one that is silent, or says that it does not own the store. It may only be slow, or about to own it."""
 
 _SPREAD_S: Final = 0.5
 """A random time is added, so that several servers do not take the store from each other in turn."""
@@ -56,7 +56,7 @@ class OwnerWatch:
         self._patience_s = 0.0
         self._told_epoch = 0
 
-    async def wait(self, claim: Claim, *, has_moved: bool) -> bool:
+    async def wait(self, claim: Claim, *, has_moved: bool) -> Decision:
         """See `journal.engine.shared_log.log.Takeover`.
 
         Raises:
@@ -65,7 +65,7 @@ class OwnerWatch:
         if self._first_epoch is None:
             self._first_epoch = claim.epoch
         if not claim.epoch or claim.server_id == self._server_id:
-            return True
+            return Decision.TAKE_OVER
         if claim.addresses.tcp == self._address:
             if claim.epoch > self._first_epoch:
                 raise ConfigurationError(
@@ -73,7 +73,7 @@ class OwnerWatch:
                     "of its own at which the others reach it (cluster.advertise)"
                 )
             # A former process of this server: its port is ours now.
-            return True
+            return Decision.TAKE_OVER
         if claim.epoch != self._told_epoch:
             self._told_epoch = claim.epoch
             log.info("follows the owner of the store", owner=claim.addresses.tcp, epoch=claim.epoch)
@@ -81,13 +81,15 @@ class OwnerWatch:
         now = trio.current_time()
         if life is Life.ALIVE or has_moved or life is not self._life:
             self._life, self._since = life, now
-            self._patience_s = SILENT_S if life is Life.SILENT else GONE_S
+            self._patience_s = GONE_S if life is Life.GONE else SILENT_S
             self._patience_s += self._source.uniform(0.0, _SPREAD_S)
         elif now - self._since >= self._patience_s:
-            log.warning(
-                "takes the store over", former_owner=claim.addresses.tcp, owner_is=life.value, epoch=claim.epoch + 1
-            )
+            log.warning("takes the store over", former_owner=claim.addresses.tcp, owner_is=life.name.lower())
             self._since = now
-            return True
-        await trio.sleep(LOOK_S if life is Life.ALIVE else _LOOK_AGAIN_S)
-        return False
+            return Decision.TAKE_OVER
+        if life is Life.ALIVE:
+            await trio.sleep(LOOK_S)
+            return Decision.FOLLOW
+        # Perhaps another server has taken the store over already.
+        await trio.sleep(_LOOK_AGAIN_S)
+        return Decision.LOOK
