@@ -12,7 +12,7 @@ import trio
 
 from journal.client.opening import open_client
 from shards.format.batch import read_records
-from shards.format.record import Record
+from shards.format.record import Gap, Record
 from shards.model import Mode, ShardConfig
 from tests.cluster.servers import remove, running
 from tests.cluster.writing import SHARD, check, connected, value_of, writing
@@ -85,6 +85,28 @@ async def test_a_follower_makes_checkpoints_of_a_log_that_is_longer_than_its_jou
             assert info.next_offset == 120
             reply = await client.fetch(SHARD, 118)
             assert value_of(read_records(reply.batches, start_offset=118, end_offset=119)[0]) == 59
+
+
+@pytest.mark.slow("starts two servers and waits for a takeover")
+async def test_records_in_memory_are_lost_with_the_owner_and_shown_as_a_gap(tmp_path: Path) -> None:
+    with running(tmp_path, 2) as cluster:
+        async with connected(cluster) as client:
+            await client.create_shard(SHARD, ShardConfig(mode=Mode.MEMORY))
+            await client.create_shard("plant/durable", ShardConfig(mode=Mode.FILE))
+            for number in range(10):
+                await client.append(SHARD, [Record(value=b"%d" % number)])
+                await client.append("plant/durable", [Record(value=b"%d" % number)])
+            owner = await cluster.owner()
+            await cluster.followers(owner)
+            owner.kill()
+            after = await client.append(SHARD, [Record(value=b"after")])
+            assert after.base_offset >= 10, "an offset is never used for another record"
+            reply = await client.fetch(SHARD, 0)
+            (gap,) = read_records(reply.batches)
+            assert isinstance(gap, Gap)
+            assert (gap.first_offset, 10 <= gap.next_offset <= after.base_offset) == (0, True)
+            reply = await client.fetch("plant/durable", 0)
+            assert [value_of(record) for record in read_records(reply.batches)] == list(range(10))
 
 
 @pytest.mark.slow("starts two servers")
