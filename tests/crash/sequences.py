@@ -227,7 +227,10 @@ class Machine:
         try:
             return self._start(body)
         finally:
-            for engine in opened:
+            # Commits are written by path: those during a move are in what was in the place of the directory, and gone
+            # with it.
+            is_moved = any(isinstance(fault, Move) for fault in life.faults)
+            for engine in opened if not is_moved else ():
                 self.table.durable_version = max(self.table.durable_version, engine.parts.history.version)
 
     async def _check(self, ledger: SequenceLedger, engine: Engine) -> None:
