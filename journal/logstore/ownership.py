@@ -80,7 +80,7 @@ def check_owned(root: str, epoch: int) -> Steps[None]:
 
 
 def read_claim(member: Member, epoch: int) -> Steps[LogObject | None]:
-    """The claim of an epoch; `None` if nobody has claimed it.
+    """The claim of an epoch; `None` if no node has claimed it.
 
     Raises:
         ForeignStoreError, LogDamagedError: What is there is not a claim of this store.

@@ -119,7 +119,7 @@ Text = Annotated[str, Kind(parse_text, "any text")]
 
 StoreLocation = Annotated[
     str,
-    # Not parsed here: an error would show the value, in which somebody may have written a password.
+    # Not parsed here: the error of a setting shows its value, and an address may contain a password by mistake.
     Kind(
         parse_text,
         '"s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "postgresql://host/database#name" or '

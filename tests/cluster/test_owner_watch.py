@@ -1,4 +1,4 @@
-"""When a follower takes the store over: the rule, with a clock of its own and a server that answers as it is told."""
+"""When a follower takes the store over: `OwnerWatch` under a simulated clock, with answers that the test chooses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def seconds_until_takeover(watch: OwnerWatch, claim: Claim) -> float:
     return trio.current_time() - began
 
 
-async def test_a_store_that_nobody_claimed_is_taken_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_store_without_a_claim_is_taken_at_once(autojump_clock: trio.testing.MockClock) -> None:
     assert await watch_of(Owner(Life.ALIVE)).wait(Claim(), has_moved=False) is Decision.TAKE_OVER
 
 

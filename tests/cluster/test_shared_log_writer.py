@@ -37,7 +37,7 @@ MANY: Final = 100
 
 
 class FaultyStore(MemoryLogStore):
-    """Its creates fail as often as it is told, before or after they are carried out."""
+    """Each create raises the next error in `failures`; with `applies` the object is stored nevertheless."""
 
     def __init__(self) -> None:
         super().__init__()

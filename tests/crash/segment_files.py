@@ -25,7 +25,7 @@ async def check_files(engine: Engine, files: FileSystem, data: str, *, most_roun
     """Let the engine settle and compare its files with its segments: never both, never neither, nothing left over.
 
     Args:
-        engine: The engine, which nobody else uses.
+        engine: The engine. No other task uses it meanwhile.
         files: Its file system.
         data: Its directory.
         most_rounds: It has settled after so many looks with a pause of a hundredth of a second.

@@ -28,7 +28,7 @@ class Claim:
     """A claim of a store.
 
     Attributes:
-        epoch: The epoch; 0 if nobody has claimed the store yet.
+        epoch: The epoch; 0 if no server has claimed the store yet.
         server_id: The process that made it, 32 hexadecimal digits.
         addresses: Where that one is reached.
     """

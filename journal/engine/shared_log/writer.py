@@ -25,7 +25,7 @@ from shards.errors import LogUnavailableError, NotOwnerError
 from shards.segments.chunks import Readable
 
 _ATTEMPTS: Final = 6
-"""Attempts to create a slot before callers are told that the store does not answer. They go on afterwards."""
+"""Number of attempts to create a slot, after which `LogUnavailableError` is raised. A later call continues them."""
 
 
 @attrs.frozen(slots=True)
