@@ -33,8 +33,8 @@ async def answer_clients(sock: socket.socket, owner: Callable[[], str], is_mute:
 
         async def answer(client: socket.socket) -> None:
             try:
-                prepare(client)
-                with trio.move_on_after(_PATIENCE_S):
+                with client, trio.move_on_after(_PATIENCE_S):
+                    prepare(client)
                     async with trio.SocketStream(trio.socket.from_stdlib_socket(client)) as stream:
                         await _answer(stream, owner())
             except (OSError, trio.BrokenResourceError):
