@@ -174,7 +174,7 @@ async def test_after_unsubscribing_nothing_comes(tmp_path: Path) -> None:
 
 
 async def test_a_subscription_that_is_ended_in_the_same_write_leaves_no_member(tmp_path: Path) -> None:
-    """UNSUBSCRIBE was refused with `unknown_subscription`; then the subscription began, and nothing read its records."""
+    """UNSUBSCRIBE was refused as of an unknown subscription. Then it began, and nothing read its records."""
     async with serving(tmp_path) as served, served.client() as left, served.client() as stays:
         handle = await stays.open("a")
         await subscribe(stays, shard="a", start="earliest", group="g")
