@@ -21,7 +21,9 @@ from journal.engine.parquet.converter import ParquetConverter, open_worker_conve
 from journal.engine.parts import EngineParts
 from journal.engine.shared_log.log import SharedLog
 from journal.engine.startup import recover
+from journal.engine.wal.disk import LimitedOffLoop
 from journal.settings.server import ServerConfig
+from shards.delta.log_files import remove_log
 from shards.seams.clock import Clock
 from shards.seams.file_system import FileSystem
 
@@ -108,6 +110,11 @@ async def _opened_parts(
             try:
                 start = await recover(config.storage, directory, environment, store, log)
                 try:
+                    if not start.is_whole:
+                        # Files go and come without commits as long as this server follows the log.
+                        await LimitedOffLoop(environment.off_loop)(
+                            lambda: remove_log(environment.files, directory.sealed)
+                        )
                     parts = EngineParts(config, directory, environment, disk, store, converter, start)
                     with trio.CancelScope(shield=True):
                         # A checkpoint is not cancelled half-way.
@@ -154,7 +161,9 @@ async def _running(parts: EngineParts, log: SharedLog | None = None) -> AsyncIte
         nursery.start_soon(parts.producer_expiry.run)
         parts.subscriptions.start(nursery)
         if log is not None:
+            assert log.epoch is not None
             nursery.start_soon(log.watch, parts.committer.fail)
+            nursery.start_soon(parts.delete_unneeded_files, log.epoch)
         try:
             yield
         except Exception as error:  # noqa: BLE001 raised again below, without a group around it

@@ -8,6 +8,8 @@ Callers use `engine.Engine` alone. The order in which an engine is started and s
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from time import perf_counter
 
 import attrs
@@ -41,6 +43,7 @@ from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
 from journal.engine.write.producer_expiry import ProducerExpiry
 from journal.engine.write.transactions import Transactions
+from journal.logstore.keys import FileName
 from journal.protocol.errors import QuotaExceededError
 from journal.settings.server import ServerConfig
 from shards.delta.log_files import LOG
@@ -63,6 +66,7 @@ from shards.topics.publish_epochs import PublishEpochs
 from shards.views.inverted_index import Words, word_count, words_of
 from shards.views.producer_records import load_producers
 from shards.views.shard_records import logs
+from shards.views.shared_files import FileKey
 
 _OUTSIDE_SHARD_RECORDS = frozenset((CursorCommitted, CursorDeleted))
 """Decisions about a shard that change nothing in its saved record: the views have stored all of them already."""
@@ -92,6 +96,7 @@ class EngineParts:
         conversion: Converts closed log segments to Parquet.
         history: The Delta table over shared files.
         restores: The restores of this node from backups.
+        stored: The files of the store, in its log store; None for a server on its own.
         time: The node's time.
         snapshots: Keeps files as they are at one moment, for backups.
         table: The shards.
@@ -124,6 +129,7 @@ class EngineParts:
         self.writer = start.writer
         self.is_whole = start.is_whole
         self._resume = start.resume
+        self.stored = start.stored
         self.restores = start.restores
         self.recovery = start.report
         self.segment_files = SegmentFiles(files, directory.path, environment.off_loop)
@@ -239,7 +245,7 @@ class EngineParts:
     def _make_history(self, *, is_converting: bool) -> HistoryTable:
         conversion = self.config.conversion
         return HistoryTable(
-            enabled=is_converting and conversion.delta,
+            enabled=is_converting and conversion.delta and self.is_whole,
             exists=self._environment.files.exists(f"{self.table.sealed_root}/{LOG}"),
             files=self.views.files,
             root=self.table.sealed_root,
@@ -267,6 +273,20 @@ class EngineParts:
             ),
             rewriting_due_at=self._rewriting_due_at,
             valid=lambda: self.views.files.valid(self.checkpointer.checkpoint_lsn),
+            share=self._share,
+        )
+
+    def _share(self, files: Sequence[tuple[FileKey, str]]) -> AbstractAsyncContextManager[None]:
+        if self.stored is None:
+            return nullcontext()
+        return self.stored.stored((FileName(*key), path) for key, path in files)
+
+    async def delete_unneeded_files(self, epoch: int) -> None:
+        """Delete files from the log store that nothing refers to, until another server owns the store."""
+        assert self.stored is not None
+        files = self.views.files
+        await self.stored.delete_unneeded(
+            epoch, lambda: files.generation, lambda name: files.get((name.day, name.file_id)) is not None
         )
 
     def _rewriting_due_at(self, after: float) -> float:

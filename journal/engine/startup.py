@@ -8,6 +8,7 @@ folds the entries; `journal.engine.parts` creates the parts of the engine on top
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable
 
@@ -18,8 +19,11 @@ from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.directory.restores import Restores
 from journal.engine.environment import Environment
 from journal.engine.restoration import Restoration
+from journal.engine.segments.file_fetching import FileFetcher
+from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.shared_log.log import NOWHERE, SharedLog
 from journal.engine.shared_log.slot_groups import SlotGroup
+from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
 from journal.engine.state.node_time import NodeTime
@@ -37,6 +41,8 @@ from shards.seams.store import DirectoryStore, Mutations
 from shards.segments.chunks import ChunkPool, Readable
 
 _FOLDED_AT_ONCE = 2000
+
+_log = logging.getLogger("journal.engine")
 
 
 @attrs.frozen(slots=True)
@@ -65,6 +71,7 @@ class RecoveredState:
         writer: Writes to the journal file that this start began.
         groups: Writes the groups of an engine: `writer`, or what writes to the log of the store.
         resume: Where reading the log of the store goes on later; None if there is none.
+        stored: The files of the store, in its log store; None if there is no such log.
         is_whole: Whether the whole log is in it. Otherwise so much of it was read that a checkpoint is to be made
             before more is; there is nothing else to be done with it.
         restores: The restores of the node from backups.
@@ -82,6 +89,7 @@ class RecoveredState:
     writer: JournalWriter
     groups: GroupWriter
     resume: Callable[[], ResumePoint | None]
+    stored: StoredFiles | None
     is_whole: bool
     restores: Restores
     restoration: Restoration
@@ -158,10 +166,21 @@ async def recover(
         restoration = Restoration(files, directory.path, restores)
         groups_writer: GroupWriter = writer
         is_whole = True
+        stored: StoredFiles | None = None
         if log is not None:
             _require_unbroken(directory, found, restoration)
             log.begin(_resume_point(record))
-            following = _Following(log, writer, views, environment.off_loop, journal_next_lsn)
+            stored = log.stored_files(files, environment.off_loop)
+            fetcher = FileFetcher(
+                stored,
+                views.files,
+                SegmentFiles(files, directory.path, environment.off_loop),
+                files,
+                environment.off_loop,
+                directory.sealed,
+                record.checkpoint,
+            )
+            following = _Following(log, writer, views, fetcher, environment.off_loop, journal_next_lsn)
             is_whole = await following.run(storage.journal_budget_bytes // 2)
             journal_next_lsn = following.next_lsn
             if is_whole:
@@ -185,6 +204,7 @@ async def recover(
         writer=writer,
         groups=groups_writer,
         resume=(lambda: None) if log is None else log.resume,
+        stored=stored,
         is_whole=is_whole,
         restores=restores,
         restoration=restoration,
@@ -229,6 +249,7 @@ class _Following:
         log: The log.
         writer: Writes to the journal of this server.
         views: The views.
+        fetcher: Fetches files that entries name.
         off_loop: Runs the writes.
         next_lsn: The journal has everything before this lsn.
 
@@ -236,10 +257,19 @@ class _Following:
         next_lsn: The same now.
     """
 
-    def __init__(self, log: SharedLog, writer: JournalWriter, views: Views, off_loop: OffLoop, next_lsn: int) -> None:
+    def __init__(
+        self,
+        log: SharedLog,
+        writer: JournalWriter,
+        views: Views,
+        fetcher: FileFetcher,
+        off_loop: OffLoop,
+        next_lsn: int,
+    ) -> None:
         self._log = log
         self._writer = writer
         self._views = views
+        self._fetcher = fetcher
         self._off_loop = LimitedOffLoop(off_loop)
         self.next_lsn = next_lsn
 
@@ -253,7 +283,10 @@ class _Following:
         while read_bytes < most_bytes:
             groups = await self._log.read(self.next_lsn)
             if groups is None:
+                missing = await self._fetcher.fetch()
                 if self._log.epoch is not None:
+                    for path in missing:
+                        _log.error("the log store has not got %s: records in it cannot be read", path)
                     return True
                 await self._log.wait()
                 continue

@@ -26,12 +26,14 @@ class LogFigures:
         slots: Slots written since the start.
         size_bytes: Their bytes.
         is_unavailable: Whether the log store does not take writes at present.
+        file_bytes: Bytes of Parquet files that were stored in the log store since the start.
     """
 
     epoch: int
     slots: int
     size_bytes: int
     is_unavailable: bool
+    file_bytes: int
 
 
 @attrs.frozen(slots=True)
@@ -134,4 +136,5 @@ def _log_figures(parts: EngineParts) -> LogFigures | None:
     if not isinstance(writer, SharedLogWriter):
         return None
     is_unavailable = isinstance(parts.committer.disk_full, LogUnavailableError)
-    return LogFigures(writer.epoch, writer.slots_written, writer.bytes_written, is_unavailable)
+    file_bytes = parts.stored.stored_bytes if parts.stored is not None else 0
+    return LogFigures(writer.epoch, writer.slots_written, writer.bytes_written, is_unavailable, file_bytes)

@@ -6,6 +6,7 @@ Numbers have leading zeros, so that keys sort like what they name::
     <root>/epoch/<epoch>                  claims, 1 and up
     <root>/log/<epoch>/<slot>             slots and fences, 0 and up in each epoch
     <root>/checkpoint/<epoch>-<slot>      checkpoints, by the position at which reading goes on
+    <root>/file/<day>-<file id>-<piece>   files of the history, in pieces, 0 and up
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ LAST_EPOCH: Final = 10**_EPOCH_DIGITS - 1
 LAST_SLOT: Final = 10**_SLOT_DIGITS - 1
 _NUMBER: Final = re.compile(rf"[0-9]{{{_EPOCH_DIGITS},{_SLOT_DIGITS}}}")
 _POSITION: Final = re.compile(rf"([0-9]{{{_EPOCH_DIGITS}}})-([0-9]{{{_SLOT_DIGITS}}})")
+_PIECE: Final = re.compile(r"([0-9]{7})-([0-9a-f]{16})-([0-9]{6})")
+LAST_DAY: Final = 10**7 - 1
+LAST_PIECE: Final = 10**6 - 1
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _MOST_KEY_BYTES: Final = 512
 
@@ -35,6 +39,17 @@ class Position:
 
 
 BEGINNING: Final = Position(FIRST_EPOCH, 0)
+
+
+@attrs.frozen(order=True, slots=True)
+class FileName:
+    """Which file of the history: the UTC day of its records, in days since 1970, and a random number of 64 bits."""
+
+    day: int
+    file_id: int
+
+    def __str__(self) -> str:
+        return f"{self.day:07}-{self.file_id:016x}"
 
 
 def check_key(key: str) -> None:
@@ -105,3 +120,21 @@ def position_of(key: str) -> Position | None:
     """The position in the key of a checkpoint; `None` if it is none of ours."""
     match = _POSITION.fullmatch(key[key.rfind("/") + 1 :])
     return Position(int(match[1]), int(match[2])) if match else None
+
+
+def file_folder(root: str) -> str:
+    """What the keys of files begin with. It sorts before all of them: it is for listing."""
+    return f"{root}/file/"
+
+
+def piece_key(root: str, name: FileName, piece: int) -> str:
+    """Key of a piece of a file."""
+    assert 0 <= name.day <= LAST_DAY
+    assert 0 <= piece <= LAST_PIECE
+    return f"{file_folder(root)}{name}-{piece:06}"
+
+
+def piece_of(key: str) -> tuple[FileName, int] | None:
+    """The file and the number of the piece in a key; `None` if it is none of ours."""
+    match = _PIECE.fullmatch(key[key.rfind("/") + 1 :])
+    return (FileName(int(match[1]), int(match[2], 16)), int(match[3])) if match else None

@@ -1,6 +1,6 @@
-"""The bytes of the objects of a store: identity, claim, slot, fence, checkpoint. All have the same header. Pure.
+"""The bytes of the objects of a store: identity, claim, slot, fence, checkpoint, piece of a file. Pure.
 
-::
+All have the same header::
 
      0       8         10     11     12          16         32        48      64      72     80          88
     +-------+---------+------+------+-----------+----------+---------+-------+-------+------+-----------+
@@ -42,6 +42,7 @@ class Kind(enum.IntEnum):
     SLOT = 3
     FENCE = 4
     CHECKPOINT = 5
+    PIECE = 6
 
 
 @attrs.frozen(slots=True)
@@ -53,11 +54,12 @@ class LogObject:
         node_id: The node that wrote it, 16 bytes.
         nonce: 16 random bytes.
         epoch: Of a claim, the epoch that is claimed; of a slot or fence, the epoch in which it lies; of a checkpoint,
-            the epoch of its position.
-        slot: Of a slot or fence, its number; of a checkpoint, the slot of its position.
-        first_lsn: Of a slot, the lsn of its first entry.
-        next_lsn: Of a slot or a checkpoint, the lsn of the first entry after it.
-        body: Of a slot, its commit groups; of a checkpoint, its manifest; of a fence, the epoch that made it.
+            the epoch of its position; of a piece, the day of its file.
+        slot: Of a slot or fence, its number; of a checkpoint, the slot of its position; of a piece, its number.
+        first_lsn: Of a slot, the lsn of its first entry; of a piece, the id of its file.
+        next_lsn: Of a slot or a checkpoint, the lsn of the first entry after it; of a piece, how many its file has.
+        body: Of a slot, its commit groups; of a checkpoint, its manifest; of a fence, the epoch that made it; of a
+            piece, its bytes of the file.
     """
 
     kind: Kind

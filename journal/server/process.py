@@ -10,7 +10,6 @@ import signal
 import socket
 from collections.abc import Callable
 
-import attrs
 import structlog
 import trio
 
@@ -151,10 +150,6 @@ class _Serving:
         )
         self._addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
         self.statistics = ServerStatistics()
-        if membership is not None and config.conversion.enabled:
-            # Another server of the store would not have the files.
-            log.warning("closed segments are not converted to Parquet: the log of the store lies in a log store")
-            self._config = attrs.evolve(config, conversion=attrs.evolve(config.conversion, enabled=False))
 
     async def answer_over_http(self) -> None:
         """Answer HTTP requests until cancelled, also while the engine is being opened."""

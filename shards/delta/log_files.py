@@ -97,6 +97,23 @@ def exists(files: FileSystem, root: str) -> bool:
     return any(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in _names(files, f"{root}/{LOG}"))
 
 
+def remove_log(files: FileSystem, root: str) -> None:
+    """Remove the log, the newest commit first: what is left in between, or by a crash, is an earlier table.
+
+    Nothing happens if there is none.
+
+    Raises:
+        OSError: The disk refused; another call continues.
+    """
+    directory = f"{root}/{LOG}"
+    names = list(_names(files, directory))
+    # The library's pointer to the newest checkpoint must not lead to one that is gone.
+    for name in sorted(names, key=lambda name: (name.startswith("_"), name), reverse=True):
+        files.remove(f"{directory}/{name}")
+    if names:
+        files.sync_directory(directory)
+
+
 def is_in_the_way(files: FileSystem, root: str) -> bool:
     """Whether there is something else in place of the directory of the log: a file, or a link that leads nowhere.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 
 import attrs
 import trio
@@ -93,6 +93,8 @@ class ParquetScheduler:
         rewriting_due_at: Returns when the first shared file after some time becomes one to rewrite by time alone; both
             are times of trio's clock.
         valid: Returns the shared files that are valid now.
+        share: Within its block other servers of the store can get these files, which are still where they were
+            written. It is entered before a decision names them.
 
     Attributes:
         sealed_segments: Segments converted since the start.
@@ -117,8 +119,10 @@ class ParquetScheduler:
         rewritable: Callable[[set[FileKey], set[FileKey]], list[SharedFileRecord]],
         rewriting_due_at: Callable[[float], float],
         valid: Callable[[], Sequence[FileKey]],
+        share: Callable[[Sequence[tuple[FileKey, str]]], AbstractAsyncContextManager[None]],
     ) -> None:
         self._converter = converter
+        self._share = share
         self._files = files
         self._table = table
         self._commands = commands
@@ -400,15 +404,16 @@ class ParquetScheduler:
 
         async def gather() -> None:
             written = await gatherer.write(chosen, file_id, prefix)
-            with trio.CancelScope(shield=True):
-                self.sealed_segments += await gatherer.put_in_place(chosen, file_id, prefix, written)
-                left = [each for each in chosen if is_wanted(*each)]
-                self._history.note_rewritten(_files_of(chosen) - _files_of(left))
-                if isinstance(chosen[0][1], ParquetSegment):
-                    self.counts.rewritings += 1
-                else:
-                    self.counts.gatherings += 1
-                await self._discard(lambda: self._files.discard_shared(prefix))
+            async with self._share([((file.day, file_id), file.path) for file in written.files]):
+                with trio.CancelScope(shield=True):
+                    self.sealed_segments += await gatherer.put_in_place(chosen, file_id, prefix, written)
+                    left = [each for each in chosen if is_wanted(*each)]
+                    self._history.note_rewritten(_files_of(chosen) - _files_of(left))
+                    if isinstance(chosen[0][1], ParquetSegment):
+                        self.counts.rewritings += 1
+                    else:
+                        self.counts.gatherings += 1
+                    await self._discard(lambda: self._files.discard_shared(prefix))
             if left:
                 # Not tried again at once: it would be written for ever.
                 raise ConversionFailedError(f"shard {left[0][0].name!r} did not take its part of {prefix}")

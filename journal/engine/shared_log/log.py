@@ -11,7 +11,9 @@ import trio
 
 from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_addresses
 from journal.engine.shared_log.slot_groups import SlotGroup, decode_groups
+from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.writer import ResumePoint, SharedLogWriter
+from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.journal_file import JournalWriter
 from journal.logstore.driver import drive
 from journal.logstore.errors import LogDamagedError, LogStoreError, StoreDeposedError
@@ -22,6 +24,7 @@ from journal.logstore.reading import AtTail, LogReader, SlotRead
 from journal.logstore.store import LogStore
 from journal.logstore.writing import SlotWriter
 from shards.errors import NotOwnerError
+from shards.seams.file_system import FileSystem
 
 _LOOK_S: Final = 1.0
 """How often an owner looks for a claim by another server."""
@@ -92,6 +95,10 @@ class SharedLog:
     def store_id(self) -> str:
         """The id of the store, 32 hexadecimal digits."""
         return self._member.store_id.hex()
+
+    def stored_files(self, files: FileSystem, off_loop: OffLoop) -> StoredFiles:
+        """The files of the store, for one opening of the data directory."""
+        return StoredFiles(self._store, self._member, files, off_loop)
 
     def resume(self) -> ResumePoint:
         """Where reading goes on later: the journal of this server has everything before."""

@@ -1,0 +1,115 @@
+"""Fetching the shared files that the data directory of a follower lacks, from the log store.
+
+An entry that names a file is folded without it. At the end of the log the file is fetched, if it is still needed then:
+what was replaced or trimmed later in the log is not, and may have been deleted from the log store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from functools import partial
+
+from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.shared_log.stored_files import StoredFiles
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop
+from journal.logstore.errors import LogDamagedError
+from journal.logstore.keys import FileName
+from shards.errors import ConversionFailedError, StorageFailedError
+from shards.seams.file_system import FileSystem
+from shards.views.shared_files import FileKey, SharedFileRecord, SharedFiles
+
+_log = logging.getLogger("journal.engine")
+
+
+class FileFetcher:
+    """Fetches what one data directory lacks.
+
+    Args:
+        stored: The files in the log store.
+        records: The shared files that the views know of.
+        segment_files: Moves files into place.
+        files: The file system.
+        off_loop: Does what blocks.
+        root: The directory of all Parquet segments.
+        checkpoint_lsn: Which files have live records is known of the entries up to this lsn.
+    """
+
+    def __init__(
+        self,
+        stored: StoredFiles,
+        records: SharedFiles,
+        segment_files: SegmentFiles,
+        files: FileSystem,
+        off_loop: OffLoop,
+        root: str,
+        checkpoint_lsn: int,
+    ) -> None:
+        self._stored = stored
+        self._records = records
+        self._segment_files = segment_files
+        self._files = files
+        self._off_loop = LimitedOffLoop(off_loop)
+        self._root = root
+        self._checkpoint_lsn = checkpoint_lsn
+        self._there: set[FileKey] = set()
+        self._seen_generation: int | None = None
+
+    async def fetch(self) -> list[str]:
+        """Fetch the files that may be needed and are not there.
+
+        Returns:
+            The paths of those that are not in the log store either. They are not needed any more, unless this server
+            has read the whole log and owns the store.
+
+        Raises:
+            LogStoreError: The log store cannot be read, or a file in it is damaged.
+            StorageFailedError: A file could not be written here.
+        """
+        missing: list[str] = []
+        if self._records.generation == self._seen_generation:
+            return missing
+        self._seen_generation = self._records.generation
+        fetched = 0
+        for record in self._records:
+            is_needed = record.live_records > 0 or record.lsn > self._checkpoint_lsn
+            if not is_needed or record.key in self._there:
+                continue
+            place = record.path(self._root)
+            if not await self._off_loop(partial(self._files.exists, place)):
+                if not await self._fetch(record, place):
+                    missing.append(place)
+                    continue
+                fetched += 1
+            self._there.add(record.key)
+        if fetched:
+            _log.info("fetched %d files of the history from the log store", fetched)
+        return missing
+
+    async def _fetch(self, record: SharedFileRecord, place: str) -> bool:
+        prefix = self._segment_files.new_prefix(record.file_id)
+        path = f"{prefix}-fetched"
+        digest = hashlib.sha256()
+
+        async def write(content: bytes, position: int) -> None:
+            await self._off_loop(lambda: digest.update(content))
+            await self._segment_files.write_aside(path, content, position)
+
+        try:
+            size_bytes = await self._stored.fetch(FileName(*record.key), write)
+            if size_bytes is not None:
+                if size_bytes != record.size_bytes or digest.digest() != record.digest:
+                    raise LogDamagedError(
+                        f"the file {FileName(*record.key)} in the log store is not the one that the log names: it has "
+                        f"{size_bytes} bytes and SHA-256 {digest.hexdigest()}, not {record.size_bytes} and "
+                        f"{record.digest.hex()}"
+                    )
+                await self._segment_files.sync_aside(path)
+                await self._segment_files.place_shared(prefix, [(path, place)], ())
+            await self._segment_files.discard_shared(prefix)
+        except (ConversionFailedError, OSError) as error:
+            raise StorageFailedError(
+                f"{place} could not be fetched from the log store: {error}. Free space or repair the disk, then start "
+                "again"
+            ) from error
+        return size_bytes is not None
