@@ -147,7 +147,10 @@ def _check_agreement(
     try:
         if node_id is not None:
             views.node.require_node(f"{path}/state", node_id)
-        expected = views.node.expected(was_complete=files.exists(f"{path}/FORMAT") and is_complete(files, path))
+        expected = views.node.expected(
+            was_complete=files.exists(f"{path}/FORMAT") and is_complete(files, path),
+            is_copy=bool(views.node.log_epoch),
+        )
         expected.check_files(f"{path}/journal", journal.numbers)
         if journal.has_groups:
             expected.check_use(f"{path}/journal")

@@ -70,7 +70,8 @@ class RecoveredState:
         time: The node's time, no earlier than the newest append that was found.
         writer: Writes to the journal file that this start began.
         groups: Writes the groups of an engine: `writer`, or what writes to the log of the store.
-        resume: Where reading the log of the store goes on later; None if there is none.
+        resume: Where reading the log of the store goes on later, if everything before an lsn is kept; None if there is
+            no such log.
         stored: The files of the store, in its log store; None if there is no such log.
         is_whole: Whether the whole log is in it. Otherwise so much of it was read that a checkpoint is to be made
             before more is; there is nothing else to be done with it.
@@ -88,7 +89,7 @@ class RecoveredState:
     time: NodeTime
     writer: JournalWriter
     groups: GroupWriter
-    resume: Callable[[], ResumePoint | None]
+    resume: Callable[[int], ResumePoint | None]
     stored: StoredFiles | None
     is_whole: bool
     restores: Restores
@@ -155,11 +156,14 @@ async def recover(
         record,
     )
     try:
-        expected = record.expected(was_complete=directory.was_complete)
+        expected = record.expected(was_complete=directory.was_complete, is_copy=log is not None)
         groups = read_journal(files, directory.journal, found, expected)
         entries = await _replay(groups, table, views, record.checkpoint, new_file)
         # The checkpoint may be ahead of the journal: memory-mode batches take lsns without an entry.
         journal_next_lsn = found.next_lsn if found.used else record.checkpoint + 1
+        if log is not None:
+            # A part of the journal may be missing: it is read again.
+            journal_next_lsn = max(found.next_lsn if found.used else 0, _resume_point(record).next_lsn)
         writer = new_file.writer
         if writer is None:
             writer = await new_file.begin(journal_next_lsn)
@@ -180,7 +184,9 @@ async def recover(
                 directory.sealed,
                 record.checkpoint,
             )
-            following = _Following(log, writer, views, fetcher, environment.off_loop, journal_next_lsn)
+            following = _Following(
+                log, writer, views, fetcher, environment.off_loop, record.checkpoint, journal_next_lsn
+            )
             is_whole = await following.run(storage.journal_budget_bytes // 2)
             journal_next_lsn = following.next_lsn
             if is_whole:
@@ -203,7 +209,7 @@ async def recover(
         time=time,
         writer=writer,
         groups=groups_writer,
-        resume=(lambda: None) if log is None else log.resume,
+        resume=(lambda _: None) if log is None else log.resume,
         stored=stored,
         is_whole=is_whole,
         restores=restores,
@@ -251,7 +257,8 @@ class _Following:
         views: The views.
         fetcher: Fetches files that entries name.
         off_loop: Runs the writes.
-        next_lsn: The journal has everything before this lsn.
+        checkpoint: The views have everything up to this lsn.
+        next_lsn: The journal, or the views, have everything before this lsn.
 
     Attributes:
         next_lsn: The same now.
@@ -264,12 +271,14 @@ class _Following:
         views: Views,
         fetcher: FileFetcher,
         off_loop: OffLoop,
+        checkpoint: int,
         next_lsn: int,
     ) -> None:
         self._log = log
         self._writer = writer
         self._views = views
         self._fetcher = fetcher
+        self._checkpoint = checkpoint
         self._off_loop = LimitedOffLoop(off_loop)
         self.next_lsn = next_lsn
 
@@ -299,8 +308,9 @@ class _Following:
         # First the copy: the store of the views may write what is folded to the disk at any time.
         size_bytes, first_lsn, next_lsn = len(group.data), group.first_lsn, group.next_lsn
         await self._off_loop(lambda: self._writer.write_group([group.data], size_bytes, first_lsn, next_lsn))
-        for start in range(0, len(group.entries), _FOLDED_AT_ONCE):
-            self._views.replay(group.entries[start : start + _FOLDED_AT_ONCE])
+        wanted = [entry for entry in group.entries if entry.lsn > self._checkpoint]
+        for start in range(0, len(wanted), _FOLDED_AT_ONCE):
+            self._views.replay(wanted[start : start + _FOLDED_AT_ONCE])
             await trio.lowlevel.checkpoint()
         self.next_lsn = next_lsn
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from journal.engine.shared_log.slot_groups import decode_groups
-from journal.engine.shared_log.writer import SharedLogWriter
+from journal.engine.shared_log.writer import ResumePoint, SharedLogWriter
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import KINDS, Trimmed, encode_payload
 from journal.engine.wal.journal_file import JournalWriter
@@ -94,7 +94,14 @@ def test_groups_are_in_the_store_and_in_the_journal(log: Log) -> None:
     for lsn in (1, 2, 3):
         log.write(lsn)
     assert log.lsns_in_the_store() == log.lsns_in_the_journal() == [1, 2, 3]
-    assert (log.writer.resume.position, log.writer.resume.next_lsn) == (Position(log.epoch, 3), 4)
+
+
+def test_a_later_start_reads_on_behind_what_is_kept_and_not_behind_what_was_written_since(log: Log) -> None:
+    log.write(1)
+    log.write(2)
+    assert log.writer.resume(3) == ResumePoint(Position(log.epoch, 2), 3)
+    # The event loop knows of the first group alone.
+    assert log.writer.resume(2) == ResumePoint(Position(log.epoch, 1), 2)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,31 @@ async def test_a_data_directory_that_is_deleted_comes_back_from_the_log(tmp_path
         await check(cluster, writer)
 
 
+@pytest.mark.slow("starts a server three times")
+@pytest.mark.parametrize("missing", ["all", "newest"])
+async def test_what_is_missing_of_the_journal_is_read_from_the_log_again(tmp_path: Path, missing: str) -> None:
+    with running(tmp_path, 1) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+            for number in range(30):
+                await client.append(SHARD, [Record(value=b"%d" % number), Record(value=bytes(100_000))])
+        server.kill()
+        files = sorted((server.data / "journal").glob("journal-*.jnl"))
+        for path in files if missing == "all" else files[-1:]:
+            path.unlink()
+        check = [sys.executable, "-m", "journal.cli.main", "check", str(server.data)]
+        await trio.run_process(check, capture_stdout=True)
+        server.start()
+        async with connected(cluster) as client:
+            info = await client.describe_shard(SHARD)
+            assert (info.start_offset, info.next_offset) == (0, 60)
+            for number in range(30):
+                reply = await client.fetch(SHARD, 2 * number)
+                first, *_ = read_records(reply.batches, start_offset=2 * number)
+                assert value_of(first) == number
+
+
 @pytest.mark.slow("starts two servers and waits for a takeover")
 async def test_a_follower_makes_checkpoints_of_a_log_that_is_longer_than_its_journal_may_be(tmp_path: Path) -> None:
     with running(tmp_path, 1) as cluster:

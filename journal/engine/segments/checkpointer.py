@@ -63,7 +63,8 @@ class Checkpointer:
         flushed: Called when tails that were to be flushed soon are in their files, or the disk is full.
         put_parts: Returns when no parts of shared files are pending that decisions so far put into shards.
         may_remove: Returns whether a shared file to which nothing refers may be removed already.
-        resume: Returns where reading the log of the store goes on later; None if there is none.
+        resume: Returns where reading the log of the store goes on later, if everything before an lsn is kept; None if
+            there is no such log.
 
     Attributes:
         dirty: Shards that changed since their records were saved.
@@ -98,7 +99,7 @@ class Checkpointer:
         flushed: Callable[[], None],
         put_parts: Callable[[], Awaitable[None]],
         may_remove: Callable[[FileKey], bool],
-        resume: Callable[[], ResumePoint | None],
+        resume: Callable[[int], ResumePoint | None],
     ) -> None:
         self._directory = directory
         self._storage = storage = config.storage
@@ -428,6 +429,7 @@ class Checkpointer:
         # Decisions up to the lsn will not be replayed: their parts have to be in the records of shards.
         await self._put_parts()
         lsn = self._committer.journal_lsn
+        resume = self._resume(lsn + 1)
         began = trio.current_time()
         shared_drops = self._shared_drops
         if not (await self.flush() and await self._settle_files()):
@@ -442,7 +444,7 @@ class Checkpointer:
         put_number(mutations, NodeKey.JOURNAL_FILE, self._writer.newest_number)
         put_number(mutations, NodeKey.NEWEST_APPEND_US, self._time.newest_append_us)
         self._restores.save(mutations)
-        if (resume := self._resume()) is not None:
+        if resume is not None:
             put_number(mutations, NodeKey.LOG_EPOCH, resume.position.epoch)
             put_number(mutations, NodeKey.LOG_SLOT, resume.position.slot)
             put_number(mutations, NodeKey.LOG_LSN, resume.next_lsn)

@@ -100,10 +100,11 @@ class SharedLog:
         """The files of the store, for one opening of the data directory."""
         return StoredFiles(self._store, self._member, files, off_loop)
 
-    def resume(self) -> ResumePoint:
-        """Where reading goes on later: the journal of this server has everything before."""
+    def resume(self, next_lsn: int) -> ResumePoint:
+        """Where reading goes on later, if this server keeps everything before an lsn: there or earlier."""
         if self._writer is not None:
-            return self._writer.resume
+            return self._writer.resume(next_lsn)
+        assert self._reader.next_lsn <= next_lsn
         return ResumePoint(self._reader.position, self._reader.next_lsn)
 
     def begin(self, resume: ResumePoint) -> None:

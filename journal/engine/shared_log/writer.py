@@ -34,7 +34,7 @@ class ResumePoint:
 
     Attributes:
         position: The next slot.
-        next_lsn: The lsn of its first entry. The journal of this server has everything before it.
+        next_lsn: The lsn of its first entry.
     """
 
     position: Position
@@ -52,7 +52,6 @@ class SharedLogWriter:
 
     Attributes:
         epoch: The epoch that this server owns.
-        resume: Where a later start goes on reading: the journal of this server has everything before.
         largest_group_bytes: See above.
         slots_written: Slots written since the start.
         bytes_written: Bytes of these.
@@ -66,7 +65,9 @@ class SharedLogWriter:
         self._pending: SlotWrite | None = None
         self._is_settled = False
         self._deposed: StoreDeposedError | None = None
-        self.resume = ResumePoint(slots.acknowledged, slots.acknowledged_lsn)
+        begin = ResumePoint(slots.acknowledged, slots.acknowledged_lsn)
+        # After the last group, and after the one before it: the event loop may not know of the last one yet.
+        self._points = begin, begin
         self.largest_group_bytes = min(largest_group_bytes, journal.largest_group_bytes)
         self.slots_written = 0
         self.bytes_written = 0
@@ -92,7 +93,16 @@ class SharedLogWriter:
             self._settle(self._pending)
         self._journal.write_group(entries, size_bytes, first_lsn, next_lsn)
         self._pending = None
-        self.resume = ResumePoint(self._slots.acknowledged, self._slots.acknowledged_lsn)
+        self._points = ResumePoint(self._slots.acknowledged, self._slots.acknowledged_lsn), self._points[0]
+
+    def resume(self, next_lsn: int) -> ResumePoint:
+        """Where a later start goes on reading if this server keeps everything before an lsn. For any thread.
+
+        Args:
+            next_lsn: The lsn after the last group that was reported as written.
+        """
+        last, before = self._points
+        return last if last.next_lsn <= next_lsn else before
 
     def _settle(self, write: SlotWrite) -> None:
         try:

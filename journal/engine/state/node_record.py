@@ -32,7 +32,7 @@ class NodeKey(enum.Enum):
         SPARES: Highest number of the spare journal files at that stop.
         NODE_ID: Number of the node that the views belong to, see `number_of_node`.
         LOG_EPOCH, LOG_SLOT: Where the log of the store goes on after `LOG_LSN`. Only if the log lies in a log store.
-        LOG_LSN: The lsn of the first entry there. The journal has everything before it.
+        LOG_LSN: The lsn of the first entry there, at most that after the checkpoint.
         NEWEST_APPEND_US: No append time up to the checkpoint is later, see `journal.engine.state.node_time`.
     """
 
@@ -65,14 +65,19 @@ class NodeRecord:
     log_slot: int = 0
     log_lsn: int = 0
 
-    def expected(self, *, was_complete: bool) -> Expected:
+    def expected(self, *, was_complete: bool, is_copy: bool) -> Expected:
         """Return what these numbers prove about the journal.
 
         Args:
             was_complete: The data directory was used before, with this layout.
+            is_copy: The journal is a copy of the log of a store.
         """
         return Expected(
-            self.checkpoint, self.folded, self.journal_file, is_unused=was_complete and not self.journal_file
+            self.checkpoint,
+            self.folded,
+            self.journal_file,
+            is_unused=was_complete and not self.journal_file,
+            is_copy=is_copy,
         )
 
     def require_node(self, state: str, node_id: str) -> None:
