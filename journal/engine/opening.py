@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 
 import attrs
 import trio
 
+from journal.engine.directory.copies import empty_copy, is_unused
 from journal.engine.directory.data_directory import DataDirectory, open_directory
 from journal.engine.directory.placement import check_mounts, open_to_others
 from journal.engine.directory.reader_lock import open_after_readers, reader_lock
@@ -19,7 +21,7 @@ from journal.engine.engine import Engine
 from journal.engine.environment import Environment, memory_environment
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.parts import EngineParts
-from journal.engine.shared_log.log import SharedLog
+from journal.engine.shared_log.log import BehindLogError, SharedLog
 from journal.engine.startup import recover
 from journal.engine.wal.disk import LimitedOffLoop
 from journal.settings.server import ServerConfig
@@ -71,15 +73,19 @@ async def open_engine(
     if environment.lasts:
         check_mounts(path)
     while log is not None:
-        async with _opened_parts(path, config, environment, converter, log=log) as parts:
-            if parts.is_whole:
-                async with _running(parts, log):
-                    yield Engine(parts)
-                return
-            # So much of the log was read that what is in memory has to be written before more is read.
-            with trio.CancelScope(shield=True):
-                await parts.checkpointer.require_checkpoint()
-            parts.checkpointer.close()
+        try:
+            async with _opened_parts(path, config, environment, converter, log=log) as parts:
+                if parts.is_whole:
+                    async with _running(parts, log):
+                        yield Engine(parts)
+                    return
+                # So much of the log was read that what is in memory has to be written before more is read.
+                with trio.CancelScope(shield=True):
+                    await parts.checkpointer.require_checkpoint()
+                parts.checkpointer.close()
+        except BehindLogError as error:
+            _log.warning("%s is emptied, and begins with a checkpoint of the log store: %s", path, error)
+            await LimitedOffLoop(environment.off_loop)(partial(empty_copy, environment.files, path, log.store_id))
     async with _opened_parts(path, config, environment, converter, to_read=to_read) as parts, _running(parts):
         yield Engine(parts)
 
@@ -100,6 +106,9 @@ async def _opened_parts(
             _log.warning(warning)
         environment = attrs.evolve(environment, files=directory.files)
         await trio.lowlevel.checkpoint()
+        stored = None if log is None else log.stored_views(environment.files, environment.off_loop)
+        if stored is not None and is_unused(directory.files, directory.path):
+            await stored.restore(directory.state, directory.log)
         store = environment.open_store(directory.state)
         try:
             if not to_read:
@@ -108,7 +117,7 @@ async def _opened_parts(
             await trio.lowlevel.checkpoint()
             disk = environment.make_disk()
             try:
-                start = await recover(config.storage, directory, environment, store, log)
+                start = await recover(config.storage, directory, environment, store, log, stored)
                 try:
                     if not start.is_whole:
                         # Files go and come without commits as long as this server follows the log.
@@ -162,8 +171,9 @@ async def _running(parts: EngineParts, log: SharedLog | None = None) -> AsyncIte
         parts.subscriptions.start(nursery)
         if log is not None:
             assert log.epoch is not None
+            assert parts.store_checkpoints is not None
             nursery.start_soon(log.watch, parts.committer.fail)
-            nursery.start_soon(parts.delete_unneeded_files, log.epoch)
+            nursery.start_soon(parts.store_checkpoints.run, log.epoch)
         try:
             yield
         except Exception as error:  # noqa: BLE001 raised again below, without a group around it

@@ -28,6 +28,7 @@ from journal.engine.segments.disk_space import DiskSpace
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.segments.record_saver import RecordSaver
 from journal.engine.segments.snapshots import Snapshots
+from journal.engine.segments.store_checkpoints import StoreCheckpoints
 from journal.engine.segments.view_cleanup import ViewCleanup
 from journal.engine.startup import RecoveredState
 from journal.engine.state.node_record import NodeKey, put_number
@@ -96,7 +97,8 @@ class EngineParts:
         conversion: Converts closed log segments to Parquet.
         history: The Delta table over shared files.
         restores: The restores of this node from backups.
-        stored: The files of the store, in its log store; None for a server on its own.
+        stored: The checkpoints and files in the log store; None for a server on its own.
+        store_checkpoints: Makes these checkpoints; None for a server on its own.
         time: The node's time.
         snapshots: Keeps files as they are at one moment, for backups.
         table: The shards.
@@ -181,6 +183,7 @@ class EngineParts:
             store=store,
             newest_lsn=lambda: self.committer.journal_lsn,
         )
+        self.store_checkpoints = self._make_store_checkpoints()
         self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes, environment.off_loop)
         self.subscriptions = Subscriptions(
             self.table, self.reader, self.commands, self.discovery, lambda: self.committer.committed_lsn
@@ -242,6 +245,20 @@ class EngineParts:
             resume=self._resume,
         )
 
+    def _make_store_checkpoints(self) -> StoreCheckpoints | None:
+        if self.stored is None:
+            return None
+        return StoreCheckpoints(
+            stored=self.stored,
+            directory=self.directory,
+            store=self._store,
+            records=self.views.files,
+            checkpointer=self.checkpointer,
+            off_loop=self._environment.off_loop,
+            conversion=self.config.conversion,
+            newest_lsn=lambda: self.committer.journal_lsn,
+        )
+
     def _make_history(self, *, is_converting: bool) -> HistoryTable:
         conversion = self.config.conversion
         return HistoryTable(
@@ -279,15 +296,7 @@ class EngineParts:
     def _share(self, files: Sequence[tuple[FileKey, str]]) -> AbstractAsyncContextManager[None]:
         if self.stored is None:
             return nullcontext()
-        return self.stored.stored((FileName(*key), path) for key, path in files)
-
-    async def delete_unneeded_files(self, epoch: int) -> None:
-        """Delete files from the log store that nothing refers to, until another server owns the store."""
-        assert self.stored is not None
-        files = self.views.files
-        await self.stored.delete_unneeded(
-            epoch, lambda: files.generation, lambda name: files.get((name.day, name.file_id)) is not None
-        )
+        return self.stored.files.stored((FileName(*key), path) for key, path in files)
 
     def _rewriting_due_at(self, after: float) -> float:
         """When the first shared file after some time is due for rewriting by time alone; both by trio's clock."""

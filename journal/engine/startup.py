@@ -23,7 +23,7 @@ from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.shared_log.log import NOWHERE, SharedLog
 from journal.engine.shared_log.slot_groups import SlotGroup
-from journal.engine.shared_log.stored_files import StoredFiles
+from journal.engine.shared_log.stored_views import StoredViews
 from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
 from journal.engine.state.node_time import NodeTime
@@ -72,7 +72,7 @@ class RecoveredState:
         groups: Writes the groups of an engine: `writer`, or what writes to the log of the store.
         resume: Where reading the log of the store goes on later, if everything before an lsn is kept; None if there is
             no such log.
-        stored: The files of the store, in its log store; None if there is no such log.
+        stored: The checkpoints and files in the log store; None if there is no such log.
         is_whole: Whether the whole log is in it. Otherwise so much of it was read that a checkpoint is to be made
             before more is; there is nothing else to be done with it.
         restores: The restores of the node from backups.
@@ -90,7 +90,7 @@ class RecoveredState:
     writer: JournalWriter
     groups: GroupWriter
     resume: Callable[[int], ResumePoint | None]
-    stored: StoredFiles | None
+    stored: StoredViews | None
     is_whole: bool
     restores: Restores
     restoration: Restoration
@@ -106,6 +106,7 @@ async def recover(
     environment: Environment,
     store: DirectoryStore,
     log: SharedLog | None = None,
+    stored: StoredViews | None = None,
 ) -> RecoveredState:
     """Fold the journal of a data directory into its views.
 
@@ -117,9 +118,11 @@ async def recover(
         environment: What the engine runs on.
         store: The store of the views.
         log: The log of the store that the directory has a copy of. It is followed until this server owns the store.
+        stored: The checkpoints and files in its log store, with `log`.
 
     Raises:
         CorruptionError: Acknowledged data is damaged or missing.
+        BehindLogError: The directory is older than what the log store has. It has to be emptied.
         LogStoreError: The log of the store cannot be read.
         StorageFailedError: The recovered state could not be made durable again.
     """
@@ -170,13 +173,12 @@ async def recover(
         restoration = Restoration(files, directory.path, restores)
         groups_writer: GroupWriter = writer
         is_whole = True
-        stored: StoredFiles | None = None
         if log is not None:
+            assert stored is not None
             _require_unbroken(directory, found, restoration)
             log.begin(_resume_point(record))
-            stored = log.stored_files(files, environment.off_loop)
             fetcher = FileFetcher(
-                stored,
+                stored.files,
                 views.files,
                 SegmentFiles(files, directory.path, environment.off_loop),
                 files,

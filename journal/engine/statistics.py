@@ -26,7 +26,8 @@ class LogFigures:
         slots: Slots written since the start.
         size_bytes: Their bytes.
         is_unavailable: Whether the log store does not take writes at present.
-        file_bytes: Bytes of Parquet files that were stored in the log store since the start.
+        file_bytes: Bytes of files that were stored in the log store since the start: Parquet, and those of checkpoints.
+        checkpoint_age_s: Seconds since a checkpoint was stored in the log store, or since the start.
     """
 
     epoch: int
@@ -34,6 +35,7 @@ class LogFigures:
     size_bytes: int
     is_unavailable: bool
     file_bytes: int
+    checkpoint_age_s: float
 
 
 @attrs.frozen(slots=True)
@@ -135,6 +137,13 @@ def _log_figures(parts: EngineParts) -> LogFigures | None:
     writer = parts.group_writer
     if not isinstance(writer, SharedLogWriter):
         return None
-    is_unavailable = isinstance(parts.committer.disk_full, LogUnavailableError)
-    file_bytes = parts.stored.stored_bytes if parts.stored is not None else 0
-    return LogFigures(writer.epoch, writer.slots_written, writer.bytes_written, is_unavailable, file_bytes)
+    if parts.stored is None or parts.store_checkpoints is None:
+        return None
+    return LogFigures(
+        epoch=writer.epoch,
+        slots=writer.slots_written,
+        size_bytes=writer.bytes_written,
+        is_unavailable=isinstance(parts.committer.disk_full, LogUnavailableError),
+        file_bytes=parts.stored.files.stored_bytes,
+        checkpoint_age_s=trio.current_time() - parts.store_checkpoints.stored_at,
+    )

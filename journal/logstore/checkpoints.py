@@ -41,13 +41,24 @@ def checkpoint_after(root: str, store_id: bytes, position: Position | None) -> S
         positions = yield from list_checkpoints(root)
         if not positions or (position is not None and positions[-1] <= position):
             return None
-        newest = positions[-1]
-        key = checkpoint_key(root, newest)
-        data = yield from settle_get(key)
-        if data is not None:
-            found = check_object(key, data, store_id, newest.epoch, newest.slot, Kind.CHECKPOINT)
-            return Checkpoint(newest, found.next_lsn, found.body)
+        found = yield from read_checkpoint(root, store_id, positions[-1])
+        if found is not None:
+            return found
         # It was collected after the listing, which is done only when there are two newer ones: list again.
+
+
+def read_checkpoint(root: str, store_id: bytes, position: Position) -> Steps[Checkpoint | None]:
+    """The checkpoint of a position; `None` if there is none.
+
+    Raises:
+        ForeignStoreError, LogDamagedError: What is there is not a checkpoint of this store.
+    """
+    key = checkpoint_key(root, position)
+    data = yield from settle_get(key)
+    if data is None:
+        return None
+    found = check_object(key, data, store_id, position.epoch, position.slot, Kind.CHECKPOINT)
+    return Checkpoint(position, found.next_lsn, found.body)
 
 
 def create_checkpoint(root: str, store_id: bytes, node_id: bytes, nonce: bytes, checkpoint: Checkpoint) -> Steps[bool]:

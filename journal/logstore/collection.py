@@ -7,6 +7,7 @@ that are not part of the log.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from journal.logstore.checkpoints import list_checkpoints
@@ -20,13 +21,17 @@ from journal.logstore.steps import Steps
 KEPT_CHECKPOINTS: Final = 2
 
 
-def collect(member: Member, epoch: int, from_epoch: int = FIRST_EPOCH) -> Steps[int]:
+def collect(
+    member: Member, epoch: int, from_epoch: int = FIRST_EPOCH, broken: Container[Position] = frozenset()
+) -> Steps[int]:
     """Delete what is superfluous.
 
     Args:
         member: The owner.
         epoch: Its epoch.
         from_epoch: Epochs before this one have nothing left to delete.
+        broken: Positions of checkpoints that name something which does not exist. A process can make one that was
+            suspended and has lost the store. They do not count as one of the last two.
 
     Returns:
         The epoch from which the next collection has to look.
@@ -37,11 +42,13 @@ def collect(member: Member, epoch: int, from_epoch: int = FIRST_EPOCH) -> Steps[
     checkpoints = yield from list_checkpoints(member.root)
     if checkpoints and checkpoints[-1].epoch > epoch:
         raise StoreDeposedError(epoch, checkpoints[-1].epoch)
-    if len(checkpoints) < KEPT_CHECKPOINTS:
+    whole = [position for position in checkpoints if position not in broken]
+    if len(whole) < KEPT_CHECKPOINTS:
         return from_epoch
-    for position in checkpoints[:-KEPT_CHECKPOINTS]:
-        yield from settle_delete(checkpoint_key(member.root, position))
-    boundary = checkpoints[-KEPT_CHECKPOINTS]
+    boundary = whole[-KEPT_CHECKPOINTS]
+    for position in checkpoints:
+        if position < boundary:
+            yield from settle_delete(checkpoint_key(member.root, position))
     for closed in range(from_epoch, boundary.epoch):
         yield from _collect_closed(member, closed)
     yield from _collect_boundary(member, epoch, boundary)

@@ -89,6 +89,16 @@ def get_piece(member: Member, name: FileName, number: int) -> Steps[Piece | None
     return Piece(found.body, found.next_lsn)
 
 
+def list_files(root: str) -> Steps[dict[FileName, int]]:
+    """The files that are stored, and how many pieces there are of each."""
+    found: dict[FileName, int] = {}
+    for key in (yield from settle_list(file_folder(root))):
+        piece = piece_of(key)
+        if piece is not None:
+            found[piece[0]] = found.get(piece[0], 0) + 1
+    return found
+
+
 def delete_unneeded(member: Member, epoch: int, is_needed: Callable[[FileName], bool]) -> Steps[int]:
     """Delete the files that nothing refers to.
 

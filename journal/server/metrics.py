@@ -219,7 +219,12 @@ def _cluster(log: LogFigures | None) -> Iterator[Metric]:
     yield Gauge("journal_cluster_epoch", "Epoch of the store that this server owns.", log.epoch if log else 0)
     yield Counter("journal_log_slots", "Slots written to the log store.", log.slots if log else 0)
     yield Counter("journal_log_bytes", "Bytes of slots written to the log store.", log.size_bytes if log else 0)
-    yield Counter("journal_log_file_bytes", "Bytes of Parquet files stored there.", log.file_bytes if log else 0)
+    yield Counter("journal_log_file_bytes", "Bytes of files stored there.", log.file_bytes if log else 0)
+    yield Gauge(
+        "journal_log_checkpoint_age_seconds",
+        "Seconds since a checkpoint was stored in the log store, or since the start.",
+        log.checkpoint_age_s if log else 0,
+    )
     yield Gauge(
         "journal_log_unavailable",
         "1 while the log store does not take writes.",

@@ -349,6 +349,23 @@ def logs(store: OrderedStore) -> Generator[int | None, None, None]:
         yield outline[0] if outline is not None and outline[1] is SegmentKind.LOG else None
 
 
+def log_ends(store: OrderedStore) -> Generator[tuple[int, int, int] | None, None, None]:
+    """Scan all records; yields (shard id, base offset, end position) for each segment with records in a log file.
+
+    Otherwise it yields None, so that the caller can pause. Unreadable records are left out; `load` reports them.
+    """
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        end = None
+        if item is not None:
+            key, value = item
+            if len(key) == _SEGMENT.size and len(value) == _SEGMENT_VALUE.size and value[0] == _VERSION:
+                shard_id, base_offset = _SEGMENT.unpack(key)
+                _, _, _, _, position, next_offset, *_ = _SEGMENT_VALUE.unpack(value)
+                if next_offset > base_offset:
+                    end = shard_id, base_offset, position
+        yield end
+
+
 def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
     """Scan all records; yields (shard id, kind, closed, end position) for each segment, None for a pause.
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -134,12 +134,14 @@ class Cluster:
 
 
 @contextmanager
-def running(directory: Path, count: int, store: str = "", environment: Mapping[str, str] = {}) -> Iterator[Cluster]:
+def running(
+    directory: Path, count: int, store: str = "", environment: Mapping[str, str] = {}, settings: Sequence[str] = ()
+) -> Iterator[Cluster]:
     """A cluster whose servers are all started; they are killed at the end."""
     cluster = Cluster(directory, count, store, environment)
     try:
         for server in cluster.servers:
-            server.start()
+            server.start(*settings)
         yield cluster
     except BaseException:
         sys.stderr.write(cluster.logs())

@@ -71,6 +71,8 @@ class Checkpointer:
         retention: Applies the retention of shards.
         checkpoints: Checkpoints made since the start.
         checkpoint_lsn: Everything up to this lsn is durable without the journal.
+        log_point: Where reading the log of the store goes on after the last checkpoint; None before the first one, or
+            if there is no such log.
         checkpointed_at: When the last checkpoint was made, by trio's clock; the time of the start before the first one.
         checkpoint_s: Durations of the checkpoints in seconds.
     """
@@ -160,6 +162,7 @@ class Checkpointer:
         self.dirty: dict[int, Shard] = {}
         self.checkpoints = 0
         self.checkpoint_lsn = checkpoint_lsn
+        self.log_point: ResumePoint | None = None
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
         self._seen_committed = 0
@@ -459,6 +462,7 @@ class Checkpointer:
         await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
         self.checkpoints += 1
         self.checkpoint_lsn = lsn
+        self.log_point = resume
         self._shared_drops -= shared_drops
         self._is_wanted_soon = False
         self.checkpointed_at = trio.current_time()

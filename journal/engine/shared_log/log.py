@@ -12,6 +12,7 @@ import trio
 from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_addresses
 from journal.engine.shared_log.slot_groups import SlotGroup, decode_groups
 from journal.engine.shared_log.stored_files import StoredFiles
+from journal.engine.shared_log.stored_views import StoredViews
 from journal.engine.shared_log.writer import ResumePoint, SharedLogWriter
 from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.journal_file import JournalWriter
@@ -34,6 +35,12 @@ _LOOK_FOR_CHECKPOINTS_S: Final = 10.0
 
 NOWHERE: Final = ResumePoint(BEGINNING, 1)
 """Where a server begins that has nothing of the log."""
+
+
+class BehindLogError(LogStoreError):
+    """What this server has of the log is older than what the log store has: it has to begin with a checkpoint."""
+
+    code = "behind_log"
 
 
 class Decision(enum.Enum):
@@ -96,9 +103,10 @@ class SharedLog:
         """The id of the store, 32 hexadecimal digits."""
         return self._member.store_id.hex()
 
-    def stored_files(self, files: FileSystem, off_loop: OffLoop) -> StoredFiles:
-        """The files of the store, for one opening of the data directory."""
-        return StoredFiles(self._store, self._member, files, off_loop)
+    def stored_views(self, files: FileSystem, off_loop: OffLoop) -> StoredViews:
+        """The checkpoints and files in the log store, for one opening of the data directory."""
+        stored = StoredFiles(self._store, self._member, files, off_loop)
+        return StoredViews(self._store, self._member, stored, files, off_loop)
 
     def resume(self, next_lsn: int) -> ResumePoint:
         """Where reading goes on later, if this server keeps everything before an lsn: there or earlier."""
@@ -120,6 +128,7 @@ class SharedLog:
             None at the end of the log.
 
         Raises:
+            BehindLogError: The slot was removed after a checkpoint was stored.
             LogDamagedError: An object is damaged or missing, or the lsn is not between two slots.
             LogStoreError: The store cannot be read.
         """
@@ -134,7 +143,9 @@ class SharedLog:
                     )
                 return None
             if not isinstance(found, SlotRead):
-                raise LogDamagedError(f"{key} is missing: the log goes on only at {found.checkpoint.position}")
+                raise BehindLogError(
+                    f"{key} was removed from the log store, which has a checkpoint at {found.checkpoint.position}"
+                )
             self.slots_read += 1
             self._has_moved = True
             if found.slot.next_lsn <= next_lsn:

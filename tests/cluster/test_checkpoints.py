@@ -1,0 +1,140 @@
+"""Checkpoints in the log store: an empty directory begins with one, and what is before the last two is deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trio
+
+from journal.client.client import Client
+from shards.format.batch import read_records
+from shards.format.record import Record
+from shards.model import Mode, ShardConfig
+from tests.cluster.servers import Cluster, Server, remove, running
+from tests.cluster.writing import connected, value_of
+from tests.patience import PATIENCE_S
+
+SHARDS: Final = ("plant/line", "plant/press", "office")
+QUICK: Final = ("conversion.max_age_s=2",)
+
+
+class Numbers:
+    """Appends numbers to some shards, and knows what they have to hold."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def append(self, client: Client, count: int) -> None:
+        for _ in range(count):
+            for name in SHARDS:
+                await client.append(name, [Record(value=str(self.count).encode())])
+            self.count += 1
+
+    async def require(self, client: Client) -> None:
+        for name in SHARDS:
+            info = await client.describe_shard(name)
+            assert (info.start_offset, info.next_offset) == (0, self.count)
+            values: list[int] = []
+            while len(values) < self.count:
+                reply = await client.fetch(name, len(values))
+                values += map(value_of, read_records(reply.batches, start_offset=len(values)))
+            assert values == list(range(self.count))
+
+
+async def create(client: Client) -> None:
+    for name in SHARDS:
+        await client.create_shard(name, ShardConfig(mode=Mode.FILE), exist_ok=True)
+
+
+def store_of(cluster: Cluster) -> Path:
+    return Path(cluster.address_of_store.removeprefix("file://")) / "journal"
+
+
+def checkpoints(cluster: Cluster) -> list[str]:
+    return sorted(path.name for path in (store_of(cluster) / "checkpoint").glob("*"))
+
+
+def slots(cluster: Cluster) -> list[str]:
+    return sorted(f"{path.parent.name}-{path.name}" for path in (store_of(cluster) / "log").glob("*/*"))
+
+
+async def another_checkpoint(cluster: Cluster, client: Client, numbers: Numbers, count: int = 1) -> None:
+    """Append until so many more checkpoints are in the log store."""
+    for _ in range(count):
+        before = max(checkpoints(cluster), default="")
+        with trio.fail_after(PATIENCE_S):
+            while max(checkpoints(cluster), default="") == before:
+                await numbers.append(client, 1)
+                await trio.sleep(0.1)
+
+
+def restart(server: Server, *, with_nothing: bool) -> None:
+    server.kill()
+    if with_nothing:
+        remove(server.data)
+    server.start(*QUICK)
+
+
+@pytest.mark.smoke
+@pytest.mark.slow("waits until closed segments are converted, three times, and starts servers")
+async def test_an_empty_directory_begins_with_a_checkpoint_when_the_log_before_it_is_gone(tmp_path: Path) -> None:
+    numbers = Numbers()
+    with running(tmp_path, 1, settings=QUICK) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            await create(client)
+            first = slots(cluster)[:10]
+            await another_checkpoint(cluster, client, numbers, 3)
+            with trio.fail_after(PATIENCE_S):
+                while set(first) & set(slots(cluster)) or len(checkpoints(cluster)) > 2:
+                    await trio.sleep(0.05)
+            for with_nothing in (True, False):
+                restart(server, with_nothing=with_nothing)
+                await numbers.append(client, 5)
+                await numbers.require(client)
+            assert "began with the checkpoint at epoch 1" in server.log.read_text()
+
+
+@pytest.mark.slow("waits until closed segments are converted, three times, and starts servers")
+async def test_a_server_that_was_away_while_the_log_was_deleted_begins_again_with_a_checkpoint(tmp_path: Path) -> None:
+    numbers = Numbers()
+    with running(tmp_path, 2, settings=QUICK) as cluster:
+        async with connected(cluster) as client:
+            await create(client)
+            owner = await cluster.owner()
+            (other,) = await cluster.followers(owner)
+            await numbers.append(client, 5)
+            other.kill()
+            await another_checkpoint(cluster, client, numbers, 3)
+            other.start(*QUICK)
+            await cluster.followers(owner)
+            owner.kill()
+            await numbers.append(client, 5)
+            assert await cluster.owner() is other
+            await numbers.require(client)
+            assert f"{other.data} is emptied, and begins with a checkpoint" in other.log.read_text()
+
+
+@pytest.mark.slow("waits until closed segments are converted, and starts servers")
+async def test_a_checkpoint_of_which_a_file_is_missing_is_not_used(tmp_path: Path) -> None:
+    """A server that was suspended can store one when it wakes up, after the new owner has deleted a file of it."""
+    numbers = Numbers()
+    with running(tmp_path, 1, settings=QUICK) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            await create(client)
+            await another_checkpoint(cluster, client, numbers, 2)
+            server.kill()
+            names = sorted((store_of(cluster) / "file").glob("0000000-*"), key=lambda path: path.stat().st_mtime_ns)
+            # Of the files of checkpoints: the newest checkpoint alone has it.
+            names[-1].unlink()
+            restart(server, with_nothing=True)
+            await numbers.append(client, 5)
+            await numbers.require(client)
+            # It makes whole ones again.
+            await another_checkpoint(cluster, client, numbers, 2)
+            restart(server, with_nothing=True)
+            await numbers.append(client, 5)
+            await numbers.require(client)
