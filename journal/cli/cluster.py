@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def status_command(*, store: Annotated[str, Parameter(name="--store")], json: JsonOption = False) -> None:
-    """Show which server owns a store that several servers share, and whether it is alive.
+    """Show which server owns a store that several servers share, whether it is alive, and the last checkpoint.
 
     It reads the log store itself, so it needs its credentials in the environment, and no server.
 
     Args:
         store: Address of the log store, for example s3://bucket/plant.
-        json: Print one JSON object: store_id, epoch, owner, life.
+        json: Print one JSON object: store_id, epoch, owner, life, checkpoint_lsn, slots.
     """
     import trio
 
@@ -45,4 +45,8 @@ def status_command(*, store: Annotated[str, Parameter(name="--store")], json: Js
 def _told(status: ClusterStatus) -> str:
     if status.life is None:
         return f"store {status.store_id}: no server has owned it yet"
-    return f"store {status.store_id}: {status.owner} owns it in epoch {status.epoch}, and is {status.life.value}"
+    checkpoint = f"up to lsn {status.checkpoint_lsn}" if status.checkpoint_lsn else "none yet"
+    return (
+        f"store {status.store_id}: {status.owner} owns it in epoch {status.epoch}, and is {status.life.value}\n"
+        f"checkpoint: {checkpoint}; slots after it: {status.slots}"
+    )

@@ -146,7 +146,14 @@ async def test_a_client_that_knows_a_follower_alone_finds_the_owner(tmp_path: Pa
         command = [sys.executable, "-m", "journal.cli.main", "cluster", "status", "--store", cluster.address_of_store]
         told = await trio.run_process([*command, "--json"], capture_stdout=True)
         content = json.loads(told.stdout)
-        assert content == {"store_id": content["store_id"], "epoch": 1, "owner": owner.tcp, "life": "alive"}
+        assert content == {
+            "store_id": content["store_id"],
+            "epoch": 1,
+            "owner": owner.tcp,
+            "life": "alive",
+            "checkpoint_lsn": 0,
+            "slots": content["slots"],
+        }
         async with open_client(follower.tcp) as client:
             await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
             assert (await client.describe_shard(SHARD)).name == SHARD

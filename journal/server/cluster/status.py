@@ -6,12 +6,13 @@ import attrs
 import trio
 
 from journal.engine.shared_log.claims import Claim, claim_of
+from journal.logstore.checkpoints import checkpoint_after
 from journal.logstore.driver import drive
 from journal.logstore.errors import ForeignStoreError
-from journal.logstore.keys import identity_key
+from journal.logstore.keys import BEGINNING, Position, before_slot, identity_key
 from journal.logstore.objects import Kind, decode_object
 from journal.logstore.ownership import Member, newest_claim, read_claim
-from journal.logstore.settling import settle_get
+from journal.logstore.settling import settle_get, settle_list
 from journal.logstore.steps import Steps
 from journal.logstore.store import LogStore
 from journal.server.cluster.liveness import Life, ask
@@ -28,12 +29,16 @@ class ClusterStatus:
         epoch: The newest epoch; it grows with each takeover. 0 if no server has owned the store.
         owner: ``HOST:PORT`` of the server that claimed it.
         life: Whether that server is alive, as seen from here; None without an owner.
+        checkpoint_lsn: Everything up to this lsn is in the newest checkpoint; 0 if there is none.
+        slots: Number of slots after it, which a server with an empty directory reads.
     """
 
     store_id: str = ""
     epoch: int = 0
     owner: str = ""
     life: Life | None = None
+    checkpoint_lsn: int = 0
+    slots: int = 0
 
 
 async def read_status(store: LogStore, root: str) -> ClusterStatus:
@@ -46,14 +51,16 @@ async def read_status(store: LogStore, root: str) -> ClusterStatus:
     store_id = await drive(store, _store_id(root), limiter)
     if not store_id:
         return ClusterStatus()
-    claim = await drive(store, _claim(Member(root, store_id, bytes(16))), limiter)
+    member = Member(root, store_id, bytes(16))
+    claim = await drive(store, _claim(member), limiter)
     if not claim.epoch:
         return ClusterStatus(store_id.hex())
+    lsn, slots = await drive(store, _to_read(member, claim.epoch), limiter)
     addresses = claim.addresses
     life = Life.SILENT
     if addresses.http:
         life = await ask(addresses.http, claim.server_id, claim.epoch, encrypted=addresses.encrypted)
-    return ClusterStatus(store_id.hex(), claim.epoch, addresses.tcp, life)
+    return ClusterStatus(store_id.hex(), claim.epoch, addresses.tcp, life, lsn, slots)
 
 
 def _store_id(root: str) -> Steps[bytes]:
@@ -73,3 +80,14 @@ def _claim(member: Member) -> Steps[Claim]:
     if epoch:
         found = yield from read_claim(member, epoch)
     return Claim() if found is None else claim_of(found)
+
+
+def _to_read(member: Member, newest_epoch: int) -> Steps[tuple[int, int]]:
+    """The newest lsn in the newest checkpoint, and the number of slots after it, fences included."""
+    checkpoint = yield from checkpoint_after(member.root, member.store_id, None)
+    start = BEGINNING if checkpoint is None else checkpoint.position
+    slots = 0
+    for epoch in range(start.epoch, newest_epoch + 1):
+        first = start if epoch == start.epoch else Position(epoch, 0)
+        slots += len((yield from settle_list(before_slot(member.root, first), _ATTEMPTS)))
+    return 0 if checkpoint is None else checkpoint.next_lsn - 1, slots
