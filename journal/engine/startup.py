@@ -200,7 +200,7 @@ async def recover(
         if restoration.is_new:
             restoration.begin(table, views, next_lsn=next_lsn, now_us=time.now_us())
             next_lsn = max(next_lsn, views.lsns_reserved)
-        table.finish_recovery(next_lsn - 1)
+        table.finish_recovery(next_lsn - 1, more_follows=not is_whole)
     except BaseException:
         new_file.close()
         raise

@@ -63,6 +63,11 @@ class Server:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs, or if it was not started."""
+        return None if self._process is None else self._process.poll()
+
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ async def test_what_is_missing_of_the_journal_is_read_from_the_log_again(tmp_pat
         async with connected(cluster) as client:
             await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
             for number in range(30):
-                await client.append(SHARD, [Record(value=b"%d" % number), Record(value=bytes(100_000))])
+                await client.append(SHARD, [Record(value=b"%d" % number), Record(value=random.randbytes(100_000))])
         server.kill()
         files = sorted((server.data / "journal").glob("journal-*.jnl"))
         for path in files if missing == "all" else files[-1:]:
@@ -100,7 +101,7 @@ async def test_a_follower_makes_checkpoints_of_a_log_that_is_longer_than_its_jou
         async with connected(cluster) as client:
             await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
             for number in range(60):
-                await client.append(SHARD, [Record(value=b"%d" % number), Record(value=bytes(100_000))])
+                await client.append(SHARD, [Record(value=b"%d" % number), Record(value=random.randbytes(100_000))])
         (first,) = cluster.servers
         first.kill()
         remove(first.data)
@@ -132,6 +133,29 @@ async def test_records_in_memory_are_lost_with_the_owner_and_shown_as_a_gap(tmp_
             assert (gap.first_offset, 10 <= gap.next_offset <= after.base_offset) == (0, True)
             reply = await client.fetch("plant/durable", 0)
             assert [value_of(record) for record in read_records(reply.batches)] == list(range(10))
+
+
+@pytest.mark.slow("starts a server twice")
+async def test_what_follows_records_in_memory_is_kept_by_a_server_that_reads_the_log_in_several_rounds(
+    tmp_path: Path,
+) -> None:
+    """It took the offsets for used that are reserved for records in memory, at the end of the first round."""
+    with running(tmp_path, 1) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            await client.create_shard(SHARD, ShardConfig(mode=Mode.MEMORY))
+            await client.create_shard("plant/large", ShardConfig(mode=Mode.FILE))
+            await client.append(SHARD, [Record(value=b"in memory")])
+            for _ in range(20):
+                await client.append("plant/large", [Record(value=random.randbytes(100_000))])
+            await client.set_mode(SHARD, Mode.FILE)
+            after = await client.append(SHARD, [Record(value=b"%d" % number) for number in range(5)])
+        server.kill()
+        remove(server.data)
+        server.start()
+        async with connected(cluster) as client:
+            reply = await client.fetch(SHARD, after.base_offset)
+            assert [value_of(record) for record in read_records(reply.batches)] == list(range(5))
 
 
 @pytest.mark.slow("starts two servers")

@@ -26,6 +26,7 @@ import attrs
 from tests.torture.bit_flips import bit_flips
 from tests.torture.bridge_phases import bridges, queues
 from tests.torture.broker_phases import brokers, frozen_brokers, lost_answers, mqtt_histories
+from tests.torture.cluster_phase import clusters
 from tests.torture.export_phase import exports
 from tests.torture.fault_phases import failing_starts, faults
 from tests.torture.full_disk import full_disk
@@ -48,6 +49,7 @@ PHASES: dict[str, Phase] = {
     "pauses": pauses,
     "clock": clock,
     "bit-flips": bit_flips,
+    "clusters": clusters,
     "brokers": brokers,
     "frozen-brokers": frozen_brokers,
     "lost-answers": lost_answers,

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.crash.killed_server import KilledServer
 from tests.torture.rounds import Result, Round
 
 _STRACE_ENDS_S = 10
@@ -72,7 +73,7 @@ def faults(directory: Path, rng: random.Random, seconds: float) -> Result:
 
 
 def inject(
-    one: Round, calls: str, how: str, *, passes: bool, pid: int | None = None, paths: Sequence[str] = ()
+    one: Round[KilledServer], calls: str, how: str, *, passes: bool, pid: int | None = None, paths: Sequence[str] = ()
 ) -> None:
     """Let one call fail, or every one for a moment.
 
@@ -116,7 +117,7 @@ def inject(
         one.result.counts["faults that met no call"] += 1
 
 
-def _end_strace(one: Round, strace: subprocess.Popen[bytes]) -> None:
+def _end_strace(one: Round[KilledServer], strace: subprocess.Popen[bytes]) -> None:
     """Wait for the end of strace, or kill it: all it traces goes on then.
 
     It may wait for ever, where the process with all its threads was killed from elsewhere while it was asked to end.
@@ -132,20 +133,20 @@ def _injected(output: Path) -> int:
     return output.read_text(errors="replace").count("(INJECTED)") if output.exists() else 0
 
 
-def _see_nothing(one: Round, fault: str, logged: int) -> None:
+def _see_nothing(one: Round[KilledServer], fault: str, logged: int) -> None:
     """The server goes on as if nothing had been, and has logged nothing of it."""
     status = one.server.exit_status
     if _has_failed(one, logged) or status is not None:
         one.result.broken.append(f"{fault} must not be noticed, but the server failed (status {status})")
 
 
-def _has_failed(one: Round, logged: int) -> bool:
+def _has_failed(one: Round[KilledServer], logged: int) -> bool:
     with one.server.log.open("rb") as log:
         log.seek(logged)
         return b"the storage failed" in log.read()
 
 
-def _after_fault(one: Round, fault: str, began_ns: float, logged: int) -> None:
+def _after_fault(one: Round[KilledServer], fault: str, began_ns: float, logged: int) -> None:
     """What a supervisor would do."""
     settled_at = time.monotonic() + 0.5
     while time.monotonic() < settled_at and one.server.exit_status is None:
@@ -162,7 +163,7 @@ def _after_fault(one: Round, fault: str, began_ns: float, logged: int) -> None:
         one.start_server()
 
 
-def _limit_file_size(one: Round) -> None:
+def _limit_file_size(one: Round[KilledServer]) -> None:
     """Writes beyond a size are cut short, then refused."""
     began_ns = time.monotonic_ns()
     one.may_end = True

@@ -106,7 +106,7 @@ def _take_room(ballast: Path, left_bytes: int) -> None:
                 break
 
 
-def _after_room(one: Round, began_ns: float) -> None:
+def _after_room(one: Round[KilledServer], began_ns: float) -> None:
     if one.server.exit_status is not None:
         one.result.counts[f"ended by itself with status {one.server.exit_status}"] += 1
         one.note_death(began_ns)

@@ -58,7 +58,7 @@ def _wait_until_gathered(server: KilledServer, patience_s: float = 20) -> None:
         time.sleep(0.05)
 
 
-def _disturb(one: Round) -> None:
+def _disturb(one: Round[KilledServer]) -> None:
     rng = one.rng
     worker = worker_of(one.server.pid)
     chance = rng.random()

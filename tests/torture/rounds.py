@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Generic, Protocol, TextIO, TypeVar
 
 import attrs
 import trio
@@ -46,7 +46,25 @@ class Result:
     skipped: str = ""
 
 
-class Round:
+class RoundServer(Protocol):
+    """What a round needs of a server; `tests.crash.killed_server.KilledServer` is one."""
+
+    log: Path
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def data(self) -> Path: ...
+    @property
+    def exit_status(self) -> int | None: ...
+    def start(self, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None: ...
+    def end(self, how: signal.Signals) -> int: ...
+
+
+_Server = TypeVar("_Server", bound=RoundServer)
+
+
+class Round(Generic[_Server]):
     """A server with clients at work, for the length of the context; then `finish` says what it came to.
 
     Args:
@@ -60,7 +78,7 @@ class Round:
         result: What was done and found.
     """
 
-    def __init__(self, directory: Path, server: KilledServer, rng: random.Random) -> None:
+    def __init__(self, directory: Path, server: _Server, rng: random.Random) -> None:
         self.directory = directory
         self.server = server
         self.rng = rng
@@ -72,10 +90,10 @@ class Round:
         self._file: TextIO | None = None
         self._recorder: Recorder | None = None
 
-    @classmethod
-    def begin(cls, directory: Path, rng: random.Random) -> Round:
+    @staticmethod
+    def begin(directory: Path, rng: random.Random) -> Round[KilledServer]:
         """A round with a server that gathers closed segments into shared files, or does not."""
-        return cls(directory, KilledServer(directory, configuration=rng.choice((CONFIGURATION, GATHERING))), rng)
+        return Round(directory, KilledServer(directory, configuration=rng.choice((CONFIGURATION, GATHERING))), rng)
 
     def start_server(self, prefix: Sequence[str] = ()) -> None:
         """Start it, and know that it has started."""
@@ -100,6 +118,12 @@ class Round:
         assert self._recorder is not None
         self.server.end(signal.SIGKILL)
         self._recorder.note(Death, began_ns, how="by itself")
+
+    def note_end(self, began_ns: float, how: str) -> None:
+        """One of several servers was killed or suspended, whose memory may be lost."""
+        assert self._recorder is not None
+        self._recorder.note(Death, began_ns, how=how)
+        self.result.counts[how] += 1
 
     def note(self, what: str, began_ns: float) -> None:
         """Write down what was done to the server until now, for the report of an anomaly."""

@@ -513,11 +513,11 @@ class Worker:
 
     async def run_client(self, name: str, rng: random.Random) -> None:
         """One client with all its tasks, until cancelled."""
-        place = Address.parse(self._address)
+        places = Address.parse_all(self._address)
         transports: list[Transport] = []
 
         async def connect(nursery: trio.Nursery) -> Transport:
-            transport = await open_transport(place, nursery)
+            transport = await open_transport(places[0], nursery)
             transports.append(transport)
             return transport
 
@@ -533,7 +533,8 @@ class Worker:
             join_appends=rng.random() < 0.5,
             backoff=BackOff(0.05, 0.2),
             flush_timeout_s=0.2,
-            connect=connect,
+            # Of several servers the client chooses one itself.
+            connect=connect if len(places) == 1 else None,
             times=SessionTimes(first_within_s=math.inf),
         ) as client:
             session = Session(name, client, attrs.evolve(self._recorder, who=name), rng)

@@ -37,6 +37,7 @@ class ShardTable:
         restored_lsn: Shards with a lower id are older than the newest restore from a backup; 0 if there was none.
         started_lsn: Every lsn that was assigned before the start is this one or lower.
         recovering: Entries are being replayed; a shard that is opened now may still get some of them.
+        more_follows: See `finish_recovery`.
         most_open: Number of unused shards that stay open.
     """
 
@@ -68,6 +69,7 @@ class ShardTable:
         self.restored_lsn = 0
         self.started_lsn = 0
         self.recovering = True
+        self.more_follows = False
         self.most_open = _MOST_OPEN
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
@@ -220,9 +222,10 @@ class ShardTable:
     def settle(self, shard: Shard) -> None:
         """Finish the recovery of a shard: publish its recovered records.
 
-        In memory mode its last records are lost; the offsets that were reserved for them are never assigned again.
+        In memory mode its last records are lost; the offsets that were reserved for them are never assigned again. If
+        more of a log follows, it tells which offsets were assigned.
         """
-        if shard.in_memory_mode:
+        if shard.in_memory_mode and not self.more_follows:
             if shard.reserved_offset > shard.next_offset:
                 shard.next_offset = shard.reserved_offset
                 # The lost records count as published up to here, so that readers by lsn find the shard and the gap.
@@ -237,13 +240,15 @@ class ShardTable:
         shard.publish(published)
         shard.dirty = dirty
 
-    def finish_recovery(self, started_lsn: int) -> None:
+    def finish_recovery(self, started_lsn: int, *, more_follows: bool) -> None:
         """Nothing more will be folded into any shard from the journal: publish what there is.
 
         Args:
             started_lsn: Every lsn that was given out before the start is at or below it.
+            more_follows: The journal has only the beginning of the log of a store, and nothing is served.
         """
         self.recovering = False
+        self.more_follows = more_follows
         self.started_lsn = started_lsn
         for shard in self.open_shards():
             self.settle(shard)
