@@ -75,6 +75,14 @@ class Servers:
             time.sleep(0.05)
         raise AssertionError(f"no server owns the store: {self.log.read_text()[-4000:]}")
 
+    def wait_until_joined(self) -> None:
+        """Until all servers have found that the log store does what they need of it."""
+        ends_at = time.monotonic() + PATIENCE_S
+        for server in self.servers:
+            while server.get("/livez")[0] != 200:
+                assert time.monotonic() < ends_at, f"a server does not start: {self.log.read_text()[-4000:]}"
+                time.sleep(0.05)
+
     def end(self, how: signal.Signals) -> int:
         """End all; the highest status counts."""
         running = [server for server in self.servers if server.is_running]
@@ -135,7 +143,8 @@ class _ClusterRound(Round[Servers]):
         self.start_server()
 
     def move_store(self, _: Server) -> None:
-        """The log store does not answer for a while."""
+        """The log store does not answer for a while. A server that starts then refuses it: all have joined before."""
+        self.server.wait_until_joined()
         began_ns = time.monotonic_ns()
         away = self.server.store.with_name("store.away")
         self.server.store.rename(away)
