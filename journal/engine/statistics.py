@@ -27,7 +27,7 @@ class LogFigures:
         size_bytes: Their bytes.
         is_unavailable: Whether the log store does not take writes at present.
         file_bytes: Bytes of files that were stored in the log store since the start: Parquet, and those of checkpoints.
-        checkpoint_age_s: Seconds since a checkpoint was stored in the log store, or since the start.
+        checkpoint_age_s: Seconds since a checkpoint was stored in the log store, or nothing was new, or the start.
     """
 
     epoch: int

@@ -222,7 +222,7 @@ def _cluster(log: LogFigures | None) -> Iterator[Metric]:
     yield Counter("journal_log_file_bytes", "Bytes of files stored there.", log.file_bytes if log else 0)
     yield Gauge(
         "journal_log_checkpoint_age_seconds",
-        "Seconds since a checkpoint was stored in the log store, or since the start.",
+        "Seconds since a checkpoint was stored in the log store, or nothing was new, or since the start.",
         log.checkpoint_age_s if log else 0,
     )
     yield Gauge(

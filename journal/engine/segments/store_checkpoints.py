@@ -64,7 +64,8 @@ class StoreCheckpoints:
         newest_lsn: Returns the newest lsn of the journal.
 
     Attributes:
-        stored_at: When a checkpoint was last stored, by trio's clock; the time of the start before the first one.
+        stored_at: When a checkpoint was last stored, or there was nothing new to store, by trio's clock; the time of
+            the start before that.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class StoreCheckpoints:
         while True:
             await trio.sleep(self._look_s)
             if (lsn := self._newest_lsn()) == stored_lsn:
+                # The last one has everything.
+                self.stored_at = trio.current_time()
                 continue
 
             async def make() -> None:
