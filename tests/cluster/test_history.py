@@ -58,7 +58,6 @@ async def wait_for_table(server: Server, values: set[int]) -> None:
                 found = {int(value) for value in rows["value"].to_pylist()}
 
 
-@pytest.mark.smoke
 @pytest.mark.slow("kills two servers, and waits for takeovers")
 async def test_whoever_takes_over_has_the_files_and_a_table_of_them(tmp_path: Path) -> None:
     with running(tmp_path, 2) as cluster:
