@@ -125,12 +125,13 @@ def _check(
             report.note(f"{path}/{name}", 0, what)
         return
     _check_agreement(files, path, node_id, views, journal, report)
+    is_copy = bool(views.node.log_epoch)
     for segment in views.segments.values():
         try:
             may_be_missing = journal.drops(segment.shard_id, segment.flushed_offset) or journal.converts(
                 segment.shard_id, segment.base_offset
             )
-            check_segment(files, segment, report, progress, may_be_missing=may_be_missing)
+            check_segment(files, segment, report, progress, may_be_missing=may_be_missing, is_copy=is_copy)
         except OSError as error:
             report.damage(segment.path, 0, f"the file cannot be read: {error}")
     known = {name for segment in views.segments.values() for name in (segment.path, segment.index_path)}

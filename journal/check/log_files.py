@@ -32,7 +32,13 @@ class _IndexWalk:
 
 
 def check_segment(
-    files: FileSystem, segment: LogSegment, report: Report, progress: Progress | None, *, may_be_missing: bool = False
+    files: FileSystem,
+    segment: LogSegment,
+    report: Report,
+    progress: Progress | None,
+    *,
+    may_be_missing: bool = False,
+    is_copy: bool = False,
 ) -> None:
     """Check one recorded log segment with its index file.
 
@@ -42,6 +48,8 @@ def check_segment(
         report: Gets the findings.
         progress: Called with the bytes read so far.
         may_be_missing: The journal drops the segment, so its files may be missing.
+        is_copy: The directory is a copy of a shared log. A file without content may be in the place of the log file,
+            until the log says that it is dropped.
     """
     report.counts.segments += 1
     if segment.flushed_offset == segment.base_offset:
@@ -58,6 +66,10 @@ def check_segment(
     index = _read_index(files, segment, report, may_be_missing=may_be_missing)
     file = files.open(segment.path, write=False)
     try:
+        if is_copy and not any(file.pread(_LARGEST_LOG_HEADER, 0)):
+            problem = "it has no content: the server began with a checkpoint, and the log drops it later"
+            report.note(segment.path, 0, f"{problem} (shard {segment.header.name!r})")
+            return
         window = Window(file, report.counts, progress)
         _SegmentPass(segment, window, report, index).check()
     finally:

@@ -294,10 +294,10 @@ class _Following:
         while read_bytes < most_bytes:
             groups = await self._log.read(self.next_lsn)
             if groups is None:
-                missing = await self._fetcher.fetch()
+                missing = await self._fetcher.fetch(is_last=self._log.epoch is not None)
                 if self._log.epoch is not None:
-                    for path in missing:
-                        _log.error("the log store has not got %s: records in it cannot be read", path)
+                    for file in missing:
+                        _log.error("the log store has not got %s: records in it cannot be read", file)
                     return True
                 await self._log.wait()
                 continue

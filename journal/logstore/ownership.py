@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 
 from journal.logstore.checkpoints import Checkpoint, checkpoint_after
-from journal.logstore.errors import StoreDeposedError
+from journal.logstore.errors import LogDamagedError, StoreDeposedError
 from journal.logstore.keys import (
     BEGINNING,
     Position,
@@ -28,6 +28,9 @@ from journal.logstore.keys import (
 from journal.logstore.objects import Kind, LogObject, check_object, encode_object
 from journal.logstore.settling import settle_create, settle_get, settle_list
 from journal.logstore.steps import Steps
+
+MOST_UNDER_WAY: Final = 64
+"""How many writes an owner may have under way."""
 
 _LOSSES_BEFORE_AHEAD: Final = 2
 """Number of times that a live writer may take the slot of a fence before a fence is placed ahead of it."""
@@ -91,7 +94,13 @@ def read_claim(member: Member, epoch: int) -> Steps[LogObject | None]:
 
 
 def own(
-    member: Member, nonce: bytes, known_epoch: int = 0, about: bytes = b"", *, gives_way: bool = False
+    member: Member,
+    nonce: bytes,
+    known_epoch: int = 0,
+    about: bytes = b"",
+    *,
+    gives_way: bool = False,
+    window: int = MOST_UNDER_WAY,
 ) -> Steps[Ownership]:
     """Become the owner of the store; its present owner, if there is one, loses it.
 
@@ -106,8 +115,10 @@ def own(
         about: What the claim says of the node to others, such as its address.
         gives_way: Claim only the epoch after the known one. So of several nodes that decide at the same time to take
             over from the same owner, one does.
+        window: How many writes owners have under way at most. A slot that is missing before so many is damage.
 
     Raises:
+        LogDamagedError: A slot is missing, and later ones are there. No fence takes its place.
         StoreDeposedError: Another node has claimed a higher epoch in the meantime, or the epoch after the known one.
     """
     epoch = (yield from newest_claim(member.root, known_epoch)) + 1
@@ -119,7 +130,7 @@ def own(
         epoch += 1
     checkpoint = yield from checkpoint_after(member.root, member.store_id, None)
     while True:
-        yield from _close_earlier(member, epoch, nonce, checkpoint.position if checkpoint else BEGINNING)
+        yield from _close_earlier(member, epoch, nonce, checkpoint.position if checkpoint else BEGINNING, window)
         newer = yield from _newer_checkpoint(member, checkpoint)
         if newer is None:
             break
@@ -140,11 +151,11 @@ def _claim(member: Member, epoch: int, nonce: bytes, about: bytes) -> Steps[bool
     return settlement.is_ours
 
 
-def _close_earlier(member: Member, by_epoch: int, nonce: bytes, start: Position) -> Steps[None]:
+def _close_earlier(member: Member, by_epoch: int, nonce: bytes, start: Position, window: int) -> Steps[None]:
     """Close every epoch before this one that may have a writer, the newest first."""
     for epoch in range(by_epoch - 1, start.epoch - 1, -1):
         first = start if epoch == start.epoch else Position(epoch, 0)
-        yield from close_epoch(member, by_epoch, nonce, first)
+        yield from close_epoch(member, by_epoch, nonce, first, window)
         if epoch > start.epoch and (yield from _has_begun(member, epoch)):
             # Its owner had closed all epochs before it when it wrote its first slot.
             return
@@ -156,7 +167,9 @@ def _has_begun(member: Member, epoch: int) -> Steps[bool]:
     return found is not None and found.kind is Kind.SLOT
 
 
-def close_epoch(member: Member, by_epoch: int, nonce: bytes, first: Position) -> Steps[None]:
+def close_epoch(
+    member: Member, by_epoch: int, nonce: bytes, first: Position, window: int = MOST_UNDER_WAY
+) -> Steps[None]:
     """Place a fence in the first free slot of an epoch, unless there is one.
 
     Args:
@@ -164,11 +177,15 @@ def close_epoch(member: Member, by_epoch: int, nonce: bytes, first: Position) ->
         by_epoch: The epoch that this node has claimed.
         nonce: 16 random bytes of this claim.
         first: The first slot of the epoch that can be in the log: 0, or the position of the newest checkpoint.
+        window: See `own`.
+
+    Raises:
+        LogDamagedError: A slot is missing, and later ones are there.
     """
     losses = 0
     tail = first
     while True:
-        tail = yield from _first_free(member, tail)
+        tail = yield from _first_free(member, tail, window)
         if tail > first:
             last = yield from _read(member, attrs.evolve(tail, slot=tail.slot - 1))
             if last is not None and last.kind is Kind.FENCE:
@@ -183,17 +200,46 @@ def close_epoch(member: Member, by_epoch: int, nonce: bytes, first: Position) ->
         losses += 1
 
 
-def _first_free(member: Member, start: Position) -> Steps[Position]:
+def _first_free(member: Member, start: Position, window: int) -> Steps[Position]:
     """The first slot from this one on that does not exist.
 
-    It takes one listing, so that a live writer is not chased slot by slot.
+    It takes one listing, so that a live writer is not chased slot by slot; two if later slots are there.
+
+    Raises:
+        LogDamagedError: The slot was written, as later ones are there, and is missing.
     """
+    free, later = yield from _listed_free(member, start, window)
+    if later:
+        # A slot that is created during a listing may be missing in it. All before those in this one are in the next.
+        again, _ = yield from _listed_free(member, start, window)
+        if again == free:
+            yield from _refuse_hole(member, free, later)
+        free = again
+    return free
+
+
+def _listed_free(member: Member, start: Position, window: int) -> Steps[tuple[Position, list[int]]]:
+    """The first free slot, and the later ones that no writer can have created without it."""
     keys = yield from settle_list(before_slot(member.root, start))
-    taken = {number_of(key) for key in keys}
+    taken = {number for key in keys if (number := number_of(key)) is not None}
     slot = start.slot
     while slot in taken:
         slot += 1
-    return attrs.evolve(start, slot=slot)
+    return attrs.evolve(start, slot=slot), sorted(number for number in taken if number >= slot + window)
+
+
+def _refuse_hole(member: Member, free: Position, later: list[int]) -> Steps[None]:
+    """Refuse a log without this slot, unless it was collected, or what is later are fences ahead of a writer."""
+    if (yield from checkpoint_after(member.root, member.store_id, free)) is not None:
+        return
+    for number in later:
+        found = yield from _read(member, attrs.evolve(free, slot=number))
+        if found is not None and found.kind is Kind.SLOT:
+            present = slot_key(member.root, attrs.evolve(free, slot=number))
+            raise LogDamagedError(
+                f"{slot_key(member.root, free)} is missing, but {present} is there: restore the missing objects of the "
+                "log store"
+            )
 
 
 def _fence(member: Member, by_epoch: int, nonce: bytes, position: Position) -> Steps[bool]:

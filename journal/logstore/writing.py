@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
 
 import attrs
 
 from journal.logstore.keys import Position, slot_key
 from journal.logstore.objects import Kind, LogObject, encode_object
-from journal.logstore.ownership import Member
-
-MOST_UNDER_WAY: Final = 64
+from journal.logstore.ownership import MOST_UNDER_WAY, Member
 
 
 @attrs.frozen(slots=True)

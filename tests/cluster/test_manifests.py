@@ -180,6 +180,12 @@ async def test_a_checkpoint_of_which_a_file_is_gone_is_passed_over_and_does_not_
     assert await Server(owner.store).restored() == b"table 9"
     await owner.views.collect(owner.epoch)
     assert await Server(owner.store).restored() == b"table 9"
+    other = Server(owner.store)
+    for key in owner.store.list_after(file_folder("root")):
+        owner.store.delete(key)
+    with pytest.raises(LogDamagedError, match=r"names the file 0000000-[0-9a-f]{16}, which is not in the log store"):
+        await other.restored()
+    assert other.files.listdir("/data/state") == []
     after = Server(owner.store, RIVAL)
     after.own()
     await after.views.load()

@@ -89,7 +89,7 @@ def _(patch: Patch) -> None:
 
 @_defect("the fence is placed after the last slot, and slots that are under way can still fill the gap before it")
 def _(patch: Patch) -> None:
-    def after_last(member: Member, start: Position) -> Steps[Position]:
+    def after_last(member: Member, start: Position, window: int) -> Steps[Position]:
         keys = yield from settle_list(before_slot(member.root, start))
         last = max((slot for key in keys if (slot := number_of(key)) is not None), default=start.slot - 1)
         return attrs.evolve(start, slot=last + 1)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import logging
 from functools import partial
+from typing import Final
+
+import trio
 
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.shared_log.stored_files import StoredFiles
@@ -18,6 +21,8 @@ from journal.logstore.keys import FileName
 from shards.errors import ConversionFailedError, StorageFailedError
 from shards.seams.file_system import FileSystem
 from shards.views.shared_files import FileKey, SharedFileRecord, SharedFiles
+
+_LOOK_AGAIN_S: Final = 10.0
 
 _log = logging.getLogger("journal.engine")
 
@@ -54,20 +59,25 @@ class FileFetcher:
         self._checkpoint_lsn = checkpoint_lsn
         self._there: set[FileKey] = set()
         self._seen_generation: int | None = None
+        self._look_again_at = 0.0
 
-    async def fetch(self) -> list[str]:
+    async def fetch(self, *, is_last: bool) -> list[str]:
         """Fetch the files that may be needed and are not there.
 
+        Args:
+            is_last: This server has read the whole log and owns the store: every file is looked for once more.
+                Otherwise one that was not in the log store is looked for again only after a while.
+
         Returns:
-            The paths of those that are not in the log store either. They are not needed any more, unless this server
-            has read the whole log and owns the store.
+            What is missing in the log store, too. It is not needed any more, unless `is_last`.
 
         Raises:
             LogStoreError: The log store cannot be read, or a file in it is damaged.
             StorageFailedError: A file could not be written here.
         """
         missing: list[str] = []
-        if self._records.generation == self._seen_generation:
+        is_seen = self._records.generation == self._seen_generation and trio.current_time() < self._look_again_at
+        if is_seen and not is_last:
             return missing
         self._seen_generation = self._records.generation
         fetched = 0
@@ -78,10 +88,11 @@ class FileFetcher:
             place = record.path(self._root)
             if not await self._off_loop(partial(self._files.exists, place)):
                 if not await self._fetch(record, place):
-                    missing.append(place)
+                    missing.append(f"the file {FileName(*record.key)}, which is {place} here")
                     continue
                 fetched += 1
             self._there.add(record.key)
+        self._look_again_at = trio.current_time() + _LOOK_AGAIN_S if missing else float("inf")
         if fetched:
             _log.info("fetched %d files of the history from the log store", fetched)
         return missing

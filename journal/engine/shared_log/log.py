@@ -180,7 +180,7 @@ class SharedLog:
         if decision is not Decision.TAKE_OVER:
             return False
         nonce = secrets.token_bytes(ID_BYTES)
-        steps = own(self._member, nonce, self.claim.epoch, encode_addresses(self._addresses), gives_way=True)
+        steps = own(self._member, nonce, self.claim.epoch, encode_addresses(self._addresses), gives_way=True, window=1)
         try:
             ownership = await drive(self._store, steps, self._limiter)
         except StoreDeposedError:

@@ -135,7 +135,14 @@ class StoredViews:
             LogStoreError: The log store cannot be used at present.
             OSError: A file cannot be read.
         """
-        known = {file.sha256: file for manifest in self._manifests.values() for file in manifest.files}
+        stored = await self._drive(list_files(self._member.root))
+        # A checkpoint may name a file that does not exist any more.
+        known = {
+            file.sha256: file
+            for manifest in self._manifests.values()
+            for file in manifest.files
+            if _is_stored(file, stored)
+        }
         files: list[ManifestFile] = []
         new: list[tuple[FileName, str]] = []
         for path in await self._off_loop(partial(self._file_system.listdir, directory)):
@@ -196,25 +203,36 @@ class StoredViews:
             Whether there is one.
 
         Raises:
-            FormatVersionError, LogStoreError: The log store cannot be read, or something in it is damaged.
+            FormatVersionError, LogStoreError: The log store cannot be read, or something in it is damaged or missing.
             OSError: The disk refused.
         """
-        tried: set[Position] = set()
+        tried: dict[Position, ManifestFile] = {}
         while True:
             await self.load()
             positions = [position for position in self._manifests if position not in tried]
             if not positions:
-                return False
+                break
             position = max(positions)
-            # One that is not whole was left by a server that had lost the store; or newer ones have replaced it.
-            tried.add(position)
-            if await self._restore(self._manifests[position], state, log):
+            missing = await self._restore(self._manifests[position], state, log)
+            if missing is not None:
+                # It was left by a server that had lost the store; or newer ones have replaced it.
+                tried[position] = missing
+            else:
                 _log.info(
                     "began with the checkpoint at epoch %d, slot %d of the log store", position.epoch, position.slot
                 )
                 return True
+        if tried:
+            await self._off_loop(partial(self._prepare, state))
+            newest = max(tried)
+            raise LogDamagedError(
+                f"{checkpoint_key(self._member.root, newest)} names the file {tried[newest].name}, which is not in the "
+                f"log store, and there is no other whole checkpoint (tried: {len(tried)}): restore the log store"
+            )
+        return False
 
-    async def _restore(self, manifest: Manifest, state: str, log: str) -> bool:
+    async def _restore(self, manifest: Manifest, state: str, log: str) -> ManifestFile | None:
+        """Returns the first file that is missing; None if all are written."""
         await self._off_loop(partial(self._prepare, state))
         # The file without which there is no store comes last, so that a crash in between is noticed.
         for file in sorted(manifest.files, key=lambda file: file.path == _CURRENT):
@@ -222,9 +240,9 @@ class StoredViews:
                 await self._off_loop(partial(self._make_log_files, state, log))
                 await self._off_loop(partial(self._file_system.sync_directory, state))
             if not await self._fetch(file, f"{state}/{file.path}"):
-                return False
+                return file
         await self._off_loop(partial(self._file_system.sync_directory, state))
-        return True
+        return None
 
     def _prepare(self, directory: str) -> None:
         """Make the directory if it is missing, and remove what an attempt before left in it."""
@@ -289,4 +307,8 @@ def _write(out: File, update: Callable[[bytes], None], content: bytes, position:
 
 
 def _is_whole(manifest: Manifest, stored: dict[FileName, int]) -> bool:
-    return all(stored.get(file.name, 0) == piece_count(file.size_bytes) for file in manifest.files)
+    return all(_is_stored(file, stored) for file in manifest.files)
+
+
+def _is_stored(file: ManifestFile, stored: dict[FileName, int]) -> bool:
+    return stored.get(file.name, 0) == piece_count(file.size_bytes)

@@ -80,6 +80,7 @@ class DirectoryLogStore:
             try:
                 data = (self._path / key).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
+                self._require_root()
                 return None
             _sync_folder(self._path / folder_of(key))
             return data
@@ -91,6 +92,7 @@ class DirectoryLogStore:
                 with os.scandir(self._path / folder) as entries:
                     keys = [folder + entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
             except (FileNotFoundError, NotADirectoryError):
+                self._require_root()
                 return []
             _sync_folder(self._path / folder)
             return [found for found in keys if found > key]
@@ -106,6 +108,10 @@ class DirectoryLogStore:
 
     def close(self) -> None:
         """Nothing is open between two calls."""
+
+    def _require_root(self) -> None:
+        """What is missing because its file system is not mounted does not count as deleted."""
+        os.stat(self._path)
 
     @contextmanager
     def _directory(self, key: str) -> Iterator[int]:

@@ -1,0 +1,132 @@
+"""Objects that are missing in the log store: a takeover refuses them by name, and makes nothing final."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from journal.client.client import Client
+from journal.engine.segments.file_fetching import FileFetcher
+from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.shared_log.stored_files import StoredFiles
+from journal.engine.wal.disk import at_once
+from journal.logstore import run
+from journal.logstore.errors import LogDamagedError, StoreUnreachableError
+from journal.logstore.keys import FileName, Position, slot_key
+from journal.logstore.objects import Kind, decode_object
+from journal.logstore.ownership import Member, own
+from journal.logstore.pieces import Piece, put_piece
+from journal.logstore.settling import settle_create
+from journal.logstore.stores.directory import DirectoryLogStore
+from journal.logstore.stores.memory import MemoryLogStore
+from journal.logstore.writing import SlotWriter
+from shards.format.record import Record
+from shards.model import Mode, ShardConfig
+from shards.seams.memory_file_system import MemoryFileSystem
+from shards.seams.memory_store import MemoryStore
+from shards.seams.store import Mutations
+from shards.views.shared_files import SharedFileRecord, SharedFiles
+from tests.cluster.servers import remove, running
+from tests.cluster.writing import SHARD, connected
+
+OWNER: Final = Member("root", b"S" * 16, b"N" * 16)
+NEXT: Final = Member("root", b"S" * 16, b"R" * 16)
+
+
+def log_of(count: int) -> tuple[MemoryLogStore, int]:
+    """A store with so many slots, written one after the other, and their epoch."""
+    store = MemoryLogStore()
+    epoch = run(store, own(OWNER, secrets.token_bytes(16))).epoch
+    writer = SlotWriter(OWNER, epoch, 1)
+    for number in range(count):
+        write = writer.prepare(b"%d" % number, number + 2, secrets.token_bytes(16))
+        writer.settle(write.position, run(store, settle_create(write.key, write.data)).is_ours)
+    return store, epoch
+
+
+@pytest.mark.parametrize("missing", [0, 4, 8])
+def test_a_slot_that_is_missing_before_others_is_refused_and_gets_no_fence(missing: int) -> None:
+    """It counted as the end of the log, and a fence in its place made the loss of the later slots final."""
+    store, epoch = log_of(10)
+    key = slot_key("root", Position(epoch, missing))
+    store.delete(key)
+    with pytest.raises(
+        LogDamagedError, match=f"{key} is missing, but {slot_key('root', Position(epoch, missing + 1))}"
+    ):
+        run(store, own(NEXT, secrets.token_bytes(16), window=1))
+    assert store.get(key) is None
+
+
+def test_a_store_without_a_hole_is_owned() -> None:
+    store, epoch = log_of(10)
+    run(store, own(NEXT, secrets.token_bytes(16), window=1))
+    data = store.get(slot_key("root", Position(epoch, 10)))
+    assert data is not None
+    assert decode_object("key", data).kind is Kind.FENCE
+
+
+def test_a_directory_that_is_not_there_is_no_empty_store(tmp_path: Path) -> None:
+    """A file system that is not mounted looked like a store of which everything was deleted."""
+    (tmp_path / "store").mkdir()
+    store = DirectoryLogStore(tmp_path / "store")
+    store.create("root/log/1", b"x")
+    (tmp_path / "store").rename(tmp_path / "away")
+    with pytest.raises(StoreUnreachableError):
+        store.get("root/log/1")
+    with pytest.raises(StoreUnreachableError):
+        store.list_after("root/log/")
+
+
+async def fill(client: Client) -> None:
+    await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+    for number in range(10):
+        await client.append(SHARD, [Record(value=b"%d" % number)])
+
+
+@pytest.mark.slow("starts a server twice")
+async def test_a_server_with_an_empty_directory_does_not_begin_in_the_middle_of_a_log(tmp_path: Path) -> None:
+    with running(tmp_path, 1) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            await fill(client)
+        server.kill()
+        remove(server.data)
+        first = tmp_path / "store" / "journal" / "log" / "0000000001" / "0000000000000000"
+        first.unlink()
+        server.start()
+        assert server.wait() != 0
+        assert "journal/log/0000000001/0000000000000000 is missing, but" in server.log.read_text()
+        assert not first.exists()
+
+
+async def test_a_file_that_could_not_be_found_is_looked_for_again_at_a_takeover() -> None:
+    """A follower looked for it once. When the folder of the files was back, it took over without the file."""
+    store, files, content = MemoryLogStore(), MemoryFileSystem(), b"content"
+    for name in ("sealed", "sealing", "log"):
+        files.mkdir(f"/data/{name}")
+    views = MemoryStore()
+    records = SharedFiles(views)
+    mutations = Mutations()
+    records.fold_put(mutations, SharedFileRecord(20_784, 7, 7, 1, 5, 0, 0, hashlib.sha256(content).digest()))
+    views.write(mutations)
+    fetcher = FileFetcher(
+        StoredFiles(store, OWNER, files, at_once),
+        records,
+        SegmentFiles(files, "/data", at_once),
+        files,
+        at_once,
+        "/data/sealed",
+        checkpoint_lsn=0,
+    )
+    place = "/data/sealed/date=2026-11-27/0000000000000007.parquet"
+    missing = await fetcher.fetch(is_last=False)
+    assert missing == [f"the file 0020784-0000000000000007, which is {place} here"]
+    run(store, put_piece(OWNER, bytes(16), FileName(20_784, 7), 0, Piece(content, 1)))
+    assert await fetcher.fetch(is_last=False) == []
+    assert not files.exists(place), "a log store is not asked again and again"
+    assert await fetcher.fetch(is_last=True) == []
+    assert files.open(place, write=False).pread(100, 0) == content
