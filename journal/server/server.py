@@ -255,7 +255,7 @@ class Server:
     async def _stop_after_failure(self) -> None:
         failure = await self.engine.wait_failed()
         if isinstance(failure, NotOwnerError):
-            log.warning("lost the store to another server", owner=failure.owner)
+            log.warning("lost the store to another server", owner=failure.owner or "not known yet")
         elif self.engine.config.storage.on_failure is OnFailure.EXIT:
             log.error(
                 "stopping, as the storage failed", at_most_s=_GOODBYE_AFTER_FAILURE_S, setting="storage.on_failure"

@@ -18,7 +18,8 @@ def is_unused(files: FileSystem, path: str) -> bool:
 def empty_copy(files: FileSystem, path: str, store_id: str) -> None:
     """Remove the views, the journal and all segments of a copy, which is then as if it had just been created.
 
-    A crash in between leaves a directory without views, which the next call, or the next start, goes on with.
+    The journal goes first: a start that finds views without it reads what is missing in the log of the store, and one
+    that finds neither begins anew. So a crash in between does no harm.
 
     Raises:
         DataDirectoryError: Another process uses it, or it is no copy of this store.
@@ -27,12 +28,12 @@ def empty_copy(files: FileSystem, path: str, store_id: str) -> None:
     directory = open_directory(files, path, store_id)
     try:
         held = directory.files
+        _remove_files(held, f"{path}/journal")
         if held.exists(f"{path}/state/{_CURRENT}"):
             held.remove(f"{path}/state/{_CURRENT}")
             held.sync_directory(f"{path}/state")
         remove_log(held, f"{path}/sealed")
-        for part in ("journal", "state"):
-            _remove_files(held, f"{path}/{part}")
+        _remove_files(held, f"{path}/state")
         for part in ("log", "sealed"):
             for name in _names(held, f"{path}/{part}"):
                 _remove_files(held, f"{path}/{part}/{name}")

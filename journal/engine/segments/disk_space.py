@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from journal.engine.write.commands import Commands
-from shards.errors import DiskFullError
+from shards.errors import DiskFullError, LogUnavailableError
 from shards.quantities import format_size
 from shards.seams.file_system import FileSystem
 
@@ -59,7 +59,10 @@ class DiskSpace:
         if full is not None and self.full is None:
             _log.warning("appends are refused: %s", full)
         elif full is None and self.full is not None:
-            _log.info("appends are accepted again: %s are free", format_size(self.free_bytes))
+            why = f"{format_size(self.free_bytes)} are free"
+            if isinstance(self.full, LogUnavailableError):
+                why = "the log store takes writes"
+            _log.info("appends are accepted again: %s", why)
         self.full = full
         self._commands.refuse = full
 

@@ -101,7 +101,10 @@ class StoreCheckpoints:
             await trio.sleep(_LOADED_AGAIN_S)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                self._stored.files.delete_unneeded, epoch, lambda: self._records.generation, self._is_needed
+                self._stored.files.delete_unneeded,
+                epoch,
+                lambda: (self._records.generation, self._stored.oldest, self._stored.newest),
+                self._is_needed,
             )
             await self._make_checkpoints(epoch)
 

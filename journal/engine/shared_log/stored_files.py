@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -124,16 +124,16 @@ class StoredFiles:
         return position
 
     async def delete_unneeded(
-        self, epoch: int, names: Callable[[], int], is_needed: Callable[[FileName], bool]
+        self, epoch: int, names: Callable[[], Hashable], is_needed: Callable[[FileName], bool]
     ) -> None:
         """Delete files that nothing refers to any more, once in a while, until another server owns the store.
 
         Args:
             epoch: The epoch that this server owns.
-            names: Returns a number that is another one whenever another set of files may be needed.
+            names: Returns a value that is another one whenever another set of files may be needed.
             is_needed: Returns whether something refers to a file.
         """
-        seen: int | None = None
+        seen: Hashable = None
         while True:
             await trio.sleep(_DELETES_EACH_S)
             now = names()

@@ -76,7 +76,7 @@ class StoredViews:
 
     Attributes:
         files: The files in the log store.
-        newest: The position of the newest checkpoint that is known; None if none is.
+        oldest, newest: The positions of the oldest and the newest checkpoint that is known; None if none is.
     """
 
     def __init__(
@@ -90,6 +90,10 @@ class StoredViews:
         self._manifests: dict[Position, Manifest] = {}
         self._from_epoch = FIRST_EPOCH
         self.files = stored
+
+    @property
+    def oldest(self) -> Position | None:
+        return min(self._manifests, default=None)
 
     @property
     def newest(self) -> Position | None:

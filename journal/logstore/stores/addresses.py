@@ -23,6 +23,13 @@ from journal.logstore.keys import check_key
 from journal.logstore.store import LogStore
 from shards.errors import InvalidRequestError
 
+_SECRETS: Final = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "postgresql": "PGPASSFILE (or PGPASSWORD)",
+}
+
 DEFAULT_ROOT: Final = "journal"
 """What the keys of a store begin with if its address does not say."""
 
@@ -55,7 +62,7 @@ class StoreAddress:
         if has_password:
             raise InvalidRequestError(
                 "the address of the log store has a password in it, which others could see; leave it out, and set "
-                "PGPASSFILE (or PGPASSWORD) in the environment"
+                f"{_SECRETS.get(parts.scheme, 'the credentials')} in the environment"
             )
         if parts.scheme not in _OPENERS:
             raise InvalidRequestError(
