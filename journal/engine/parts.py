@@ -257,6 +257,7 @@ class EngineParts:
             off_loop=self._environment.off_loop,
             conversion=self.config.conversion,
             newest_lsn=lambda: self.committer.journal_lsn,
+            has_failed=lambda: self.committer.failure is not None,
         )
 
     def _make_history(self, *, is_converting: bool) -> HistoryTable:

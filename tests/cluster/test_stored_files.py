@@ -196,16 +196,17 @@ async def test_what_no_entry_names_in_the_end_is_deleted_and_what_is_being_store
     nursery.start_soon(files.stored.delete_unneeded, epoch, lambda: generation, needed.__contains__)
     with pytest.raises(ConversionFailedError):
         async with files.stored.stored([(NEW, files.write("/sealing/a", b"content"))]):
-            await until(lambda: stored_in(files.store) == {OLD, NEW})
+            await until(lambda: files.stored.deleted == 1)
+            assert stored_in(files.store) == {OLD, NEW}
             raise ConversionFailedError("nothing is named")
-    await until(lambda: stored_in(files.store) == {OLD})
+    await until(lambda: files.stored.deleted == 2)
+    assert stored_in(files.store) == {OLD}
     needed.clear()
-    listed = files.stored.deleted
     await trio.sleep(1000)
-    assert (stored_in(files.store), files.stored.deleted) == ({OLD}, listed), "nothing has changed: nothing is listed"
+    assert files.stored.deleted == 2, "nothing has changed, so nothing is listed"
     generation += 1
-    await until(lambda: stored_in(files.store) == set())
-    assert files.stored.deleted == 3
+    await until(lambda: files.stored.deleted == 3)
+    assert stored_in(files.store) == set()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -25,7 +25,7 @@ from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.logstore.errors import LogStoreError, StoreDeposedError
 from journal.logstore.keys import FileName
 from journal.settings.server import ConversionConfig
-from shards.errors import StorageError, StorageFailedError
+from shards.errors import StorageError
 from shards.seams.store import DirectoryStore
 from shards.views.shard_records import log_ends
 from shards.views.shared_files import SharedFiles
@@ -62,6 +62,7 @@ class StoreCheckpoints:
         off_loop: Does what blocks.
         conversion: Says within which time records are converted, before which a checkpoint cannot be stored.
         newest_lsn: Returns the newest lsn of the journal.
+        has_failed: Returns whether the engine has failed, after which nothing is stored any more.
 
     Attributes:
         stored_at: When a checkpoint was last stored, or there was nothing new to store, by trio's clock; the time of
@@ -79,6 +80,7 @@ class StoreCheckpoints:
         off_loop: OffLoop,
         conversion: ConversionConfig,
         newest_lsn: Callable[[], int],
+        has_failed: Callable[[], bool],
     ) -> None:
         self._stored = stored
         self._directory = directory
@@ -89,6 +91,7 @@ class StoreCheckpoints:
         self._converted_after_s = float(conversion.max_age_s)
         self._look_s = conversion.gather_after_s
         self._newest_lsn = newest_lsn
+        self._has_failed = has_failed
         self.stored_at = trio.current_time()
 
     async def run(self, epoch: int) -> None:
@@ -136,10 +139,10 @@ class StoreCheckpoints:
         """Do something that is tried again later if the disk or the log store refuses."""
         try:
             await work()
-        except (StoreDeposedError, StorageFailedError):
-            # Whoever watches the claims, or the engine, says so and ends this task.
-            await trio.sleep_forever()
         except (LogStoreError, StorageError, OSError) as error:
+            if isinstance(error, StoreDeposedError) or self._has_failed():
+                # Whoever watches the claims, or the engine, says so and ends this task.
+                await trio.sleep_forever()
             _log.warning("checkpoints cannot be %s in the log store for now: %s", what, error)
             return False
         return True
