@@ -219,6 +219,21 @@ async def test_what_a_restoration_left_that_was_killed_is_removed_first() -> Non
     assert other.files.listdir("/data/state") == [".node", "000001.sst", "CURRENT"]
 
 
+async def test_a_restoration_that_ends_within_its_last_file_leaves_no_store() -> None:
+    """It left a CURRENT with a part of its bytes, or with wrong ones. Then no later start was possible."""
+    owner = Server(MemoryLogStore())
+    owner.own()
+    await owner.publish(3)
+    (manifest,) = owner.views._manifests.values()
+    wrong = [attrs.evolve(file, sha256="00" * 32) if file.path == "CURRENT" else file for file in manifest.files]
+    other = Server(owner.store)
+    other.views._manifests[Position(owner.epoch, 3)] = attrs.evolve(manifest, files=tuple(wrong))
+    with pytest.raises(LogDamagedError, match="is not the CURRENT that a checkpoint names"):
+        await other.restored()
+    assert not other.files.exists("/data/state/CURRENT")
+    assert await Server(owner.store).restored() == b"table 3"
+
+
 async def test_a_file_with_other_bytes_than_the_manifest_says_is_refused() -> None:
     owner = Server(MemoryLogStore())
     owner.own()

@@ -42,7 +42,9 @@ LOG_ENDS: Final = "LOG_ENDS"
 """Which log files the records of segments name, and their sizes: a file beside those of RocksDB."""
 
 _CURRENT: Final = "CURRENT"
-"""The file without which a directory is no store: it is written last."""
+"""The file without which a directory is no store."""
+
+_PART: Final = ".part"
 
 _LOG_END: Final = struct.Struct("<QQQ")
 _READ_AT_ONCE: Final = 1 << 20
@@ -238,13 +240,14 @@ class StoredViews:
     async def _restore(self, manifest: Manifest, state: str, log: str) -> ManifestFile | None:
         """Returns the first file that is missing; None if all are written."""
         await self._off_loop(partial(self._prepare, state))
-        # The file without which there is no store comes last, so that a crash in between is noticed.
-        for file in sorted(manifest.files, key=lambda file: file.path == _CURRENT):
-            if file.path == _CURRENT:
-                await self._off_loop(partial(self._make_log_files, state, log))
-                await self._off_loop(partial(self._file_system.sync_directory, state))
-            if not await self._fetch(file, f"{state}/{file.path}"):
+        for file in manifest.files:
+            path = f"{state}/{file.path}"
+            if not await self._fetch(file, f"{path}{_PART}" if file.path == _CURRENT else path):
                 return file
+        await self._off_loop(partial(self._make_log_files, state, log))
+        # The file without which there is no store gets its name last and whole: a crash before it leaves no store.
+        await self._off_loop(partial(self._file_system.sync_directory, state))
+        await self._off_loop(partial(self._file_system.rename, f"{state}/{_CURRENT}{_PART}", f"{state}/{_CURRENT}"))
         await self._off_loop(partial(self._file_system.sync_directory, state))
         return None
 
