@@ -79,6 +79,8 @@ def test_a_directory_that_is_not_there_is_no_empty_store(tmp_path: Path) -> None
         store.get("root/log/1")
     with pytest.raises(StoreUnreachableError):
         store.list_after("root/log/")
+    with pytest.raises(StoreUnreachableError):
+        store.delete("root/log/1")
 
 
 async def fill(client: Client) -> None:

@@ -49,7 +49,8 @@ _MAY_BE_MOUNTS = (*MARKED, "state")
 
 _NODE_ID_DIGITS = 16
 
-_SNAPSHOT = re.compile(r"[0-9a-f]{8}(\.gone)?")
+GONE = ".gone"
+_SNAPSHOT = re.compile(rf"[0-9a-f]{{8}}({re.escape(GONE)})?")
 _SEGMENT_DIRECTORIES = (
     ("log", re.compile("[0-9a-f]{2}")),
     ("sealed", re.compile(r"date=\d{4}-\d\d-\d\d")),
@@ -390,6 +391,13 @@ def read_store_id(files: FileSystem, path: str) -> str:
     """
     content = read_json(files, f"{path}/FORMAT")
     return str(content.get("store", "")) if isinstance(content, dict) else ""
+
+
+def let_go_of_snapshot(files: FileSystem, path: str) -> None:
+    """Rename a snapshot, if there is one, and remove it: a program that still copies it finds no file, and not some."""
+    if files.exists(path):
+        files.rename(path, f"{path}{GONE}")
+        remove_snapshot(files, f"{path}{GONE}")
 
 
 def remove_snapshot(files: FileSystem, path: str) -> None:

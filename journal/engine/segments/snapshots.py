@@ -20,7 +20,12 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from journal.engine.directory.data_directory import DataDirectory, remove_snapshot, segment_directories, write_markers
+from journal.engine.directory.data_directory import (
+    DataDirectory,
+    let_go_of_snapshot,
+    segment_directories,
+    write_markers,
+)
 from journal.engine.environment import Environment
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.lifecycle import SegmentFiles
@@ -30,7 +35,6 @@ from shards.errors import DiskFullError, OverloadedError, StorageFailedError
 from shards.seams.store import DirectoryStore
 
 _COPIED_AT_ONCE = 1 << 20
-_GONE = ".gone"
 _PATIENCE_S = 5.0
 """How long a caller waits for the snapshot of another caller, which may be released soon."""
 
@@ -108,7 +112,7 @@ class Snapshots:
                 yield taken[0]
             finally:
                 with trio.CancelScope(shield=True):
-                    await self._off_loop(lambda: self._let_go(path))
+                    await self._off_loop(lambda: let_go_of_snapshot(self._files, path))
         finally:
             self._turn.release()
 
@@ -180,8 +184,3 @@ class Snapshots:
                 copy.close()
         finally:
             source.close()
-
-    def _let_go(self, path: str) -> None:
-        if self._files.exists(path):
-            self._files.rename(path, f"{path}{_GONE}")
-            remove_snapshot(self._files, f"{path}{_GONE}")

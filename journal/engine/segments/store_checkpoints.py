@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 import trio
 
-from journal.engine.directory.data_directory import DataDirectory, remove_snapshot
+from journal.engine.directory.data_directory import DataDirectory, let_go_of_snapshot
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.shared_log.stored_views import LOG_ENDS, StoredViews, encode_log_ends
 from journal.engine.shared_log.writer import ResumePoint
@@ -25,6 +25,7 @@ from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.logstore.errors import LogStoreError, StoreDeposedError
 from journal.logstore.keys import FileName
 from journal.settings.server import ConversionConfig
+from shards.back_off import BackOff
 from shards.errors import StorageError
 from shards.seams.store import DirectoryStore
 from shards.views.shard_records import log_ends
@@ -89,7 +90,7 @@ class StoreCheckpoints:
         self._checkpointer = checkpointer
         self._off_loop = LimitedOffLoop(off_loop)
         self._converted_after_s = float(conversion.max_age_s)
-        self._look_s = conversion.gather_after_s
+        self._looks = BackOff(conversion.gather_after_s, self._converted_after_s, jitter=0.0)
         self._newest_lsn = newest_lsn
         self._has_failed = has_failed
         self.stored_at = trio.current_time()
@@ -117,7 +118,7 @@ class StoreCheckpoints:
     async def _make_checkpoints(self, epoch: int) -> None:
         stored_lsn = 0
         while True:
-            await trio.sleep(self._look_s)
+            await trio.sleep(self._looks.first_s)
             if (lsn := self._newest_lsn()) == stored_lsn:
                 # The last one has everything.
                 self.stored_at = trio.current_time()
@@ -126,10 +127,13 @@ class StoreCheckpoints:
             async def make() -> None:
                 async with self._captured() as captured:
                     await trio.sleep(self._converted_after_s)
-                    while not await self._is_superseded(captured):  # noqa: ASYNC110 each look makes a checkpoint
-                        await trio.sleep(self._look_s)
-                    if await self._stored.publish(captured.point, f"{captured.path}/state", epoch):
-                        self.stored_at = trio.current_time()
+                    looks = 0
+                    # A segment may never be converted, and each look costs a checkpoint of this server.
+                    while not await self._is_superseded(captured):
+                        await trio.sleep(self._looks.delay_s(looks))
+                        looks += 1
+                    await self._stored.publish(captured.point, f"{captured.path}/state", epoch)
+                    self.stored_at = trio.current_time()
 
             if await self._succeeds("stored", make):
                 stored_lsn = lsn
@@ -141,7 +145,7 @@ class StoreCheckpoints:
             await work()
         except (LogStoreError, StorageError, OSError) as error:
             if isinstance(error, StoreDeposedError) or self._has_failed():
-                # Whoever watches the claims, or the engine, says so and ends this task.
+                # The task that watches the claims, or the engine, logs it and ends this one.
                 await trio.sleep_forever()
             _log.warning("checkpoints cannot be %s in the log store for now: %s", what, error)
             return False
@@ -168,7 +172,7 @@ class StoreCheckpoints:
             yield taken[0]
         finally:
             with trio.CancelScope(shield=True):
-                await self._off_loop(partial(self._let_go, path))
+                await self._off_loop(partial(let_go_of_snapshot, self._directory.files, path))
 
     def _copy(self, path: str) -> None:
         self._directory.files.mkdir(path)
@@ -180,12 +184,6 @@ class StoreCheckpoints:
             file.pwritev([content], 0)
         finally:
             file.close()
-
-    def _let_go(self, path: str) -> None:
-        files = self._directory.files
-        if files.exists(path):
-            files.rename(path, f"{path}.gone")
-            remove_snapshot(files, f"{path}.gone")
 
     async def _log_ends(self) -> list[tuple[int, int, int]]:
         """Shard id, base offset and end of each segment with records in a log file, as of the last checkpoint."""

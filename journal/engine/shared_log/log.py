@@ -18,7 +18,7 @@ from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.journal_file import JournalWriter
 from journal.logstore.driver import drive
 from journal.logstore.errors import LogDamagedError, LogStoreError, StoreDeposedError
-from journal.logstore.keys import BEGINNING, slot_key
+from journal.logstore.keys import BEGINNING, checkpoint_key, slot_key
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member, check_owned, newest_claim, own, read_claim
 from journal.logstore.reading import AtTail, LogReader, SlotRead
@@ -144,7 +144,8 @@ class SharedLog:
                 return None
             if not isinstance(found, SlotRead):
                 raise BehindLogError(
-                    f"{key} was removed from the log store, which has a checkpoint at {found.checkpoint.position}"
+                    f"{key} was removed from the log store, which has the checkpoint "
+                    f"{checkpoint_key(self._member.root, found.checkpoint.position)}"
                 )
             self.slots_read += 1
             self._has_moved = True

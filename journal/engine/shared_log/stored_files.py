@@ -41,7 +41,6 @@ class StoredFiles:
 
     Attributes:
         stored_bytes: Bytes of files that were stored since the start.
-        fetched_bytes: Bytes of files that were fetched.
         deleted: Files that were deleted from the log store.
     """
 
@@ -54,7 +53,6 @@ class StoredFiles:
         self._under_way: set[FileName] = set()
         self._has_given_up = False
         self.stored_bytes = 0
-        self.fetched_bytes = 0
         self.deleted = 0
 
     @asynccontextmanager
@@ -120,7 +118,6 @@ class StoredFiles:
             position += len(piece.content)
             count = piece.count
             number += 1
-        self.fetched_bytes += position
         return position
 
     async def delete_unneeded(

@@ -124,16 +124,13 @@ class StoredViews:
 
     # By an owner
 
-    async def publish(self, point: ResumePoint, directory: str, epoch: int) -> bool:
-        """Store a checkpoint. Files that an earlier one has are not stored again.
+    async def publish(self, point: ResumePoint, directory: str, epoch: int) -> None:
+        """Store a checkpoint, unless there is one at its position. Files that an earlier one has are not stored again.
 
         Args:
             point: Where reading goes on.
             directory: The copy of the views.
             epoch: The epoch that this server owns.
-
-        Returns:
-            Whether there was none at that position yet.
 
         Raises:
             StoreDeposedError: Another server owns the store.
@@ -169,7 +166,6 @@ class StoredViews:
             )
             if is_new:
                 self._manifests[point.position] = Manifest(tuple(files))
-        return is_new
 
     def _digest(self, path: str) -> tuple[int, str]:
         file = self._file_system.open(path, write=False)

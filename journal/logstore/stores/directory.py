@@ -103,6 +103,7 @@ class DirectoryLogStore:
             try:
                 (self._path / key).unlink()
             except (FileNotFoundError, NotADirectoryError):
+                self._require_root()
                 return
             _sync_folder(self._path / folder_of(key))
 
