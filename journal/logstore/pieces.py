@@ -1,7 +1,7 @@
 """Files of a store: immutable contents that are too large for one object, in pieces, which are objects. Pure.
 
-A file is stored before the entry of the log that names it, so whoever has read the entry finds the file. An owner
-deletes the files that no entry refers to any more (`delete_unneeded`).
+A file is stored before the entry of the log that names it. So a server that has read the entry finds the file, until
+no segment is in it any more and the owner deletes it (`delete_unneeded`).
 """
 
 from __future__ import annotations

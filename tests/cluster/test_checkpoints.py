@@ -34,6 +34,11 @@ class Numbers:
                 await client.append(name, [Record(value=str(self.count).encode())])
             self.count += 1
 
+    async def go_on(self, client: Client) -> None:
+        """Append, and read everything back."""
+        await self.append(client, 5)
+        await self.require(client)
+
     async def require(self, client: Client) -> None:
         for name in SHARDS:
             info = await client.describe_shard(name)
@@ -94,8 +99,7 @@ async def test_an_empty_directory_begins_with_a_checkpoint_when_the_log_before_i
                     await trio.sleep(0.05)
             for with_nothing in (True, False):
                 restart(server, with_nothing=with_nothing)
-                await numbers.append(client, 5)
-                await numbers.require(client)
+                await numbers.go_on(client)
             assert "began with the checkpoint at epoch 1" in server.log.read_text()
             command = [sys.executable, "-m", "journal.cli.main", "cluster", "status"]
             told = await trio.run_process([*command, "--store", cluster.address_of_store], capture_stdout=True)
@@ -116,9 +120,8 @@ async def test_a_server_that_was_away_while_the_log_was_deleted_begins_again_wit
             other.start(*QUICK)
             await cluster.followers(owner)
             owner.kill()
-            await numbers.append(client, 5)
+            await numbers.go_on(client)
             assert await cluster.owner() is other
-            await numbers.require(client)
             assert f"{other.data} is emptied, and begins with a checkpoint" in other.log.read_text()
 
 
@@ -136,10 +139,8 @@ async def test_a_checkpoint_of_which_a_file_is_missing_is_not_used(tmp_path: Pat
             # Of the files of checkpoints: the newest checkpoint alone has it.
             names[-1].unlink()
             restart(server, with_nothing=True)
-            await numbers.append(client, 5)
-            await numbers.require(client)
+            await numbers.go_on(client)
             # It makes whole ones again.
             await another_checkpoint(cluster, client, numbers, 2)
             restart(server, with_nothing=True)
-            await numbers.append(client, 5)
-            await numbers.require(client)
+            await numbers.go_on(client)

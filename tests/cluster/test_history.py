@@ -1,4 +1,4 @@
-"""Parquet files of a store: every server that owns it has them, whoever wrote them and whatever happened in between."""
+"""Parquet files of a store: every owner of the store has all of them, also those that another server wrote."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from shards.model import Mode, SegmentKind, ShardConfig
 from tests.cluster.servers import Cluster, Server, remove, running
 from tests.cluster.writing import SHARD, connected, value_of
 from tests.patience import PATIENCE_S
+
+
+async def fill(client: Client) -> None:
+    """Ten numbers, in a Parquet file."""
+    await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+    await append(client, 0, 10)
+    await client.convert(SHARD)
 
 
 async def append(client: Client, first: int, end: int) -> None:
@@ -59,12 +66,10 @@ async def wait_for_table(server: Server, values: set[int]) -> None:
 
 
 @pytest.mark.slow("kills two servers, and waits for takeovers")
-async def test_whoever_takes_over_has_the_files_and_a_table_of_them(tmp_path: Path) -> None:
+async def test_a_server_that_takes_over_has_the_files_and_a_table_of_them(tmp_path: Path) -> None:
     with running(tmp_path, 2) as cluster:
         async with connected(cluster) as client:
-            await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
-            await append(client, 0, 10)
-            await client.convert(SHARD)
+            await fill(client)
             first = await cluster.owner()
             (second,) = await cluster.followers(first)
             assert parquet_files(first) == stored_files(cluster)
@@ -90,9 +95,7 @@ async def test_an_empty_directory_gets_only_the_files_that_are_still_needed(tmp_
     with running(tmp_path, 1) as cluster:
         (server,) = cluster.servers
         async with connected(cluster) as client:
-            await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
-            await append(client, 0, 10)
-            await client.convert(SHARD)
+            await fill(client)
             old = stored_files(cluster)
             await append(client, 10, 20)
             await client.convert(SHARD)
@@ -115,9 +118,7 @@ async def test_a_damaged_file_in_the_log_store_is_refused_by_name(tmp_path: Path
     with running(tmp_path, 1) as cluster:
         (server,) = cluster.servers
         async with connected(cluster) as client:
-            await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
-            await append(client, 0, 10)
-            await client.convert(SHARD)
+            await fill(client)
         server.kill()
         remove(server.data)
         (path,) = (tmp_path / "store").glob("journal/file/*")

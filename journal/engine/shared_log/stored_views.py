@@ -1,9 +1,10 @@
 """Checkpoints of the views in the log store: with one, a server with an empty directory need not read the whole log.
 
 A checkpoint has the files of the views as of a position of the log. It has no log files. So it is stored only when
-everything that was in log files at that position has been converted or dropped since: who reads the log from there to
-its end needs none of them. Meanwhile the records of segments name log files, which do not exist on another machine.
-Their places are taken by files of the same size without content, until the log says that they are dropped.
+everything that was in log files at that position has been converted or dropped since. Then a server that reads the log
+from there to its end needs none of these files. Meanwhile the records of segments name log files, which do not exist on
+another machine. Their places are taken by files of the same size without content, until the log says that they are
+dropped.
 """
 
 from __future__ import annotations
