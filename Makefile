@@ -8,6 +8,7 @@ UV := .tools/bin/uv
 BIN := .venv/bin
 TOOLS_STAMP := .tools/.installed
 VENV_STAMP := .venv/.installed
+TESTS_STAMP := .venv/.tests-compiled
 
 # One Python, the one found above: uv must not download another.
 export UV_PYTHON_DOWNLOADS := never
@@ -21,7 +22,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test test-all wheel crash torture fuzz lint format screenshots demo bench bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test test-slow test-all wheel crash torture fuzz lint format screenshots demo bench bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,12 +42,17 @@ peers: $(VENV_STAMP) ## install mosquitto, PostgreSQL, Redis, SeaweedFS, Chromiu
 BOUNDED := -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true
 
 # Several at a time: most of their time they wait for disks, servers and clocks (tests/README.md).
-test: $(VENV_STAMP) clients ## run the quick tests, in minutes (TESTS="path or options" narrows them, JOBS= at a time)
-	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) $(BOUNDED) -m "(not slow or smoke) and not long and not wheel" \
-		--hypothesis-profile=quick $(TESTS)
+PYTEST = $(BIN)/python -m pytest -n $(or $(JOBS),auto) $(BOUNDED)
 
-test-all: $(VENV_STAMP) clients ## run all tests but `make crash` and `make wheel`, as CI does (TESTS=, JOBS=)
-	@$(BIN)/python -m pytest -n $(or $(JOBS),auto) $(BOUNDED) $(TESTS)
+test: $(TESTS_STAMP) clients ## run the quick tests, in minutes (TESTS="path or options" narrows them, JOBS= at a time)
+	@$(PYTEST) -m "(not slow or smoke) and not long and not wheel" --hypothesis-profile=quick $(TESTS)
+
+# `make test` tried properties with few examples; here they are tried again with many.
+test-slow: $(TESTS_STAMP) clients ## run what `make test` leaves out, but `make crash` and `make wheel` (TESTS=, JOBS=)
+	@$(PYTEST) -m "(slow and not smoke or hypothesis) and not long and not wheel" $(TESTS)
+
+test-all: $(TESTS_STAMP) clients ## run the tests of both, in one go (TESTS=, JOBS=)
+	@$(PYTEST) $(TESTS)
 
 wheel: $(VENV_STAMP) ## run README and docs in full, word for word, on an installed wheel (minutes)
 	@$(BIN)/python -m pytest -rs -m wheel tests/documents $(TESTS)
@@ -125,4 +131,9 @@ $(VENV_STAMP): $(TOOLS_STAMP) requirements/dev.lock requirements/build.lock pypr
 	@$(UV) pip sync --quiet --compile-bytecode --require-hashes --build-constraints requirements/build.lock --python $(BIN)/python \
 		requirements/dev.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@touch $@
+
+# Once, in one process: several at a time would each compile all tests.
+$(TESTS_STAMP): $(VENV_STAMP)
+	@$(BIN)/python -m pytest --collect-only --quiet > $@.log || { cat $@.log; exit 1; }
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ import structlog
 from hypothesis import settings
 
 from tests import tiers
-from tests.durations import DurationRecorder
+from tests.durations import DurationRecorder, recorded_processor_s
 from tests.steady_clock import SteadyClock
 from tests.still_running import StillRunning
 
@@ -95,12 +96,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if tiers.is_quick(config):
-        tiers.leave_out_cases(items)
+    is_quick = tiers.is_quick(config)
+    tiers.leave_out_cases(items, is_quick=is_quick)
+    tiers.leave_out_costly(items, recorded_processor_s())
     for item in items:
         tiers.check_reasons(item)
         tiers.check_bounds(item)
-        if tiers.is_quick(config):
+        if is_quick:
             tiers.try_few(item)
 
 
@@ -112,6 +114,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     from tests.distribution import LongestFirst
 
     return LongestFirst(config, log)
+
+
+def pytest_collection_finish() -> None:
+    # The collector need not look at ten thousand tests each time.
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 def pytest_sessionstart() -> None:

@@ -18,7 +18,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-DURATIONS: Final = Path(__file__).with_name("durations.csv")
+from tests.durations import DURATIONS
 
 ALONE: Final = {
     "tests/abuse": "a client must not have to wait longer because of what others do",

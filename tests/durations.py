@@ -1,7 +1,8 @@
 """How long each test took and how much processor time, its processes' included: `pytest --record-durations FILE`.
 
-Tests shorter than a second are one row for each file. `make test` names the tests that took more than two
-seconds of the processors and have no mark `slow`, which says why they need them.
+Short tests are one row for each file. `make test` leaves out the tests that took much processor time in the last record
+(`tiers`); the file that took longest goes first (`distribution`). `make test` also names the tests that took more than
+two seconds of the processors and have no mark `slow`, which says why they need them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from typing import Final, TextIO
 
 import pytest
 
-_OWN_ROW_FROM_S: Final = 1.0
+DURATIONS: Final = Path(__file__).with_name("durations.csv")
+"""The last record, made by `make test-all`."""
+
+_OWN_ROW_FROM_S: Final = 0.3
+_OWN_ROW_FROM_WALL_S: Final = 1.0
 _SLOW_FROM_S: Final = 2.0
 
 
@@ -63,11 +68,20 @@ class DurationRecorder:
                 write_durations(file, self._found)
 
 
+def recorded_processor_s(path: Path = DURATIONS) -> dict[str, float]:
+    """Processor time of each test that has a row of its own, in seconds; nothing without a record."""
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {row["test"]: float(row["processor_s"]) for row in csv.DictReader(file) if "::" in row["test"]}
+
+
 def write_durations(file: TextIO, found: dict[str, list[float]]) -> None:
     """One row for each test that took long, and one for the others of its file."""
     rows: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for nodeid, (wall_s, spent_s) in found.items():
-        row = rows[nodeid if max(wall_s, spent_s) >= _OWN_ROW_FROM_S else nodeid.partition("::")[0]]
+        is_short = spent_s < _OWN_ROW_FROM_S and wall_s < _OWN_ROW_FROM_WALL_S
+        row = rows[nodeid.partition("::")[0] if is_short else nodeid]
         row[0] += wall_s
         row[1] += spent_s
     writer = csv.writer(file, lineterminator="\n")

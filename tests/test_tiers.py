@@ -10,7 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests.tiers import FULL, OWN_SETTINGS, QUICK, check_bounds, check_reasons, leave_out_cases, try_few
+from tests.tiers import (
+    COSTLY_FROM_S,
+    FULL,
+    OWN_SETTINGS,
+    QUICK,
+    check_bounds,
+    check_reasons,
+    leave_out_cases,
+    leave_out_costly,
+    try_few,
+)
 
 
 def item(**attributes: Any) -> Any:
@@ -113,8 +123,25 @@ def test_of_a_test_with_long_cases_the_first_ones_stay_and_the_others_are_slow()
         )
 
     few = pytest.mark.few_cases(2, "long").mark
-    leave_out_cases([case("a[1]", few), case("b[1]"), case("a[2]", few), case("a[3]", few), case("c[1]", few)])
+    leave_out_cases(
+        [case("a[1]", few), case("b[1]"), case("a[2]", few), case("a[3]", few), case("c[1]", few)], is_quick=False
+    )
     assert marked == ["a[3] slow long"]
+
+
+def test_what_is_recorded_as_costly_is_slow_and_keeps_the_reason_that_its_source_gives() -> None:
+    marked: list[str] = []
+
+    def case(name: str, *marks: str) -> Any:
+        return item(
+            nodeid=name,
+            get_closest_marker=lambda wanted: wanted if wanted in marks else None,
+            add_marker=lambda mark: marked.append(f"{name} {mark.name} {mark.args[0]}"),
+        )
+
+    recorded_s = {"costly": 1.5, "marked": 1.5, "cheap": COSTLY_FROM_S / 2}
+    leave_out_costly([case("costly"), case("marked", "slow"), case("cheap"), case("new")], recorded_s)
+    assert marked == ["costly slow takes 1.5 s of the processors"]
 
 
 def test_of_a_property_with_long_examples_few_are_tried() -> None:
@@ -123,5 +150,8 @@ def test_of_a_property_with_long_examples_few_are_tried() -> None:
         pass
 
     few = pytest.mark.few_cases(2, "long").mark
-    leave_out_cases([item(nodeid="a", function=test, get_closest_marker=lambda name: few)])
+    cases = [item(nodeid="a", function=test, get_closest_marker=lambda name: few)]
+    leave_out_cases(cases, is_quick=False)
+    assert OWN_SETTINGS not in vars(test) or vars(test)[OWN_SETTINGS].max_examples > 2
+    leave_out_cases(cases, is_quick=True)
     assert vars(test)[OWN_SETTINGS].max_examples == 2

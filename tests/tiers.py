@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pytest
@@ -14,6 +14,9 @@ FULL: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slo
 
 QUICK: Final = settings(FULL, max_examples=10)
 """Its profile for `make test`."""
+
+COSTLY_FROM_S: Final = 0.4
+"""Tests that took as many seconds of the processors in the last record are left out, too: there are some hundred."""
 
 OWN_SETTINGS: Final = "_hypothesis_internal_use_settings"
 """Where Hypothesis keeps what `@settings` says of a test."""
@@ -37,8 +40,8 @@ def _few(mine: settings, most: int = QUICK.max_examples) -> settings:
     return settings(mine, max_examples=min(mine.max_examples, most))
 
 
-def leave_out_cases(items: Iterable[pytest.Item]) -> None:
-    """Of a test with the mark `few_cases`, all cases but the first ones are slow; Hypothesis tries as many examples."""
+def leave_out_cases(items: Iterable[pytest.Item], *, is_quick: bool) -> None:
+    """All cases of a test with the mark `few_cases` but the first ones are slow; `make test` tries as few examples."""
     seen: Counter[str] = Counter()
     for item in items:
         mark = item.get_closest_marker("few_cases")
@@ -47,12 +50,26 @@ def leave_out_cases(items: Iterable[pytest.Item]) -> None:
         most, reason = mark.args
         function = getattr(item, "function", None)
         if is_hypothesis_test(function):
-            setattr(function, OWN_SETTINGS, _few(vars(function).get(OWN_SETTINGS, QUICK), most))
+            if is_quick:
+                setattr(function, OWN_SETTINGS, _few(vars(function).get(OWN_SETTINGS, QUICK), most))
             continue
         name = item.nodeid.partition("[")[0]
         seen[name] += 1
         if seen[name] > most:
             item.add_marker(pytest.mark.slow(reason))
+
+
+def leave_out_costly(items: Iterable[pytest.Item], recorded_s: Mapping[str, float]) -> None:
+    """Tests that are recorded as costly are slow, without a mark in their source.
+
+    Args:
+        items: All tests.
+        recorded_s: Processor time by test.
+    """
+    for item in items:
+        took_s = recorded_s.get(item.nodeid, 0.0)
+        if took_s >= COSTLY_FROM_S and item.get_closest_marker("slow") is None:
+            item.add_marker(pytest.mark.slow(f"takes {took_s} s of the processors"))
 
 
 def check_bounds(item: pytest.Item) -> None:

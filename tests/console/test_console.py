@@ -16,6 +16,7 @@ from tests.journal.engines import stop_without_checkpoint
 from tests.server.serving import MEMORY, Served, serving
 
 
+@pytest.mark.slow("drives a browser")
 async def test_shards_are_listed_with_rates_and_filtered(served: Served, browser: Browser) -> None:
     await fill(served, "plant/line1/temperature", b"1", b"2", b"3")
     await fill(served, "plant/line2/noise", b"1", config=MEMORY)
@@ -42,6 +43,7 @@ async def test_shards_are_listed_with_rates_and_filtered(served: Served, browser
     assert [error for error in page.errors if "status of 400" not in error] == []
 
 
+@pytest.mark.slow("drives a browser")
 async def test_many_shards_come_a_page_at_a_time(served: Served, browser: Browser) -> None:
     async with served.client() as client:
         for number in range(120):
@@ -56,6 +58,7 @@ async def test_many_shards_come_a_page_at_a_time(served: Served, browser: Browse
     assert await page.ask("document.querySelector('a[rel=next]').hidden")
 
 
+@pytest.mark.slow("drives a browser")
 async def test_the_mode_is_switched_after_it_was_confirmed(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1", b"2")
     shard = served.engine.parts.table.by_name("plant/a")
@@ -72,6 +75,7 @@ async def test_the_mode_is_switched_after_it_was_confirmed(served: Served, brows
     await page.says("Switch to file mode")
 
 
+@pytest.mark.slow("drives a browser")
 async def test_segments_retention_and_rolling(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1", b"2")
     page = await browser.page(url(served, "#/shard?name=plant%2Fa"))
@@ -88,6 +92,7 @@ async def test_segments_retention_and_rolling(served: Served, browser: Browser) 
     assert page.errors == []
 
 
+@pytest.mark.slow("drives a browser")
 async def test_a_shard_is_deleted_only_after_the_word_is_typed(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1")
     page = await browser.page(url(served, "#/shard?name=plant%2Fa"))
@@ -99,6 +104,7 @@ async def test_a_shard_is_deleted_only_after_the_word_is_typed(served: Served, b
     assert served.engine.parts.table.catalogue.id_of("plant/a") is None
 
 
+@pytest.mark.slow("drives a browser")
 async def test_a_filter_is_tailed_paused_and_bounded(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"before")
     page = await browser.page(url(served, "#/tail?filter=plant%2F%23"))
@@ -125,6 +131,8 @@ async def test_a_filter_is_tailed_paused_and_bounded(served: Served, browser: Br
     assert page.errors == []
 
 
+@pytest.mark.slow("drives a browser")
+@pytest.mark.smoke
 async def test_a_queue_drains(served: Served, browser: Browser) -> None:
     await fill(served, "$queue/warehouse", *[b"row"] * 400)
     page = await browser.page(url(served, "#/queues"))
@@ -138,6 +146,7 @@ async def test_a_queue_drains(served: Served, browser: Browser) -> None:
     assert page.errors == []
 
 
+@pytest.mark.slow("drives a browser")
 async def test_records_that_memory_lost_are_shown_nowhere_as_records(tmp_path: Path, browser: Browser) -> None:
     """After a crash a shard in memory mode had over a million records, and so had a queue: offsets were subtracted."""
     async with serving(tmp_path / "data") as served:
@@ -216,6 +225,7 @@ async def test_a_queue_says_first_how_its_sink_is_and_why(served: Served, browse
     assert page.errors == []
 
 
+@pytest.mark.slow("drives a browser")
 async def test_cursors_show_how_far_they_are_behind(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", *[b"row"] * 40)
     await served.engine.commit_cursor("plant/a", "report", 15, None)
@@ -238,6 +248,7 @@ async def test_the_node_says_how_it_is(served: Served, browser: Browser) -> None
     await page.until("document.getElementById('health').textContent === 'not ready'")
 
 
+@pytest.mark.slow("drives a browser")
 async def test_dark_and_light(served: Served, browser: Browser) -> None:
     page = await browser.page(url(served), dark=True)
     ground = "getComputedStyle(document.body).backgroundColor"

@@ -17,6 +17,7 @@ async def tab_to(page: Page, wanted: str) -> None:
     raise AssertionError(f"{wanted!r} was not reached by the keyboard; the focus is on {await page.focused()!r}")
 
 
+@pytest.mark.slow("drives a browser")
 async def test_the_keyboard_is_enough(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1")
     page = await browser.page(url(served))
@@ -88,6 +89,7 @@ _CONTROLS = (
 )
 
 
+@pytest.mark.slow("drives a browser")
 async def test_every_control_has_a_name(served: Served, browser: Browser) -> None:
     await fill(served, "plant/a", b"1")
     await served.engine.commit_cursor("plant/a", "report", 0, None)

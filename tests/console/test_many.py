@@ -54,6 +54,7 @@ async def make(served: Served, first: int) -> None:
         await served.engine.create_shard(f"many/{number // 1000:03}/{number % 1000:03}", ShardConfig())
 
 
+@pytest.mark.slow("drives a browser")
 async def test_of_a_shard_with_very_many_cursors_some_are_listed(served: Served, browser: Browser) -> None:
     await served.engine.create_shard("plant/a", ShardConfig())
     async with trio.open_nursery() as nursery:

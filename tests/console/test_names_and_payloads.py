@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from journal.protocol import Op, frames
 from journal.protocol.messages import HelloRequest
 from tests.console.browser import Browser
@@ -13,6 +15,7 @@ from tests.server.serving import RawClient, Served
 MARKUP = "<img src=x onerror=window.hit=1>"
 
 
+@pytest.mark.slow("drives a browser")
 async def test_topics_and_payloads_are_text(served: Served, browser: Browser) -> None:
     name = "plant/<img src=x onerror=alert(1)>/<script>window.hit=1</script>"
     payload = b"<script>window.hit=1</script><img src=x onerror='window.hit=1'>"

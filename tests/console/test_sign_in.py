@@ -19,6 +19,7 @@ from tests.server.serving import serving
 TOKEN = "a-token-for-this-test"
 
 
+@pytest.mark.slow("drives a browser")
 async def test_a_token_opens_the_console_and_its_tail(tmp_path: Path, browser: Browser) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"operator:{TokenHash.of('operator', TOKEN).digest.hex()}\n")
@@ -49,6 +50,8 @@ READER = rule("plant/#", principal="anna", actions=("read",))
 ALL = rule("#", principal="admin")
 
 
+@pytest.mark.slow("drives a browser")
+@pytest.mark.smoke
 async def test_a_password_opens_the_console_and_is_kept_nowhere(tmp_path: Path, browser: Browser) -> None:
     async with guarded(tmp_path, ALL) as served:
         await served.engine.create_shard("plant/a", ShardConfig())
@@ -76,6 +79,7 @@ async def test_a_password_opens_the_console_and_is_kept_nowhere(tmp_path: Path, 
         assert "Tail" not in await page.ask("document.querySelector('main').innerText")
 
 
+@pytest.mark.slow("drives a browser")
 async def test_what_a_principal_may_not_do_is_said(tmp_path: Path, browser: Browser) -> None:
     async with guarded(tmp_path, READER, ALL) as served:
         async with served.client(user="admin", password=PASSWORD) as client:
@@ -122,6 +126,7 @@ async def test_what_a_principal_may_not_do_is_said(tmp_path: Path, browser: Brow
         assert len(served.engine.list_cursors("plant/a")) == 1
 
 
+@pytest.mark.slow("drives a browser")
 async def test_signing_in_fits_a_phone(tmp_path: Path, browser: Browser) -> None:
     async with guarded(tmp_path, ALL) as served:
         page = await browser.page(url(served), width=390, height=780)
@@ -142,6 +147,7 @@ async def sign_in(page: Page, user: str, password: str) -> None:
     await page.press("Enter")
 
 
+@pytest.mark.slow("drives a browser")
 async def test_the_page_and_its_files_come_under_a_strict_policy(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, httpx.AsyncClient(timeout=PATIENCE_S) as client:
         base = f"http://127.0.0.1:{served.ports['http']}"
