@@ -138,6 +138,8 @@ class _Drain:
         if first < end:
             places = Places({self._shard: Reached(backlog.shard_id, end)}, restores=backlog.restores)
             result = self._publish(ExportState(last.run + 1, self._options.settings(), places), result, backlog)
+        if result.run is None:
+            clean_up(self._target, last.run)
         expired = max(0, waiting.confirmed - result.records)
         result = attrs.evolve(result, skipped=waiting.dropped_oldest + waiting.lost + expired)
         outcome = msgspec.structs.replace(waiting, confirmed=result.records, expired=expired)

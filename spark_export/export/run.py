@@ -62,6 +62,7 @@ def run_export(spark: SparkSession, options: ExportOptions, *, progress: OnProgr
 
     history, records = with_present_files(write)
     if records is None:
+        clean_up(target, last.run)
         return ExportResult(None, 0, 0, target.shown)
     state = ExportState(run, options.settings(), history.places)
     with abandoned_on_failure(target):

@@ -75,7 +75,11 @@ def abandoned_on_failure(target: Target) -> Iterator[None]:
 
 
 def clean_up(target: Target, run: int) -> None:
-    """Remove the unpublished rows of a published run and of those before it; errors are logged."""
+    """Remove what a published run and those before it wrote aside; errors are logged.
+
+    A process that is killed after it has published its run leaves them there. So each run does this, also one that
+    finds no records.
+    """
     try:
         target.clean(run)
     except SourceError as error:

@@ -28,7 +28,7 @@ from spark_export.export.writing import abandoned_on_failure, session_of, target
 from spark_export.history import Reached
 from spark_export.leased_queue import Backlog
 from tests.faults.processes import ServerProcess, running
-from tests.spark.derby import add_attempts
+from tests.spark.derby import add_attempts, tables
 from tests.spark.exporting_process import kill_export_at
 from tests.spark.queues import QUICK, at, cursor_of, drive_up_to, driven, fill, set_aside, trim, usurp, writer_knows
 from tests.spark.sealed_trees import SealedTree, values
@@ -393,6 +393,7 @@ def test_a_killed_drain_to_a_table_is_made_good_by_the_next(
     rows = spark.read.format("jdbc").options(url=url, dbtable="records").load().select("offset").collect()
     assert sorted(row.offset for row in rows) == list(range(400))
     assert cursor_of(server, queue) == 400
+    assert tables(spark, url) == {"records", "journal_exports"}
 
 
 def test_a_drain_added_the_rows_of_a_task_twice_that_was_tried_again(

@@ -82,6 +82,23 @@ def test_of_two_runs_at_a_time_one_is_added(spark: SparkSession, tree: SealedTre
     assert tables(spark, url) == {"records", "journal_exports"}
 
 
+def test_what_a_run_that_ended_after_publishing_left_is_removed_by_one_that_finds_no_records(
+    spark: SparkSession, tree: SealedTree, url: str
+) -> None:
+    tree.convert("plant/a", values(3))
+    options = ExportOptions(path=str(tree.root), target=url, format="jdbc", table="records")
+
+    def end(progress: ExportProgress) -> None:
+        if progress.step == "published":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_export(spark, options, progress=end)
+    assert len(tables(spark, url)) == 3
+    assert run_export(spark, options).run is None
+    assert tables(spark, url) == {"records", "journal_exports"}
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("step", ["publishing", pytest.param("published", marks=pytest.mark.long)])
 def test_a_killed_export_is_made_good_by_the_next(

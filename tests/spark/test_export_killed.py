@@ -48,6 +48,7 @@ def test_a_killed_export_is_made_good_by_the_next(
     assert rows(spark, target) == expected(700 if is_complete else 400)
     assert run_export(spark, ExportOptions(**given)).run == (None if is_complete else 2)
     assert rows(spark, target) == expected(700)
+    assert not list(target.glob("_writing*"))
     for shard in SHARDS:
         tree.convert(shard, values(1, first=700))
     assert run_export(spark, ExportOptions(**given)).records == 2
