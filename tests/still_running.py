@@ -55,6 +55,8 @@ class StillRunning:
                 # Without workers a test may run in this process, with its output captured.
                 with capture.global_and_fixture_disabled():
                     reporter.write_line("\n".join(lines))
+                    # Into a file or a pipe it would come with the end of the next test, which may never end.
+                    reporter.flush()
 
     def lines(self, now_s: float) -> list[str]:
         """A line for each test that has been running for long."""
