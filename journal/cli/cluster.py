@@ -1,4 +1,4 @@
-"""`journal cluster status`: which server owns a store that several servers share."""
+"""`journal cluster status`: which servers share a store, and which one owns it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from command_line.boundary import CommandError
 from command_line.output import write_json, write_text
 
 if TYPE_CHECKING:
-    from journal.server.cluster.status import ClusterStatus
+    from journal.server.cluster.status import ClusterStatus, ServerStatus
 
 
 def status_command(*, store: Annotated[str, Parameter(name="--store")], json: JsonOption = False) -> None:
-    """Show which server owns a store that several servers share, whether it is alive, and the last checkpoint.
+    """Show which server owns a store that several servers share, the last checkpoint, and the lag of each server.
 
     It reads the log store itself, so it needs its credentials in the environment, and no server.
 
     Args:
         store: Address of the log store, for example s3://bucket/plant.
-        json: Print one JSON object: store_id, epoch, owner, life, checkpoint_lsn, slots.
+        json: Print one JSON object: store_id, epoch, owner, life, checkpoint_lsn, slots, and servers, each with
+            address, is_owner, life, lsn and lag (entries of the log that it does not have yet).
     """
     import trio
 
@@ -43,10 +44,22 @@ def status_command(*, store: Annotated[str, Parameter(name="--store")], json: Js
 
 
 def _told(status: ClusterStatus) -> str:
+    lines = []
     if status.life is None:
-        return f"store {status.store_id}: no server has owned it yet"
-    checkpoint = f"up to lsn {status.checkpoint_lsn}" if status.checkpoint_lsn else "none yet"
-    return (
-        f"store {status.store_id}: {status.owner} owns it in epoch {status.epoch}, and is {status.life.value}\n"
-        f"checkpoint: {checkpoint}; slots after it: {status.slots}"
-    )
+        lines.append(f"store {status.store_id}: no server has owned it yet")
+    else:
+        checkpoint = f"up to lsn {status.checkpoint_lsn}" if status.checkpoint_lsn else "none yet"
+        lines += [
+            f"store {status.store_id}: {status.owner} owns it in epoch {status.epoch}, and is {status.life.value}",
+            f"checkpoint: {checkpoint}; slots after it: {status.slots}",
+        ]
+    return "\n".join([*lines, *(f"  {_told_of(server)}" for server in status.servers)])
+
+
+def _told_of(server: ServerStatus) -> str:
+    told = [f"{server.address}  {'owner' if server.is_owner else 'follower'}", server.life.value]
+    if server.lsn is not None:
+        told.append(f"at lsn {server.lsn}")
+    if server.lag and not server.is_owner:
+        told.append(f"{server.lag} behind")
+    return ", ".join(told)

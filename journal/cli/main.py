@@ -59,7 +59,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cursor set": ("journal.cli.cursor:set_command", "Set a cursor durably; create it if it does not exist."),
     "cluster status": (
         "journal.cli.cluster:status_command",
-        "Show which server owns a store that several servers share, whether it is alive, and the last checkpoint.",
+        "Show which server owns a store that several servers share, the last checkpoint, and the lag of each server.",
     ),
     "config": (
         "journal.cli.serve:config",

@@ -7,6 +7,7 @@ Numbers have leading zeros, so that keys sort like what they name::
     <root>/log/<epoch>/<slot>             slots and fences, 0 and up in each epoch
     <root>/checkpoint/<epoch>-<slot>      checkpoints, by the position at which reading goes on
     <root>/file/<day>-<file id>-<piece>   files of the history, in pieces, 0 and up
+    <root>/server/<server id>             the servers that share the store
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _POSITION: Final = re.compile(rf"([0-9]{{{_EPOCH_DIGITS}}})-([0-9]{{{_SLOT_DIGIT
 _PIECE: Final = re.compile(r"([0-9]{7})-([0-9a-f]{16})-([0-9]{6})")
 LAST_DAY: Final = 10**7 - 1
 LAST_PIECE: Final = 10**6 - 1
+_SERVER: Final = re.compile(r"[0-9a-f]{32}")
 _KEY: Final = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _MOST_KEY_BYTES: Final = 512
 
@@ -138,3 +140,19 @@ def piece_of(key: str) -> tuple[FileName, int] | None:
     """The file and the number of the piece in a key; `None` if it is none of ours."""
     match = _PIECE.fullmatch(key[key.rfind("/") + 1 :])
     return (FileName(int(match[1]), int(match[2], 16)), int(match[3])) if match else None
+
+
+def server_folder(root: str) -> str:
+    """What the keys of servers begin with. It sorts before all of them: it is for listing."""
+    return f"{root}/server/"
+
+
+def server_key(root: str, server_id: bytes) -> str:
+    """Key of the object of a server."""
+    return f"{server_folder(root)}{server_id.hex()}"
+
+
+def server_id_of(key: str) -> bytes | None:
+    """The id in the key of a server; `None` if it is none of ours."""
+    name = key[key.rfind("/") + 1 :]
+    return bytes.fromhex(name) if _SERVER.fullmatch(name) else None

@@ -1,4 +1,4 @@
-"""The bytes of the objects of a store: identity, claim, slot, fence, checkpoint, piece of a file. Pure.
+"""The bytes of the objects of a store: identity, claim, slot, fence, checkpoint, piece of a file, server. Pure.
 
 All have the same header::
 
@@ -43,6 +43,7 @@ class Kind(enum.IntEnum):
     FENCE = 4
     CHECKPOINT = 5
     PIECE = 6
+    SERVER = 7
 
 
 @attrs.frozen(slots=True)
@@ -59,7 +60,7 @@ class LogObject:
         first_lsn: Of a slot, the lsn of its first entry; of a piece, the id of its file.
         next_lsn: Of a slot or a checkpoint, the lsn of the first entry after it; of a piece, how many its file has.
         body: Of a slot, its commit groups; of a checkpoint, its manifest; of a fence, the epoch that made it; of a
-            piece, its bytes of the file.
+            piece, its bytes of the file; of a claim or a server, where the server is reached.
     """
 
     kind: Kind

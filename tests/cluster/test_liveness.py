@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import trio
 
-from journal.server.cluster.liveness import ANSWER_S, Life, ask
+from journal.server.cluster.liveness import ANSWER_S, Life, Seen, ask
 from tests.ports import free_port
 
 SERVER: Final = "ab" * 16
@@ -52,20 +52,32 @@ async def answering(answer: bytes | None) -> AsyncIterator[str]:
 )
 async def test_the_answer_says_whether_the_server_is_alive(answer: bytes, expected: Life) -> None:
     async with answering(answer) as address:
-        assert await ask(address, SERVER, EPOCH, encrypted=False) is expected
+        assert (await ask(address, SERVER, EPOCH, encrypted=False)).life is expected
 
 
 async def test_a_server_that_does_not_answer_is_silent_after_a_second() -> None:
     async with answering(None) as address:
         began = trio.current_time()
-        assert await ask(address, SERVER, EPOCH, encrypted=False) is Life.SILENT
+        assert (await ask(address, SERVER, EPOCH, encrypted=False)).life is Life.SILENT
         assert trio.current_time() - began >= ANSWER_S
 
 
 async def test_a_server_that_was_ended_is_gone() -> None:
-    assert await ask(f"127.0.0.1:{free_port()}", SERVER, EPOCH, encrypted=False) is Life.GONE
+    assert (await ask(f"127.0.0.1:{free_port()}", SERVER, EPOCH, encrypted=False)).life is Life.GONE
 
 
 async def test_a_server_without_tls_where_tls_is_expected_is_silent() -> None:
     async with answering(OK) as address:
-        assert await ask(address, SERVER, EPOCH, encrypted=True) is Life.SILENT
+        assert (await ask(address, SERVER, EPOCH, encrypted=True)).life is Life.SILENT
+
+
+@pytest.mark.parametrize(("text", "expected"), [(b"204", 204), (b"0", 0), (b"-1", None), ("٣".encode(), None)])
+async def test_the_answer_says_how_much_of_the_log_the_server_has(text: bytes, expected: int | None) -> None:
+    answer = OK.replace(b"content-length", b"journal-lsn: " + text + b"\r\ncontent-length")
+    async with answering(answer) as address:
+        assert await ask(address, SERVER, EPOCH, encrypted=False) == Seen(Life.ALIVE, expected)
+
+
+async def test_a_server_that_does_not_say_how_much_it_has_may_be_of_another_version() -> None:
+    async with answering(OK) as address:
+        assert await ask(address, SERVER, EPOCH, encrypted=False) == Seen(Life.ALIVE, None)

@@ -26,6 +26,7 @@ SAMPLES: Final = {
     "slot.bin": LogObject(Kind.SLOT, STORE, NODE, NONCE, 7, 12, 1001, 1004, b"commit groups"),
     "fence.bin": LogObject(Kind.FENCE, STORE, NODE, NONCE, 7, 13, body=(8).to_bytes(8, "little")),
     "piece.bin": LogObject(Kind.PIECE, STORE, NODE, NONCE, 20784, 2, 0x1122334455667788, 3, b"bytes of a file"),
+    "server.bin": LogObject(Kind.SERVER, STORE, NODE, NONCE, body=b'{"tcp":"10.0.0.1:7420"}'),
     "checkpoint.bin": LogObject(Kind.CHECKPOINT, STORE, NODE, NONCE, 7, 13, next_lsn=1004, body=b"manifest"),
 }
 

@@ -1,4 +1,4 @@
-"""What a claim says of the server that made it: who it is, and where it is reached. Pure."""
+"""What claims and the list of servers say of a server: who it is, and where it is reached. Pure."""
 
 from __future__ import annotations
 
@@ -43,14 +43,18 @@ _decoder = msgspec.json.Decoder(Addresses)
 
 
 def encode_addresses(addresses: Addresses) -> bytes:
-    """The body of a claim."""
+    """The body of a claim, or of a server's object."""
     return _encoder.encode(addresses)
 
 
-def claim_of(found: LogObject) -> Claim:
-    """What an object says that is a claim. A body that another version wrote gives no addresses."""
+def addresses_of(found: LogObject) -> Addresses:
+    """The addresses in a claim or a server's object. A body that another version wrote gives none."""
     try:
-        addresses = _decoder.decode(found.body)
+        return _decoder.decode(found.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        addresses = Addresses()
-    return Claim(found.epoch, found.node_id.hex(), addresses)
+        return Addresses()
+
+
+def claim_of(found: LogObject) -> Claim:
+    """What an object says that is a claim."""
+    return Claim(found.epoch, found.node_id.hex(), addresses_of(found))

@@ -103,6 +103,11 @@ class SharedLog:
         """The id of the store, 32 hexadecimal digits."""
         return self._member.store_id.hex()
 
+    @property
+    def next_lsn(self) -> int:
+        """The lsn after the last entry that this server has read from the log, or written to it."""
+        return self._reader.next_lsn if self._writer is None else self._writer.next_lsn
+
     def stored_views(self, files: FileSystem, off_loop: OffLoop) -> StoredViews:
         """The checkpoints and files in the log store, for one opening of the data directory."""
         stored = StoredFiles(self._store, self._member, files, off_loop)

@@ -95,6 +95,11 @@ class SharedLogWriter:
         self._pending = None
         self._points = ResumePoint(self._slots.acknowledged, self._slots.acknowledged_lsn), self._points[0]
 
+    @property
+    def next_lsn(self) -> int:
+        """The lsn after the last group that was written. For any thread."""
+        return self._points[0].next_lsn
+
     def resume(self, next_lsn: int) -> ResumePoint:
         """Where a later start goes on reading if this server keeps everything before an lsn. For any thread.
 

@@ -6,6 +6,7 @@ import enum
 import ssl
 from typing import Final
 
+import attrs
 import trio
 
 from journal.net.address import parse_address
@@ -15,6 +16,9 @@ SERVER_HEADER: Final = "Journal-Server"
 
 EPOCH_HEADER: Final = "Journal-Epoch"
 """Header of `/livez` with the epoch that this server owns, 0 for none."""
+
+LSN_HEADER: Final = "Journal-Lsn"
+"""Header of `/livez` with the newest lsn that this server has of the log, 0 for none."""
 
 ANSWER_S: Final = 1.0
 """A server that has not answered in this time is silent."""
@@ -37,29 +41,42 @@ class Life(enum.Enum):
     """Nothing listens there, or another process does: the one that was asked for has ended."""
 
 
-async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> Life:
+@attrs.frozen(slots=True)
+class Seen:
+    """What a server answered.
+
+    Attributes:
+        life: What is known of it.
+        lsn: The newest lsn that it has of the log; None if it did not say.
+    """
+
+    life: Life
+    lsn: int | None = None
+
+
+async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> Seen:
     """Ask a server whether it is alive, and still owns the store.
 
     Args:
         address: ``HOST:PORT`` of its HTTP listener.
         server_id: The id of the process that is asked for.
-        epoch: The epoch that it claimed.
+        epoch: The epoch that it claimed; 0 for a server that follows.
         encrypted: Whether the listener uses TLS. Its certificate is not checked, since nothing is sent or believed.
     """
-    life = Life.SILENT
+    seen = Seen(Life.SILENT)
     with trio.move_on_after(ANSWER_S):
         try:
-            life = _life_in(await _answer(address, encrypted=encrypted), server_id, epoch)
+            seen = _seen_in(await _answer(address, encrypted=encrypted), server_id, epoch)
         except ConnectionRefusedError:
-            life = Life.GONE
+            seen = Seen(Life.GONE)
         except OSError as error:
             # trio tries all addresses of a name, and tells all errors together.
             causes = getattr(error.__cause__, "exceptions", ())
             if causes and all(isinstance(cause, ConnectionRefusedError) for cause in causes):
-                life = Life.GONE
+                seen = Seen(Life.GONE)
         except trio.BrokenResourceError:
-            life = Life.SILENT
-    return life
+            seen = Seen(Life.SILENT)
+    return seen
 
 
 async def _answer(address: str, *, encrypted: bool) -> bytes:
@@ -80,7 +97,7 @@ async def _answer(address: str, *, encrypted: bool) -> bytes:
     return answer
 
 
-def _life_in(answer: bytes, server_id: str, epoch: int) -> Life:
+def _seen_in(answer: bytes, server_id: str, epoch: int) -> Seen:
     head, end, _ = answer.partition(b"\r\n\r\n")
     headers: dict[str, str] = {}
     for line in head.decode("latin-1").split("\r\n")[1:] if end else ():
@@ -90,7 +107,11 @@ def _life_in(answer: bytes, server_id: str, epoch: int) -> Life:
     if not found:
         # It speaks, but does not say who it is: something else listens there, it does not reach the log store, or the
         # answer was cut off.
-        return Life.SILENT
+        return Seen(Life.SILENT)
     if found != server_id:
-        return Life.GONE
-    return Life.ALIVE if headers.get(EPOCH_HEADER.lower()) == str(epoch) else Life.WITHOUT_STORE
+        return Seen(Life.GONE)
+    lsn = headers.get(LSN_HEADER.lower(), "")
+    return Seen(
+        Life.ALIVE if headers.get(EPOCH_HEADER.lower()) == str(epoch) else Life.WITHOUT_STORE,
+        int(lsn) if lsn.isdecimal() and lsn.isascii() else None,
+    )

@@ -18,7 +18,8 @@ from journal.logstore.ownership import Member, newest_claim
 from journal.logstore.probe import identify, probe
 from journal.logstore.stores.addresses import StoreAddress
 from journal.net.listening import reached_at
-from journal.server.cluster.liveness import EPOCH_HEADER, SERVER_HEADER, Life, ask
+from journal.server.cluster.listing import listed
+from journal.server.cluster.liveness import EPOCH_HEADER, LSN_HEADER, SERVER_HEADER, Life, ask
 from journal.server.cluster.standby import answer_clients
 from journal.server.cluster.takeover import OwnerWatch
 from journal.settings.server import ServerConfig
@@ -47,7 +48,11 @@ class Membership:
 
     def identity(self) -> dict[str, str]:
         """The headers of `/livez` for the other servers."""
-        return {SERVER_HEADER: self.server_id, EPOCH_HEADER: str(self.log.epoch or 0)}
+        return {
+            SERVER_HEADER: self.server_id,
+            EPOCH_HEADER: str(self.log.epoch or 0),
+            LSN_HEADER: str(self.log.next_lsn - 1),
+        }
 
     @property
     def owner(self) -> str:
@@ -122,7 +127,8 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         watch = OwnerWatch(server_id.hex(), addresses.tcp, _ask)
         most_bytes = config.limits.max_frame_bytes + _ENTRIES_BYTES
         shared = SharedLog(store, member, addresses, watch, most_bytes)
-        yield Membership(server_id.hex(), shared, encrypted=encrypted)
+        async with listed(store, member, addresses):
+            yield Membership(server_id.hex(), shared, encrypted=encrypted)
     finally:
         store.close()
 
@@ -137,4 +143,5 @@ def _http_address(config: ServerConfig, sockets: Mapping[str, socket.socket]) ->
 
 
 async def _ask(claim: Claim) -> Life:
-    return await ask(claim.addresses.http, claim.server_id, claim.epoch, encrypted=claim.addresses.encrypted)
+    addresses = claim.addresses
+    return (await ask(addresses.http, claim.server_id, claim.epoch, encrypted=addresses.encrypted)).life
