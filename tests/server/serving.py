@@ -16,7 +16,14 @@ from journal.protocol import Frame, FrameParser, Op, decode_error, decode_reply,
 from journal.protocol.messages import HelloRequest, OpenShardRequest
 from journal.server import Server
 from journal.settings.access import AccessRuleTable, AccessSection, TlsSection
-from journal.settings.server import LimitsConfig, ListenConfig, ServerConfig, ShardsConfig, StorageConfig
+from journal.settings.server import (
+    ConversionConfig,
+    LimitsConfig,
+    ListenConfig,
+    ServerConfig,
+    ShardsConfig,
+    StorageConfig,
+)
 from journal.settings.values import KIB, MIB, Permission
 from shards.format.batch import encode_values, read_records
 from shards.format.record import Gap, StoredRecord
@@ -88,6 +95,7 @@ def small_config(**changes: Any) -> ServerConfig:
             max_output_bytes_per_connection=2 * MIB,
         ),
         "shards": ShardsConfig(),
+        "conversion": ConversionConfig(),
         "listen": ListenConfig(),
         "tls": TlsSection(),
         "access": AccessSection(),

@@ -367,9 +367,10 @@ async def test_a_listing_opens_no_shard(tmp_path: Path) -> None:
             await client.call(Op.CURSOR_COMMIT, messages.CursorCommitRequest(f"a/{number}", "c", 1))
         await client.call(Op.ROLL, messages.RollRequest("a/1"))
         await client.call(Op.TRIM, messages.TrimRequest("a/4", 1))
-    async with serving(tmp_path) as served, served.client() as client:
+    # The task that converts opens shards with log files, sooner or later.
+    async with serving(tmp_path, conversion__enabled=False) as served, served.client() as client:
         table = served.engine.parts.table
-        open_before = len(table.open_shards())
+        assert not table.open_shards()
         listed = (await client.call(Op.LIST_SHARDS, messages.ListShardsRequest("a/#"))).shards
         described = [await client.call(Op.DESCRIBE_SHARD, messages.DescribeShardRequest(info.name)) for info in listed]
         for info in listed:
@@ -377,7 +378,7 @@ async def test_a_listing_opens_no_shard(tmp_path: Path) -> None:
                 c.offset for c in (await client.call(Op.CURSOR_LIST, messages.CursorListRequest(info.name))).cursors
             ]
         assert len(listed) == 30
-        assert len(table.open_shards()) == open_before
+        assert not table.open_shards()
         # And what it shows is what the shards are when they are opened.
         for info, whole in zip(listed, described, strict=True):
             opened = table.by_name(info.name)
