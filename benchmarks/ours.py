@@ -191,11 +191,11 @@ class Generator:
             ]
             return load.pipelined_rate(wire.socket, chunks, AckCounter(), window=window_of(len(batch)), timing=timing)
 
-    def one_at_a_time(self, timing: Timing) -> float:
-        """p50 of one synced append after the other, in microseconds."""
+    def one_at_a_time(self, timing: Timing, records: int = 1) -> float:
+        """p50 of one synced append of so many records after the other, in microseconds."""
         with self._fresh_shard(FILE) as (wire, name, handle):
             wire.socket.settimeout(60.0)
-            frame = frames.build_append(0, handle, batch_of(1))
+            frame = frames.build_append(0, handle, batch_of(records))
             counter = AckCounter()
             buffer = bytearray(4096)
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -138,9 +138,11 @@ def start_listening(argv: Sequence[str], port: int, log_path: Path, *, cwd: Path
             time.sleep(0.01)
 
 
-def start_announcing(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> Server:
+def start_announcing(
+    argv: Sequence[str], log_path: Path, *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Server:
     """Start a server that prints a line with ``ready`` and its addresses; the first loopback address is used."""
-    child, address = _start_ready(argv, log_path, cwd, READY_ADDRESS)
+    child, address = _start_ready(argv, log_path, cwd, READY_ADDRESS, environment)
     return Server(child.process, child.ready_s, log_path, ("127.0.0.1", int(address[1])))
 
 
@@ -155,10 +157,14 @@ def python_module(module: str, *arguments: str) -> list[str]:
 
 
 def _start_ready(
-    argv: Sequence[str], log_path: Path, cwd: Path | None, wanted: re.Pattern[str]
+    argv: Sequence[str],
+    log_path: Path,
+    cwd: Path | None,
+    wanted: re.Pattern[str],
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Child, re.Match[str]]:
     begun_at = time.perf_counter()
-    process = _spawn(argv, log_path, cwd=cwd)
+    process = _spawn(argv, log_path, cwd=cwd, environment=environment)
     while True:
         for line in log_path.read_text(errors="replace").splitlines(keepends=True):
             match = wanted.search(line)
@@ -168,12 +174,14 @@ def _start_ready(
         time.sleep(0.005)
 
 
-def _spawn(argv: Sequence[str], log_path: Path, *, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+def _spawn(
+    argv: Sequence[str], log_path: Path, *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    whole = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
     with log_path.open("wb") as log:
         return subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=cwd, env=environment
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=cwd, env=whole
         )
 
 

@@ -35,6 +35,7 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int,
         *_idle(shards),
         *_history(history),
         *_gathering(shards),
+        *_log_stores(),
         *mqtt.rows(idle=connections, queued=queued),
         *queues.rows(waiting=waiting),
     ]
@@ -46,6 +47,54 @@ def _limits() -> list[Row]:
         Row("limit.sync-1m", "pwritev + fdatasync of 1 MiB, pre-zeroed file", "MB/s", SYNCED),
         Row("limit.sync-128k", "pwritev + fdatasync of 128 KiB, pre-zeroed file", "MB/s", SYNCED),
         Row("limit.sync-one", "pwritev + fdatasync of 256 B, p50", "us", SYNCED),
+    ]
+
+
+def _log_stores() -> list[Row]:
+    put, insert = "a create in SeaweedFS", "an INSERT with commit in PostgreSQL"
+    return [
+        Row("limit.put-p50", f"bare: {put}, 16 KiB, one at a time, p50", "us", "its answer"),
+        Row("limit.put", "bare: the same, 8 at a time", "MB/s", "its answer"),
+        Row(
+            "store.s3.one-p50",
+            "log in SeaweedFS: 16 KiB batches one at a time, p50",
+            "us",
+            put,
+            limit="limit.put-p50",
+            goal=Goal(2.0, of="limit.put-p50", at_most=True),
+        ),
+        Row(
+            "store.s3.batches",
+            "log in SeaweedFS: 16 KiB batches, pre-encoded",
+            "MB/s",
+            put,
+            limit="limit.put",
+            goal=Goal(0.5, of="limit.put"),
+        ),
+        Row("limit.insert-p50", f"bare: {insert}, 16 KiB, one at a time, p50", "us", SYNCED),
+        Row("limit.insert", "bare: the same, 8 at a time", "MB/s", SYNCED),
+        Row(
+            "store.postgresql.one-p50",
+            "log in PostgreSQL: 16 KiB batches one at a time, p50",
+            "us",
+            insert,
+            limit="limit.insert-p50",
+            goal=Goal(2.0, of="limit.insert-p50", at_most=True),
+        ),
+        Row(
+            "store.postgresql.singles",
+            "log in PostgreSQL: 100 B records one by one, pre-encoded",
+            "records/s",
+            insert,
+            goal=Goal(100_000),
+        ),
+        Row(
+            "store.takeover",
+            "SIGKILL of the owner to the first append at the other server",
+            "s",
+            "",
+            goal=Goal(2.0, at_most=True),
+        ),
     ]
 
 

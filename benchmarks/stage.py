@@ -30,7 +30,12 @@ memory_budget_bytes = "4 GiB"
 
 
 def start_journal(
-    directory: Path, log_path: Path, *, settings: Mapping[str, str] | None = None, config: str = ""
+    directory: Path,
+    log_path: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+    config: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> processes.Server:
     """Start the product's server on a data directory, as a user would; its log also has its ``ready`` line.
 
@@ -39,6 +44,7 @@ def start_journal(
         log_path: File of its log.
         settings: Single settings that differ from the default.
         config: Sections that are added to its configuration file.
+        environment: Variables in addition to those of this process.
     """
     config_path = log_path.with_name("journal.toml")
     config_path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +52,7 @@ def start_journal(
     argv = processes.python_module("journal.cli.main", "serve", "--data", str(directory.resolve()))
     argv += ["--config", str(config_path.resolve()), "--listen", "127.0.0.1:0"]
     argv += [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
-    return processes.start_announcing(argv, log_path, cwd=REPOSITORY)
+    return processes.start_announcing(argv, log_path, cwd=REPOSITORY, environment=environment)
 
 
 class Stage:

@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ class Postgresql:
         port = processes.free_port()
         argv = [*identity, program, "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", ""]
         self.server = processes.start_listening(argv, port, directory / "log")
+        self._wait_ready(_program("pg_isready"))
 
     @property
     def url(self) -> str:
@@ -71,6 +73,16 @@ class Postgresql:
         with psycopg.connect(self.url, autocommit=True, connect_timeout=20) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
+
+    def _wait_ready(self, program: str) -> None:
+        """It accepts connections before it answers them."""
+        host, port = self.server.address
+        give_up_at = time.monotonic() + processes.START_TIMEOUT_S
+        while subprocess.run([program, "-q", "-h", host, "-p", str(port)], check=False).returncode:
+            if self.server.process.poll() is not None or time.monotonic() > give_up_at:
+                self.server.stop(kill=True)
+                raise processes.ProcessError("PostgreSQL does not answer")
+            time.sleep(0.01)
 
     def close(self) -> None:
         self.server.stop()
