@@ -74,10 +74,16 @@ class LogReader:
             if data is None and not looks_for_checkpoints:
                 return AtTail(position)
             if data is None:
-                restarted = yield from self._restart()
-                if restarted is None and end_epoch is not None:
+                newest = yield from self._newest_checkpoint()
+                if newest is not None and newest.next_lsn == self.next_lsn:
+                    # What was collected is known here.
+                    self.position = newest.position
+                    continue
+                if newest is not None:
+                    return self._begin_at(newest)
+                if end_epoch is not None:
                     raise LogDamagedError(f"{key} is missing: epoch {position.epoch} is not closed by a fence")
-                return restarted or AtTail(position)
+                return AtTail(position)
             store_id = self._member.store_id
             found = check_object(key, data, store_id, position.epoch, position.slot, Kind.SLOT, Kind.FENCE)
             if found.kind is Kind.SLOT:
@@ -99,14 +105,30 @@ class LogReader:
         return SlotRead(slot)
 
     def _restart_at_fence(self) -> Steps[Restarted | None]:
-        """A fence that is before a checkpoint can have taken the place of a deleted slot: it does not end its epoch."""
-        return (yield from self._restart())
+        """A fence that is before a checkpoint can have taken the place of a deleted slot: it does not end its epoch.
 
-    def _restart(self) -> Steps[Restarted | None]:
-        """Go on at the newest checkpoint if it is after the position."""
-        newest = yield from checkpoint_after(self._member.root, self._member.store_id, self.position)
-        if newest is None:
+        But if the next slot of a later epoch continues what is known here, none was deleted before it.
+        """
+        newest = yield from self._newest_checkpoint()
+        if newest is None or newest.next_lsn == self.next_lsn:
             return None
-        self.position = newest.position
-        self.next_lsn = newest.next_lsn
-        return Restarted(newest)
+        for epoch in range(self.position.epoch + 1, newest.position.epoch + 1):
+            key = slot_key(self._member.root, Position(epoch, 0))
+            data = yield from settle_get(key)
+            if data is None:
+                break
+            found = check_object(key, data, self._member.store_id, epoch, 0, Kind.SLOT, Kind.FENCE)
+            if found.kind is Kind.SLOT:
+                if found.first_lsn == self.next_lsn:
+                    return None
+                break
+        return self._begin_at(newest)
+
+    def _newest_checkpoint(self) -> Steps[Checkpoint | None]:
+        """The newest checkpoint, if it is after the position."""
+        return (yield from checkpoint_after(self._member.root, self._member.store_id, self.position))
+
+    def _begin_at(self, checkpoint: Checkpoint) -> Restarted:
+        self.position = checkpoint.position
+        self.next_lsn = checkpoint.next_lsn
+        return Restarted(checkpoint)
