@@ -177,6 +177,7 @@ async def test_a_client_that_knows_a_follower_alone_finds_the_owner(tmp_path: Pa
             "life": "alive",
             "checkpoint_lsn": 0,
             "slots": content["slots"],
+            "servers": content["servers"],
         }
         async with open_client(follower.tcp) as client:
             await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
