@@ -17,6 +17,7 @@ def serve(
     config: str | None = None,
     listen: str | None = None,
     store: str | None = None,
+    objects: str | None = None,
     settings: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
 ) -> None:
     """Run the server; print `ready` with its addresses once it accepts; stop cleanly on SIGTERM or Ctrl-C.
@@ -29,6 +30,8 @@ def serve(
         listen: Address for clients as HOST:PORT, instead of the configured one.
         store: Address of the log store that the servers of a cluster share, for example s3://bucket/plant, instead of
             the configured one. Credentials come from the environment.
+        objects: Address of the store of the large files, if they do not lie beside the log, for example s3://bucket/plant
+            for a log in PostgreSQL.
         settings: One setting as SECTION.KEY=VALUE, instead of the configured one, for example
             --set storage.journal_file_bytes="64 MiB"; may be given many times.
     """
@@ -45,6 +48,8 @@ def serve(
         overrides["listen.tcp"] = listen
     if store is not None:
         overrides["cluster.store"] = store
+    if objects is not None:
+        overrides["cluster.objects"] = objects
 
     def read() -> ServerConfig:
         return load_config(config, overrides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Final
 
 import attrs
@@ -21,7 +22,7 @@ ATTEMPTS: Final = 10
 
 @attrs.frozen(slots=True)
 class Identity:
-    """What a store is.
+    """What lies under the keys of a store.
 
     Attributes:
         store_id: The store, 16 bytes.
@@ -111,7 +112,24 @@ def _check_fresh(raced: str, other: str) -> Steps[None]:
             )
 
 
-def identify(root: str, store_id: bytes, node_id: bytes, nonce: bytes) -> Steps[Identity]:
+class Holds(enum.Enum):
+    """What of a store lies in a place: the body of its identity."""
+
+    EVERYTHING = b""
+    LOG = b"log"
+    FILES = b"files"
+
+
+_TOLD: Final = {
+    Holds.EVERYTHING: "a whole store",
+    Holds.LOG: "the log of a store whose files are elsewhere (cluster.objects)",
+    Holds.FILES: "the files of a store whose log is elsewhere (cluster.store)",
+}
+
+
+def identify(
+    root: str, store_id: bytes, node_id: bytes, nonce: bytes, holds: Holds = Holds.EVERYTHING
+) -> Steps[Identity]:
     """Find out which store lies there, or make one.
 
     Args:
@@ -119,14 +137,18 @@ def identify(root: str, store_id: bytes, node_id: bytes, nonce: bytes) -> Steps[
         store_id: The id of the new store if there is none: 16 random bytes.
         node_id: The node that makes it.
         nonce: 16 random bytes.
+        holds: What of the store lies there.
 
     Raises:
         ForeignStoreError: Something else lies there.
     """
     key = identity_key(root)
-    mine = encode_object(LogObject(Kind.IDENTITY, store_id, node_id, nonce))
+    mine = encode_object(LogObject(Kind.IDENTITY, store_id, node_id, nonce, body=holds.value))
     settlement = yield from settle_create(key, mine, ATTEMPTS)
     found = decode_object(key, settlement.found)
     if found.kind is not Kind.IDENTITY:
         raise ForeignStoreError(f"{key} holds a {found.kind.name.lower()}, not the identity of a store")
+    if found.body != holds.value:
+        told = next((_TOLD[each] for each in Holds if each.value == found.body), "something that is not known here")
+        raise ForeignStoreError(f"{key} is the identity of {told}; this server is started for {_TOLD[holds]}")
     return Identity(found.store_id, settlement.is_ours)

@@ -20,6 +20,7 @@ from journal.settings.values import (
     TIB,
     Address,
     LogConfig,
+    ObjectsLocation,
     OriginList,
     Size,
     StoreLocation,
@@ -118,9 +119,10 @@ class LimitsConfig:
 
 @attrs.frozen
 class ClusterConfig:
-    """Servers that share a store: where its log lies, and where the others reach this one."""
+    """Servers that share a store: where its log and its files lie, and where the others reach this one."""
 
     store: StoreLocation = ""
+    objects: ObjectsLocation = ""
     advertise: Address = ""
 
 

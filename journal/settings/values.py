@@ -12,7 +12,7 @@ import re
 import types
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Final, get_args
 from urllib.parse import urlsplit
 
 import attrs
@@ -117,16 +117,17 @@ Size = Annotated[int, Kind(parse_size, show=format_size)]
 
 Text = Annotated[str, Kind(parse_text, "any text")]
 
-StoreLocation = Annotated[
-    str,
-    # Not parsed here: the error of a setting shows its value, and an address may contain a password by mistake.
-    Kind(
-        parse_text,
-        '"s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "postgresql://host/database#name" or '
-        '"file:///directory", or "" for a server on its own',
-    ),
-]
+_LOCATIONS: Final = (
+    '"s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "postgresql://host/database#name" or '
+    '"file:///directory"'
+)
+
+# Not parsed here: the error of a setting shows its value, and an address may contain a password by mistake.
+StoreLocation = Annotated[str, Kind(parse_text, f'{_LOCATIONS}, or "" for a server on its own')]
 """The address of a log store; see `journal.logstore.stores.addresses`."""
+
+ObjectsLocation = Annotated[str, Kind(parse_text, f'{_LOCATIONS}, or "" for beside the log')]
+"""The same of the place of its files."""
 
 File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
 

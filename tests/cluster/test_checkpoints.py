@@ -106,6 +106,27 @@ async def test_an_empty_directory_begins_with_a_checkpoint_when_the_log_before_i
             assert re.search(r"\ncheckpoint: up to lsn [0-9]+; slots after it: [0-9]+\n", told.stdout.decode())
 
 
+@pytest.mark.slow("waits until closed segments are converted, and starts servers")
+async def test_files_in_a_store_of_their_own_are_found_again_by_a_server_with_an_empty_directory(
+    tmp_path: Path,
+) -> None:
+    numbers = Numbers()
+    (tmp_path / "objects").mkdir()
+    objects = f"cluster.objects=file://{tmp_path / 'objects'}"
+    with running(tmp_path, 1, settings=(*QUICK, objects)) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            await create(client)
+            await another_checkpoint(cluster, client, numbers, 3)
+            server.kill()
+            remove(server.data)
+            server.start(*QUICK, objects)
+            await numbers.go_on(client)
+            assert "began with the checkpoint at epoch 1" in server.log.read_text()
+        assert list((tmp_path / "objects" / "journal" / "file").iterdir())
+        assert not (store_of(cluster) / "file").exists()
+
+
 @pytest.mark.slow("waits until closed segments are converted, three times, and starts servers")
 async def test_a_server_that_was_away_while_the_log_was_deleted_begins_again_with_a_checkpoint(tmp_path: Path) -> None:
     numbers = Numbers()

@@ -13,6 +13,10 @@ import pytest
 import trio
 
 from journal.cli.main import run
+from journal.logstore.driver import run as run_steps
+from journal.logstore.probe import Holds, identify
+from journal.logstore.stores.addresses import DEFAULT_ROOT
+from journal.logstore.stores.directory import DirectoryLogStore
 from tests.cluster.servers import Server, format_of, running
 
 
@@ -77,6 +81,26 @@ def test_directories_of_stores_and_of_servers_on_their_own_are_not_mixed(tmp_pat
     of_other = server_of(tmp_path, f"file://{tmp_path}/other")
     of_other.data = alone.data
     assert f"is a copy of the store {content['store']}, not of " in refusal(of_other)
+
+
+def test_a_store_whose_files_lie_elsewhere_is_refused_without_them_or_with_those_of_another(tmp_path: Path) -> None:
+    addresses = []
+    for number, (name, holds) in enumerate({"log": Holds.LOG, "objects": Holds.FILES, "other": Holds.FILES}.items()):
+        place = tmp_path / name
+        place.mkdir()
+        store_id = bytes([number // 2] * 16)
+        run_steps(DirectoryLogStore(str(place)), identify(DEFAULT_ROOT, store_id, bytes(16), bytes(16), holds))
+        addresses.append(f"file://{place}")
+    log, objects, other = addresses
+    told = refusal(server_of(tmp_path, log))
+    assert "is the identity of the log of a store whose files are elsewhere (cluster.objects)" in told
+    told = refusal(server_of(tmp_path, objects))
+    assert "is the identity of the files of a store whose log is elsewhere (cluster.store)" in told
+    told = refusal(server_of(tmp_path, log), f"cluster.objects={other}")
+    assert f"{other} has the files of the store {'01' * 16}, not of {'00' * 16}" in told
+    assert "cluster.objects: the address of the log store begins with 'ftp'" in refusal(
+        server_of(tmp_path, log), "cluster.objects=ftp://there"
+    )
 
 
 def test_a_directory_of_a_server_on_its_own_is_no_copy_of_a_store(tmp_path: Path) -> None:

@@ -13,10 +13,13 @@ import trio
 
 from journal.engine import Addresses, Claim, SharedLog
 from journal.logstore.driver import drive
+from journal.logstore.errors import ForeignStoreError
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member, newest_claim
-from journal.logstore.probe import identify, probe
+from journal.logstore.probe import Holds, Identity, identify, probe
+from journal.logstore.store import LogStore
 from journal.logstore.stores.addresses import StoreAddress
+from journal.logstore.stores.divided import DividedLogStore
 from journal.net.listening import reached_at
 from journal.server.cluster.listing import listed
 from journal.server.cluster.liveness import EPOCH_HEADER, LSN_HEADER, SERVER_HEADER, Life, ask
@@ -98,18 +101,14 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
             raise ConfigurationError(
                 f"listen.{name} is off: a server of a cluster needs it, since the others reach it there"
             )
-    try:
-        address = StoreAddress.parse(config.cluster.store)
-        store = await trio.to_thread.run_sync(address.open, abandon_on_cancel=True)
-    except InvalidRequestError as error:
-        raise ConfigurationError(f"cluster.store: {error}") from error
+    address, store = await _opened("cluster.store", config.cluster.store)
     try:
         server_id = secrets.token_bytes(ID_BYTES)
         limiter = trio.CapacityLimiter(1)
-        await probe(store, address.root, secrets.token_hex(8))
-        nonce = secrets.token_bytes(ID_BYTES)
-        steps = identify(address.root, secrets.token_bytes(ID_BYTES), server_id, nonce)
-        identity = await drive(store, steps, limiter)
+        holds = Holds.LOG if config.cluster.objects else Holds.EVERYTHING
+        identity = await _identified(store, address.root, secrets.token_bytes(ID_BYTES), server_id, holds)
+        if config.cluster.objects:
+            store = await _divided(config.cluster.objects, store, address.root, identity.store_id, server_id)
         member = Member(address.root, identity.store_id, server_id)
         log.info(
             "joined the store",
@@ -131,6 +130,33 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
             yield Membership(server_id.hex(), shared, encrypted=encrypted)
     finally:
         store.close()
+
+
+async def _opened(setting: str, text: str) -> tuple[StoreAddress, LogStore]:
+    try:
+        address = StoreAddress.parse(text)
+        return address, await trio.to_thread.run_sync(address.open, abandon_on_cancel=True)
+    except InvalidRequestError as error:
+        raise ConfigurationError(f"{setting}: {error}") from error
+
+
+async def _identified(store: LogStore, root: str, store_id: bytes, server_id: bytes, holds: Holds) -> Identity:
+    """Check that a place does what is needed, and find out which store lies there, or make it."""
+    await probe(store, root, secrets.token_hex(8))
+    nonce = secrets.token_bytes(ID_BYTES)
+    return await drive(store, identify(root, store_id, server_id, nonce, holds), trio.CapacityLimiter(1))
+
+
+async def _divided(text: str, log_store: LogStore, root: str, store_id: bytes, server_id: bytes) -> LogStore:
+    """The store with its files in a place of their own."""
+    address, objects = await _opened("cluster.objects", text)
+    divided = DividedLogStore(log_store, root, objects, address.root)
+    found = await _identified(objects, address.root, store_id, server_id, Holds.FILES)
+    if found.store_id != store_id:
+        raise ForeignStoreError(
+            f"{address.text} has the files of the store {found.store_id.hex()}, not of {store_id.hex()}"
+        )
+    return divided
 
 
 def _http_address(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> str:
