@@ -106,6 +106,15 @@ class Workload:
         self._rng = rng
         self._clock = clock
         self._steps = steps
+        self._was_full = engine.parts.disk_space.full is not None
+        disk_space = engine.parts.disk_space
+        refuse_for = disk_space.refuse_for
+
+        def note(full: DiskFullError | None) -> None:
+            self._was_full = self._was_full or full is not None
+            refuse_for(full)
+
+        disk_space.refuse_for = note  # type: ignore[method-assign]
 
     async def run(self) -> None:
         """Let all of them work until each is done or the engine has failed."""
@@ -138,7 +147,8 @@ class Workload:
             self._check_failure()
 
     def _check_disk_full(self) -> None:
-        require(self._engine.parts.disk_space.full is not None, "a full disk that the engine does not admit")
+        # A client that waited may hear of it when there is space again.
+        require(self._was_full, "a full disk that the engine does not admit")
 
     def _check_failure(self) -> None:
         require(self._engine.failure is not None, "a failure that the engine does not admit")
