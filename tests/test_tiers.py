@@ -135,12 +135,25 @@ def test_what_is_recorded_as_costly_is_slow_and_keeps_the_reason_that_its_source
     def case(name: str, *marks: str) -> Any:
         return item(
             nodeid=name,
+            function=a_property if name == "property" else None,
             get_closest_marker=lambda wanted: wanted if wanted in marks else None,
             add_marker=lambda mark: marked.append(f"{name} {mark.name} {mark.args[0]}"),
         )
 
-    recorded_s = {"costly": 1.5, "marked": 1.5, "cheap": COSTLY_FROM_S / 2}
-    leave_out_costly([case("costly"), case("marked", "slow"), case("cheap"), case("new")], recorded_s)
+    @given(st.integers())
+    def a_property(value: int) -> None:
+        pass
+
+    recorded_s = {"costly": 1.5, "marked": 1.5, "chosen": 1.5, "property": 1.5, "cheap": COSTLY_FROM_S / 2}
+    cases = [
+        case("costly"),
+        case("marked", "slow"),
+        case("chosen", "few_cases"),
+        case("property"),
+        case("cheap"),
+        case("new"),
+    ]
+    leave_out_costly(cases, recorded_s)
     assert marked == ["costly slow takes 1.5 s of the processors"]
 
 

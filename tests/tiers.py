@@ -15,7 +15,7 @@ FULL: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slo
 QUICK: Final = settings(FULL, max_examples=10)
 """Its profile for `make test`."""
 
-COSTLY_FROM_S: Final = 0.4
+COSTLY_FROM_S: Final = 0.5
 """Tests that took as many seconds of the processors in the last record are left out, too: there are some hundred."""
 
 OWN_SETTINGS: Final = "_hypothesis_internal_use_settings"
@@ -62,13 +62,19 @@ def leave_out_cases(items: Iterable[pytest.Item], *, is_quick: bool) -> None:
 def leave_out_costly(items: Iterable[pytest.Item], recorded_s: Mapping[str, float]) -> None:
     """Tests that are recorded as costly are slow, without a mark in their source.
 
+    Not those of Hypothesis: what was recorded is the time of all their examples, and `make test` tries few. Nor those
+    whose source says with `few_cases` which of them stay.
+
     Args:
         items: All tests.
         recorded_s: Processor time by test.
     """
     for item in items:
+        if is_hypothesis_test(getattr(item, "function", None)):
+            continue
         took_s = recorded_s.get(item.nodeid, 0.0)
-        if took_s >= COSTLY_FROM_S and item.get_closest_marker("slow") is None:
+        is_decided = any(item.get_closest_marker(name) is not None for name in ("slow", "few_cases"))
+        if took_s >= COSTLY_FROM_S and not is_decided:
             item.add_marker(pytest.mark.slow(f"takes {took_s} s of the processors"))
 
 
