@@ -22,7 +22,7 @@ from shards.segments.retention import due
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
 
-_LOOKED_AT_AT_ONCE = 500
+_LOOKED_AT_AT_ONCE = 100
 
 
 class SegmentRetention:
