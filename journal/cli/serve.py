@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from command_line.boundary import UsageError
 from command_line.output import write_text
 from command_line.overrides import overrides_of
 from command_line.shipped_files import DIRECTORIES, print_default_file, shipped_path
@@ -46,10 +47,10 @@ def serve(
     overrides = overrides_of(settings, listed_by="journal config --default")
     if listen is not None:
         overrides["listen.tcp"] = listen
+    if objects is not None and store is None:
+        raise UsageError("--objects without --store: give the address of the log as well, or both in cluster.store")
     if store is not None:
-        overrides["cluster.store"] = store
-    if objects is not None:
-        overrides["cluster.objects"] = objects
+        overrides["cluster.store"] = [store, objects or ""]
 
     def read() -> ServerConfig:
         return load_config(config, overrides)

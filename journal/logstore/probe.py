@@ -122,8 +122,8 @@ class Holds(enum.Enum):
 
 _TOLD: Final = {
     Holds.EVERYTHING: "a whole store",
-    Holds.LOG: "the log of a store whose files are elsewhere (cluster.objects)",
-    Holds.FILES: "the files of a store whose log is elsewhere (cluster.store)",
+    Holds.LOG: "the log of a store whose files are elsewhere (--objects)",
+    Holds.FILES: "the files of a store whose log is elsewhere (--store)",
 }
 
 

@@ -20,10 +20,9 @@ from journal.settings.values import (
     TIB,
     Address,
     LogConfig,
-    ObjectsLocation,
     OriginList,
     Size,
-    StoreLocation,
+    StorePlaces,
     bytes_within,
     within,
 )
@@ -121,8 +120,7 @@ class LimitsConfig:
 class ClusterConfig:
     """Servers that share a store: where its log and its files lie, and where the others reach this one."""
 
-    store: StoreLocation = ""
-    objects: ObjectsLocation = ""
+    store: StorePlaces = ()
     advertise: Address = ""
 
 

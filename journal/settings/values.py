@@ -12,7 +12,7 @@ import re
 import types
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, get_args
 from urllib.parse import urlsplit
 
 import attrs
@@ -117,17 +117,21 @@ Size = Annotated[int, Kind(parse_size, show=format_size)]
 
 Text = Annotated[str, Kind(parse_text, "any text")]
 
-_LOCATIONS: Final = (
-    '"s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "postgresql://host/database#name" or '
-    '"file:///directory"'
-)
 
-# Not parsed here: the error of a setting shows its value, and an address may contain a password by mistake.
-StoreLocation = Annotated[str, Kind(parse_text, f'{_LOCATIONS}, or "" for a server on its own')]
-"""The address of a log store; see `journal.logstore.stores.addresses`."""
+def _parse_places(value: object) -> tuple[str, ...]:
+    # Not looked into here: the error of a setting shows its value, and an address may contain a password by mistake.
+    return tuple(parse_text(each) for each in (value if isinstance(value, list) else [value]) if each != "")
 
-ObjectsLocation = Annotated[str, Kind(parse_text, f'{_LOCATIONS}, or "" for beside the log')]
-"""The same of the place of its files."""
+
+StorePlaces = Annotated[
+    tuple[str, ...],
+    Kind(
+        _parse_places,
+        '"s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix", "postgresql://host/database#name" or '
+        '"file:///directory"; a list of two for the log and the files; [] for a server on its own',
+    ),
+]
+"""The addresses of a log store (see `journal.logstore.stores.addresses`), and of its files if they lie elsewhere."""
 
 File = Annotated[str, Kind(parse_text, 'the path of a file, or "" for none')]
 

@@ -35,12 +35,15 @@ SETTINGS: Final = (
 class Server:
     """One server of a store, on the same ports each time that it is started."""
 
-    def __init__(self, directory: Path, store: str, name: str, environment: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, directory: Path, store: str, name: str, environment: Mapping[str, str] = {}, objects: str = ""
+    ) -> None:
         self.data = directory / f"data-{name}"
         self.log = directory / f"{name}.log"
         self.tcp = f"127.0.0.1:{free_port()}"
         self.http = f"127.0.0.1:{free_port()}"
         self._store = store
+        self._objects = objects
         self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -48,6 +51,7 @@ class Server:
         options = [option for setting in (*SETTINGS, *settings) for option in ("--set", setting)]
         places = ["--listen", self.tcp, "--set", f"listen.http={self.http}"]
         store = ["--store", self._store] if self._store else []
+        store += ["--objects", self._objects] if self._objects else []
         return [
             sys.executable, "-m", "journal.cli.main", "serve", "--data", str(self.data), *store, *places, *options,
         ]  # fmt: skip
@@ -104,13 +108,18 @@ class Cluster:
         count: Number of servers.
         store: Address of the log store; a directory by default.
         environment: Its credentials.
+        objects: Address of the place of its files; empty for beside the log.
     """
 
-    def __init__(self, directory: Path, count: int, store: str = "", environment: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, directory: Path, count: int, store: str = "", environment: Mapping[str, str] = {}, objects: str = ""
+    ) -> None:
         if not store:
             (directory / "store").mkdir()
         self.address_of_store = store or f"file://{directory / 'store'}"
-        self.servers = [Server(directory, self.address_of_store, name, environment) for name in "abcdef"[:count]]
+        self.servers = [
+            Server(directory, self.address_of_store, name, environment, objects) for name in "abcdef"[:count]
+        ]
 
     @property
     def address(self) -> str:
@@ -140,10 +149,15 @@ class Cluster:
 
 @contextmanager
 def running(
-    directory: Path, count: int, store: str = "", environment: Mapping[str, str] = {}, settings: Sequence[str] = ()
+    directory: Path,
+    count: int,
+    store: str = "",
+    environment: Mapping[str, str] = {},
+    settings: Sequence[str] = (),
+    objects: str = "",
 ) -> Iterator[Cluster]:
     """A cluster whose servers are all started; they are killed at the end."""
-    cluster = Cluster(directory, count, store, environment)
+    cluster = Cluster(directory, count, store, environment, objects)
     try:
         for server in cluster.servers:
             server.start(*settings)

@@ -20,12 +20,12 @@ from journal.logstore.stores.directory import DirectoryLogStore
 from tests.cluster.servers import Server, format_of, running
 
 
-def refusal(server: Server, *settings: str) -> str:
-    """What a server says that does not start. It runs in this process."""
+def refusal(server: Server, *settings: str, statuses: tuple[int, ...] = (1, 78)) -> str:
+    """What a server says that does not start, with one of these statuses. It runs in this process."""
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = run(server.command(*settings)[3:])
-    assert (status in (1, 78), out.getvalue()) == (True, ""), errors.getvalue()
+    assert (status in statuses, out.getvalue()) == (True, ""), errors.getvalue()
     (line,) = (line for line in errors.getvalue().splitlines() if line.startswith("journal: "))
     return line
 
@@ -93,14 +93,16 @@ def test_a_store_whose_files_lie_elsewhere_is_refused_without_them_or_with_those
         addresses.append(f"file://{place}")
     log, objects, other = addresses
     told = refusal(server_of(tmp_path, log))
-    assert "is the identity of the log of a store whose files are elsewhere (cluster.objects)" in told
+    assert "is the identity of the log of a store whose files are elsewhere (--objects)" in told
     told = refusal(server_of(tmp_path, objects))
-    assert "is the identity of the files of a store whose log is elsewhere (cluster.store)" in told
-    told = refusal(server_of(tmp_path, log), f"cluster.objects={other}")
+    assert "is the identity of the files of a store whose log is elsewhere (--store)" in told
+    told = refusal(Server(tmp_path, log, "x", objects=other))
     assert f"{other} has the files of the store {'01' * 16}, not of {'00' * 16}" in told
-    assert "cluster.objects: the address of the log store begins with 'ftp'" in refusal(
-        server_of(tmp_path, log), "cluster.objects=ftp://there"
+    assert "cluster.store: the address of the log store begins with 'ftp'" in refusal(
+        Server(tmp_path, log, "x", objects="ftp://there")
     )
+    without_log = Server(tmp_path, "", "x", objects=objects)
+    assert "--objects without --store: give the address of the log as well" in refusal(without_log, statuses=(2,))
 
 
 def test_a_directory_of_a_server_on_its_own_is_no_copy_of_a_store(tmp_path: Path) -> None:

@@ -100,10 +100,8 @@ def test_the_comment_of_each_shipped_setting_names_its_default_unit_and_bounds(
 def test_there_are_at_most_forty_settings_each_within_its_bounds() -> None:
     of_access = {key for section in ("tls", "access") for key in SECTIONS[section]}
     assert len(of_access) <= 8, "those in the open need these, too"
-    of_cluster = set(SECTIONS["cluster"])
-    assert len(of_cluster) <= 5, "those of a cluster need these, too"
     attributes = [attribute for settings in SECTIONS.values() for attribute in settings.values()]
-    assert len(attributes) - len(of_access) - len(of_cluster) <= 40
+    assert len(attributes) - len(of_access) <= 40
     for _, _, attribute in SETTINGS:
         if "bounds" in attribute.metadata:
             low, high = attribute.metadata["bounds"]

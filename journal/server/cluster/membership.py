@@ -93,22 +93,27 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         ConfigurationError: The address of the store cannot be used.
         LogStoreError: The store cannot be reached, does not do what a log needs, or belongs to another program.
     """
-    if not config.cluster.store:
+    places = config.cluster.store
+    if not places:
         yield None
         return
+    if len(places) > 2:
+        raise ConfigurationError(
+            f"cluster.store has {len(places)} addresses; it takes one for the log, and one for the files"
+        )
     for name in ("tcp", "http"):
         if name not in sockets:
             raise ConfigurationError(
                 f"listen.{name} is off: a server of a cluster needs it, since the others reach it there"
             )
-    address, store = await _opened("cluster.store", config.cluster.store)
+    address, store = await _opened(places[0])
     try:
         server_id = secrets.token_bytes(ID_BYTES)
         limiter = trio.CapacityLimiter(1)
-        holds = Holds.LOG if config.cluster.objects else Holds.EVERYTHING
+        holds = Holds.LOG if places[1:] else Holds.EVERYTHING
         identity = await _identified(store, address.root, secrets.token_bytes(ID_BYTES), server_id, holds)
-        if config.cluster.objects:
-            store = await _divided(config.cluster.objects, store, address.root, identity.store_id, server_id)
+        for files_at in places[1:]:
+            store = await _divided(files_at, store, address.root, identity.store_id, server_id)
         member = Member(address.root, identity.store_id, server_id)
         log.info(
             "joined the store",
@@ -132,12 +137,12 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         store.close()
 
 
-async def _opened(setting: str, text: str) -> tuple[StoreAddress, LogStore]:
+async def _opened(text: str) -> tuple[StoreAddress, LogStore]:
     try:
         address = StoreAddress.parse(text)
         return address, await trio.to_thread.run_sync(address.open, abandon_on_cancel=True)
     except InvalidRequestError as error:
-        raise ConfigurationError(f"{setting}: {error}") from error
+        raise ConfigurationError(f"cluster.store: {error}") from error
 
 
 async def _identified(store: LogStore, root: str, store_id: bytes, server_id: bytes, holds: Holds) -> Identity:
@@ -149,7 +154,7 @@ async def _identified(store: LogStore, root: str, store_id: bytes, server_id: by
 
 async def _divided(text: str, log_store: LogStore, root: str, store_id: bytes, server_id: bytes) -> LogStore:
     """The store with its files in a place of their own."""
-    address, objects = await _opened("cluster.objects", text)
+    address, objects = await _opened(text)
     divided = DividedLogStore(log_store, root, objects, address.root)
     found = await _identified(objects, address.root, store_id, server_id, Holds.FILES)
     if found.store_id != store_id:
