@@ -103,7 +103,8 @@ async def test_an_empty_directory_begins_with_a_checkpoint_when_the_log_before_i
             assert "began with the checkpoint at epoch 1" in server.log.read_text()
             command = [sys.executable, "-m", "journal.cli.main", "cluster", "status"]
             told = await trio.run_process([*command, "--store", cluster.address_of_store], capture_stdout=True)
-            assert re.search(r"\ncheckpoint: up to lsn [0-9]+; slots after it: [0-9]+\n", told.stdout.decode())
+            checkpoint, owner = r"checkpoint: up to lsn [0-9]+; slots after it: [0-9]+", r"owner, alive, at lsn [0-9]+"
+            assert re.search(rf"\n{checkpoint}\n  {server.tcp}  {owner}\n$", told.stdout.decode())
 
 
 @pytest.mark.slow("waits until closed segments are converted, and starts servers")
@@ -112,15 +113,14 @@ async def test_files_in_a_store_of_their_own_are_found_again_by_a_server_with_an
 ) -> None:
     numbers = Numbers()
     (tmp_path / "objects").mkdir()
-    objects = f"cluster.objects=file://{tmp_path / 'objects'}"
-    with running(tmp_path, 1, settings=(*QUICK, objects)) as cluster:
+    with running(tmp_path, 1, settings=QUICK, objects=f"file://{tmp_path / 'objects'}") as cluster:
         (server,) = cluster.servers
         async with connected(cluster) as client:
             await create(client)
             await another_checkpoint(cluster, client, numbers, 3)
             server.kill()
             remove(server.data)
-            server.start(*QUICK, objects)
+            server.start(*QUICK)
             await numbers.go_on(client)
             assert "began with the checkpoint at epoch 1" in server.log.read_text()
         assert list((tmp_path / "objects" / "journal" / "file").iterdir())

@@ -1,4 +1,4 @@
-"""The log of a store in an object store and in a database (docs/cluster.md): takeovers, and a store that is away."""
+"""The log of a store in an object store and in a database: takeovers, and a log store that is away for a while."""
 
 from __future__ import annotations
 

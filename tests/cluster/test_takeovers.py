@@ -179,6 +179,10 @@ async def test_a_client_that_knows_a_follower_alone_finds_the_owner(tmp_path: Pa
             "slots": content["slots"],
             "servers": content["servers"],
         }
+        assert {server["address"]: server["is_owner"] for server in content["servers"]} == {
+            owner.tcp: True,
+            follower.tcp: False,
+        }
         async with open_client(follower.tcp) as client:
             await client.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
             assert (await client.describe_shard(SHARD)).name == SHARD

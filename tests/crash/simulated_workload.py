@@ -106,12 +106,14 @@ class Workload:
         self._rng = rng
         self._clock = clock
         self._steps = steps
-        self._was_full = engine.parts.disk_space.full is not None
+        self._heard_late: DiskFullError | None = None
+        # How often appends began to be refused.
+        self._times_full = 0
         disk_space = engine.parts.disk_space
         refuse_for = disk_space.refuse_for
 
         def note(full: DiskFullError | None) -> None:
-            self._was_full = self._was_full or full is not None
+            self._times_full += full is not None and disk_space.full is None
             refuse_for(full)
 
         disk_space.refuse_for = note  # type: ignore[method-assign]
@@ -140,15 +142,15 @@ class Workload:
     async def _until_failure(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
             await task()
-        except DiskFullError:
+        except DiskFullError as error:
             # The engine goes on without this client.
-            self._check_disk_full()
+            self._check_disk_full(error)
         except StorageFailedError:
             self._check_failure()
 
-    def _check_disk_full(self) -> None:
-        # A client that waited may hear of it when there is space again.
-        require(self._was_full, "a full disk that the engine does not admit")
+    def _check_disk_full(self, error: DiskFullError) -> None:
+        if error is not self._heard_late:
+            require(self._engine.parts.disk_space.full is not None, "a full disk that the engine does not admit")
 
     def _check_failure(self) -> None:
         require(self._engine.failure is not None, "a failure that the engine does not admit")
@@ -181,12 +183,20 @@ class Workload:
 
     async def _convert(self, shard: Shard) -> None:
         wait = self._rng.randrange(2) == 0
+        disk_space = self._engine.parts.disk_space
+        was_full, times_full = disk_space.full is not None, self._times_full
         try:
             info = await (self._engine.convert if wait else self._engine.roll)(shard.name)
         except ConversionFailedError:
             # It stays a log; everything else goes on.
             require(self._engine.parts.conversion.last_failure != "", "a failure that conversion does not admit")
             return
+        except DiskFullError as error:
+            if wait:
+                # The wait ended when the disk was full; when this client continues, there may be space again.
+                require(was_full or self._times_full > times_full, "a full disk that the engine did not admit")
+                self._heard_late = error
+            raise
         left = [
             segment
             for segment in info.segments

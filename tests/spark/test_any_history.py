@@ -211,7 +211,7 @@ def test_a_query_finds_what_any_history_left(
 
 
 @pytest.mark.slow("runs Spark")
-@settings(SHORT, max_examples=20)
+@settings(SHORT, max_examples=40)
 @given(histories, questions)
 def test_the_data_source_gives_what_any_history_left(
     history: tuple[Step | Restart | Crash, ...], question: Question
