@@ -62,6 +62,12 @@ GIVEN: Final = {
         ),
         programs=("mosquitto_pub", "curl"),
     ),
+    "docs/cluster.md": Given(
+        begun={
+            "journal serve --data /srv/a": "journal shard list",
+            "journal serve --data /srv/b": "journal cluster status --store file:///srv/store | grep -q 7430",
+        },
+    ),
     "docs/metrics.md": Given(commands=("mkdir -p /etc/journal /etc/prometheus",)),
     "docs/cache-queues.md": Given(
         files={"bridge.toml": BRIDGE},
