@@ -55,14 +55,7 @@ def _log_stores() -> list[Row]:
     return [
         Row("limit.put-p50", f"bare: {put}, 16 KiB, one at a time, p50", "us", "its answer"),
         Row("limit.put", "bare: the same, 8 at a time", "MB/s", "its answer"),
-        Row(
-            "store.s3.one-p50",
-            "log in SeaweedFS: 16 KiB batches one at a time, p50",
-            "us",
-            put,
-            limit="limit.put-p50",
-            goal=Goal(2.0, of="limit.put-p50", at_most=True),
-        ),
+        _one_at_a_time("store.s3.one-p50", "SeaweedFS", put, "limit.put-p50"),
         Row(
             "store.s3.batches",
             "log in SeaweedFS: 16 KiB batches, pre-encoded",
@@ -73,14 +66,7 @@ def _log_stores() -> list[Row]:
         ),
         Row("limit.insert-p50", f"bare: {insert}, 16 KiB, one at a time, p50", "us", SYNCED),
         Row("limit.insert", "bare: the same, 8 at a time", "MB/s", SYNCED),
-        Row(
-            "store.postgresql.one-p50",
-            "log in PostgreSQL: 16 KiB batches one at a time, p50",
-            "us",
-            insert,
-            limit="limit.insert-p50",
-            goal=Goal(2.0, of="limit.insert-p50", at_most=True),
-        ),
+        _one_at_a_time("store.postgresql.one-p50", "PostgreSQL", insert, "limit.insert-p50"),
         Row(
             "store.postgresql.singles",
             "log in PostgreSQL: 100 B records one by one, pre-encoded",
@@ -96,6 +82,11 @@ def _log_stores() -> list[Row]:
             goal=Goal(2.0, at_most=True),
         ),
     ]
+
+
+def _one_at_a_time(key: str, store: str, promise: str, limit: str) -> Row:
+    title = f"log in {store}: 16 KiB batches one at a time, p50"
+    return Row(key, title, "us", promise, limit=limit, goal=Goal(2.0, of=limit, at_most=True))
 
 
 def _peers() -> list[Row]:

@@ -16,7 +16,7 @@ QUICK: Final = settings(FULL, max_examples=10)
 """Its profile for `make test`."""
 
 COSTLY_FROM_S: Final = 0.5
-"""Tests that took as many seconds of the processors in the last record are left out, too: there are some hundred."""
+"""Tests that took as many seconds of the processors in the last record are left out, too: some two hundred."""
 
 OWN_SETTINGS: Final = "_hypothesis_internal_use_settings"
 """Where Hypothesis keeps what `@settings` says of a test."""
