@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -16,6 +17,7 @@ from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.cache_queue import LeaseSettings, QueueLease, names
 from broker_adapter.cache_queue.errors import QueueLostError
 from broker_adapter.cache_queue.lease import Grant
+from shards.model import StateValue
 from tests.mqtt.session.faults import Path as StorePath
 
 QUEUE = "plant"
@@ -298,7 +300,7 @@ class SlowAnswers(StorePath):
         super().__init__(store)
         self._answer_s = answer_s
 
-    async def put_state(self, key: bytes, value: bytes, **options: object) -> object:
+    async def put_state(self, key: bytes, value: bytes, **options: Any) -> StateValue:
         stored = await super().put_state(key, value, **options)
         await trio.sleep(self._answer_s)
         return stored

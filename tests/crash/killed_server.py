@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import Signals
 
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -116,7 +116,7 @@ class KilledServer:
         line = self._process.stdout.readline()
         assert f"tcp={self.address}" in line, f"{line!r}; {self.log.read_text()[-4000:]}"
 
-    def signal(self, how: signal.Signals) -> None:
+    def signal(self, how: Signals) -> None:
         """Send a signal and go on."""
         assert self._process is not None
         self._process.send_signal(how)
@@ -131,7 +131,7 @@ class KilledServer:
         assert self._process is not None
         return self._process.wait(PATIENCE_S)
 
-    def end(self, how: signal.Signals) -> int:
+    def end(self, how: Signals) -> int:
         """Send a signal and wait for the end."""
         process, self._process = self._process, None
         if process is None:

@@ -107,7 +107,7 @@ class SequenceWorkload(Workload):
 
         await self._until_failure(append)
 
-    def _check_disk_full(self) -> None:
+    def _check_disk_full(self, error: DiskFullError) -> None:
         # There may be room again by now.
         require(self._files.failed, "a full disk though no call has failed")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from starlette.routing import Route
 
 from journal.access.rights import TABLE
 from journal.cli import main
@@ -111,7 +112,7 @@ def test_a_new_operation_without_a_row_is_noticed_whatever_the_way_in(monkeypatc
     class NewEndpoint:
         method, path = "POST", "/new"
 
-    class NewPage(rights_tests.Route):
+    class NewPage(Route):
         """A page of the console."""
 
     def routes(port: int | None) -> list[object]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from shards.parquet.shared_reading import SharedReader
 from spark_export import duckdb_records, shared_files
 from spark_export.cli import sql
 from spark_export.cli.main import run
@@ -129,7 +130,7 @@ def test_the_plan_of_the_data_source_starts_again_when_a_file_goes_while_it_is_l
 ) -> None:
     files = Replacing(tmp_path, 2)
 
-    class Reader(shared_files.SharedReader):
+    class Reader(SharedReader):
         def __init__(self, *arguments: Any) -> None:
             files.replace()
             super().__init__(*arguments)

@@ -74,6 +74,20 @@ async def until_rows(place: Path, wanted: list[tuple[str, int]]) -> None:
     assert found == wanted, (place / "tables.log").read_text()
 
 
+def reports(place: Path) -> list[dict[str, Any]]:
+    """What the commands have printed so far."""
+    return [
+        json.loads(line) for line in (place / "tables.out").read_text().splitlines(keepends=True) if line[-1] == "\n"
+    ]
+
+
+async def until_reported(place: Path, records: int) -> None:
+    """Wait until the batches that were printed have so many records: each is printed after it is in the table."""
+    with trio.fail_after(PATIENCE_S):
+        while sum(each["records"] for each in reports(place) if each["event"] == "batch") < records:
+            await trio.sleep(LOOK_S)
+
+
 async def append(server: RestorableServer, first: int, count: int) -> None:
     for shard in SHARDS:
         await server.append(shard, first, count)
@@ -100,6 +114,7 @@ async def test_a_table_follows_a_server_through_restarts_of_both_and_agrees_with
             await server.start()
             await append(server, 5, 5)
             await until_rows(tmp_path, expected(*((shard, 10) for shard in SHARDS)))
+            await until_reported(tmp_path, 20)
             process.kill()
         await append(server, 10, 5)
         with following(config) as process:
@@ -111,11 +126,10 @@ async def test_a_table_follows_a_server_through_restarts_of_both_and_agrees_with
     assert (
         (tmp_path / "tables.log").read_text().endswith("journal-spark: stopped; the same command continues from here\n")
     )
-    reports = [json.loads(line) for line in (tmp_path / "tables.out").read_text().splitlines()]
-    batches = [each for each in reports if each["event"] == "batch"]
+    batches = [each for each in reports(tmp_path) if each["event"] == "batch"]
     assert sum(each["records"] for each in batches) == 30
     assert [each["batch"] for each in batches] == list(range(1, 1 + len(batches)))
-    assert not any(each["is_final"] for each in reports if each["event"] == "failure")
+    assert not any(each["is_final"] for each in reports(tmp_path) if each["event"] == "failure")
 
 
 async def test_records_of_another_history_are_noticed_after_a_restore(tmp_path: Path) -> None:

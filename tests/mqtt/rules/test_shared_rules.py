@@ -219,9 +219,9 @@ async def test_a_broker_waits_for_the_others_also_if_the_answer_is_lost(
     class LetsOtherGoOn(Path):
         """Lets the other broker go on when this one looks who follows."""
 
-        def scan_state(self, prefix: bytes) -> AsyncIterator[StateValue]:
+        def scan_state(self, prefix: bytes = b"", *, after: bytes | None = None) -> AsyncIterator[StateValue]:
             other.thaw()
-            return store.scan_state(prefix)
+            return store.scan_state(prefix, after=after)
 
     other = Path(store)
     async with settings.broker(cast("StorageAdapter", other), "b"):
