@@ -322,12 +322,21 @@ def reference(key: bytes, value: bytes) -> tuple[FileKey, int, int] | None:
     return (day, file_id), following - _SEGMENT.unpack(key)[1], size_bytes
 
 
-def changed_references(store: OrderedStore, mutations: Mutations) -> dict[FileKey, tuple[int, int]]:
+References: TypeAlias = dict[FileKey, tuple[int, int]]
+"""How many more records and bytes segments refer to, by shared file."""
+
+
+def changed_references(store: OrderedStore, mutations: Mutations, others: References | None = None) -> References:
     """How many more records and bytes the records of segments refer to in shared files when mutations are written.
 
     REQUIRES: nothing else changes these records before the mutations are written.
+
+    Args:
+        store: Has the records as they are.
+        mutations: What is to be written.
+        others: Changes by other mutations, of other segments: these are added to them.
     """
-    changes: dict[FileKey, tuple[int, int]] = {}
+    changes: References = {} if others is None else others
     for family, key, value in mutations:
         if family is not Family.SEGMENTS or len(key) != _SEGMENT.size:
             continue

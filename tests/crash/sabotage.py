@@ -562,8 +562,8 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     from shards.views import shard_records
 
-    def changed(store: Any, mutations: Any) -> dict[Any, tuple[int, int]]:
-        found: dict[Any, tuple[int, int]] = {}
+    def changed(store: Any, mutations: Any, others: Any = None) -> dict[Any, tuple[int, int]]:
+        found: dict[Any, tuple[int, int]] = {} if others is None else others
         for _, key, value in mutations:
             if value is not None and (refers := shard_records.reference(key, value)) is not None:
                 records, size = found.get(refers[0], (0, 0))

@@ -61,7 +61,10 @@ class SimulatedStore(MemoryStore):
         self._require_sound()
         with self._writing:
             super().write(mutations)
-            self._unflushed.append(mutations)
+            # A copy: the caller may clear them and go on with the same object.
+            kept = Mutations()
+            kept.update(mutations)
+            self._unflushed.append(kept)
 
     def flush(self) -> None:
         """Write all content aside, sync it, and put it in the old one's place."""

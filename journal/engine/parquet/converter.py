@@ -31,7 +31,7 @@ from shards.segments.conversion_plan import GatheredFiles, SharedPlan
 
 _LARGEST_LINE_BYTES = 16 << 20
 _GOODBYE_S = 5.0
-_ITEMS_IN_A_LINE = 1000
+_ITEMS_IN_A_LINE = 250
 # The worker runs the code of this installation, wherever it is.
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
 

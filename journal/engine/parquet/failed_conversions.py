@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 import attrs
 import trio
 
-from journal.engine.parquet.gatherer import Chosen
 from shards.back_off import BackOff
 from shards.errors import CorruptionError
 from shards.segments.log_segment import LogSegment
@@ -75,11 +74,10 @@ class FailedConversions:
         self.not_before = now + AFTER_FAILURES.delay_s(self._in_a_row)
         self._in_a_row += 1
 
-    def note_success(self, chosen: Sequence[Chosen]) -> None:
+    def note_success(self) -> None:
         """Note that segments were converted: others need not wait."""
         self._in_a_row = 0
         self.not_before = 0.0
-        self.forget(chosen)
 
     def end_pauses(self, shard: Shard, segments: Iterable[LogSegment]) -> None:
         """Have these segments tried at once: who asks for it has perhaps removed the cause of the failure."""
@@ -88,10 +86,9 @@ class FailedConversions:
                 failed.not_before = 0.0
         self.not_before = 0.0
 
-    def forget(self, chosen: Iterable[Chosen]) -> None:
-        """Forget the failures of these segments."""
-        for shard, segment in chosen:
-            self._failed.pop(_key(shard, segment), None)
+    def forget(self, shard: Shard, segment: Segment) -> None:
+        """Forget the failures of a segment."""
+        self._failed.pop(_key(shard, segment), None)
 
     def forget_dropped(self, shard_id: int, kept: Iterable[Segment]) -> None:
         """Forget the failures of a shard's segments, except of those that it still has."""

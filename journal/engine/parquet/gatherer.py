@@ -10,8 +10,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeGuard, overload
 
-import attrs
-
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.segments.lifecycle import SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
@@ -288,15 +286,15 @@ class Sources(Sequence[PartSource]):
         return self._source(range(len(self))[at])
 
     def _source(self, number: int) -> PartSource:
-        source = _source(self._chosen[number][1])
+        segment = self._chosen[number][1]
         place = self._tails.get(number)
-        return source if place is None else attrs.evolve(source, log_path=self._tails_path, file_position=place)
+        return _source(segment, segment.path, 0) if place is None else _source(segment, self._tails_path, place)
 
 
-def _source(segment: LogSegment | ParquetSegment) -> PartSource:
+def _source(segment: LogSegment | ParquetSegment, path: str, file_position: int) -> PartSource:
     if isinstance(segment, ParquetSegment):
         return PartSource(
-            log_path=segment.path,
+            log_path=path,
             name=segment.name,
             shard_id=segment.shard_id,
             base_offset=segment.base_offset,
@@ -305,13 +303,14 @@ def _source(segment: LogSegment | ParquetSegment) -> PartSource:
             first_row=segment.place.first_row,
         )
     return PartSource(
-        log_path=segment.path,
+        log_path=path,
         name=segment.name,
         shard_id=segment.shard_id,
         base_offset=segment.base_offset,
         next_offset=segment.next_offset,
         start_position=segment.start_position,
         end_position=segment.end,
+        file_position=file_position,
     )
 
 

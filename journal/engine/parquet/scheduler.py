@@ -407,29 +407,35 @@ class ParquetScheduler:
             async with self._share([((file.day, file_id), file.path) for file in written.files]):
                 with trio.CancelScope(shield=True):
                     self.sealed_segments += await gatherer.put_in_place(chosen, file_id, prefix, written)
-                    left = [each for each in chosen if is_wanted(*each)]
-                    self._history.note_rewritten(_files_of(chosen) - _files_of(left))
+                    left = await _look_again(chosen)
+                    self._history.note_rewritten(left.replaced)
                     if isinstance(chosen[0][1], ParquetSegment):
                         self.counts.rewritings += 1
                     else:
                         self.counts.gatherings += 1
                     await self._discard(lambda: self._files.discard_shared(prefix))
-            if left:
+            if left.wanted is not None:
                 # Not tried again at once: it would be written for ever.
-                raise ConversionFailedError(f"shard {left[0][0].name!r} did not take its part of {prefix}")
+                raise ConversionFailedError(f"shard {left.wanted.name!r} did not take its part of {prefix}")
 
-        await self._attempt(chosen, gather, lambda: self._files.discard_shared(prefix))
+        has_failed = await self._attempt(chosen, gather, lambda: self._files.discard_shared(prefix))
         step = TimeSlice()
-        for shard, _ in chosen:
+        for shard, segment in chosen:
             if step.is_over:
                 await step.rest()
+            if not has_failed:
+                self._failures.forget(shard, segment)
             # What failed waits again.
             self._gathering.look_at(shard)
 
     async def _attempt(
         self, chosen: list[Chosen], work: Callable[[], Awaitable[None]], discard: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Do the work of a conversion and note how it ended."""
+    ) -> bool:
+        """Do the work of a conversion and note how it ended.
+
+        Returns:
+            Whether one of the segments, or the engine, has failed.
+        """
         try:
             await work()
         except StorageFailedError as failure:
@@ -449,10 +455,10 @@ class ParquetScheduler:
                 # Files of the failed attempt are removed: the next one writes a new file under a new name.
                 await self._discard(discard)
             shard, segment = _concerned(chosen, error)
-            if isinstance(error, BeingFlushedError) or not all(is_wanted(*each) for each in chosen):
+            if isinstance(error, BeingFlushedError) or await _is_one_dropped(chosen):
                 # A log file may be removed before the worker has opened it: that is not a failure of the disk.
-                self._failures.forget(chosen)
-            elif isinstance(error, CorruptionError):
+                return False
+            if isinstance(error, CorruptionError):
                 self._failures.note_corruption(shard, segment, error)
                 self._tell(shard, segment, error)
                 self._requests.refuse([(shard, segment)], error)
@@ -465,7 +471,9 @@ class ParquetScheduler:
                 self._requests.refuse(chosen, told)
         else:
             self.last_failure = ""
-            self._failures.note_success(chosen)
+            self._failures.note_success()
+            return False
+        return True
 
     async def _discard(self, discard: Callable[[], Awaitable[None]]) -> None:
         """Remove the files of a finished or failed conversion from ``sealing/``. The next start removes the rest."""
@@ -490,9 +498,48 @@ class ParquetScheduler:
         _log.error("conversion stops: %s", error)
 
 
-def _files_of(chosen: Iterable[Chosen]) -> set[FileKey]:
-    """The shared files in which segments are."""
-    return {key for _, segment in chosen if (key := file_of(segment)) is not None}
+@attrs.frozen(slots=True)
+class _Left:
+    """What is left of segments after they were gathered.
+
+    Attributes:
+        wanted: A shard that still has one of them; None if there is none.
+        replaced: Shared files in which they were, and in which no shard has one of them any more.
+    """
+
+    wanted: Shard | None
+    replaced: set[FileKey]
+
+
+async def _look_again(chosen: Sequence[Chosen]) -> _Left:
+    """Find what is left of segments, in short steps."""
+    wanted: Shard | None = None
+    files: set[FileKey] = set()
+    kept: set[FileKey] = set()
+    step = TimeSlice()
+    for shard, segment in chosen:
+        if step.is_over:
+            await step.rest()
+        key = file_of(segment)
+        if key is not None:
+            files.add(key)
+        if is_wanted(shard, segment):
+            if wanted is None:
+                wanted = shard
+            if key is not None:
+                kept.add(key)
+    return _Left(wanted, files - kept)
+
+
+async def _is_one_dropped(chosen: Sequence[Chosen]) -> bool:
+    """Whether a shard no longer has one of the segments; looks in short steps."""
+    step = TimeSlice()
+    for shard, segment in chosen:
+        if not is_wanted(shard, segment):
+            return True
+        if step.is_over:
+            await step.rest()
+    return False
 
 
 def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:

@@ -48,7 +48,7 @@ from shards.views.shared_files import FileKey
 
 _log = logging.getLogger("journal.maintenance")
 
-_SAVED_AT_ONCE = 100
+_SAVED_AT_ONCE = 50
 SHARED_DROPS_WAIT_S = 600.0
 """A checkpoint is made at the latest so long after the last one when segments in shared files were dropped since."""
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import trio
-
 from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
+from journal.engine.time_slice import TimeSlice
 from shards.seams.store import Mutations
 from shards.segments.shard import Shard
 from shards.views import shard_records
@@ -32,7 +31,7 @@ class RecordSaver:
         self._producer_use = producer_use
 
     async def save(self, shards: Iterable[Shard]) -> list[Shard]:
-        """Save some shards in one write of the store, the states of their producers first.
+        """Save some shards as they are now, each of them in one write of the store, the states of its producers first.
 
         Returns:
             Those of them with records that are not in files yet: they must be saved again.
@@ -46,27 +45,36 @@ class RecordSaver:
                 heads.append((shard, shard_records.safe_offset(shard), head, saved))
         unsafe: list[Shard] = []
         mutations = Mutations()
+        references: shard_records.References = {}
         looked_at = 0
+        step = TimeSlice()
+
+        async def write() -> None:
+            self._views.files.refer(mutations, references)
+            self._views.store.write(mutations)
+            references.clear()
+            mutations.clear()
+            await step.rest()
+
         for shard, safe_offset, head, saved in heads:
             # Other tasks run in between: a shard that they change is saved in its former state, and saved again later.
             for _ in save_changed(mutations, shard, safe_offset, self._producer_use.may_return):
                 looked_at += 1
                 if looked_at % _PRODUCERS_AT_ONCE == 0:
-                    self._views.store.write(mutations)
-                    mutations.clear()
-                    await trio.lowlevel.checkpoint()
+                    await write()
                     if shard.gone:
                         break
             if shard.gone:
                 continue
             if len(self._views.files):
                 # Written before the next pause, so the stored records are what they are compared with.
-                self._views.files.refer(mutations, shard_records.changed_references(self._views.store, head))
+                shard_records.changed_references(self._views.store, head, references)
             mutations.update(head)
             self._table.set_recorded(shard.shard_id, saved.base_offsets)
             saved.note_written()
             if safe_offset < shard.published_offset:
                 unsafe.append(shard)
-        self._views.store.write(mutations)
-        await trio.lowlevel.checkpoint()
+            if step.is_over:
+                await write()
+        await write()
         return unsafe

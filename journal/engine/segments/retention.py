@@ -10,7 +10,6 @@ from typing import TypeGuard
 
 import trio
 
-from journal.engine.segments.flusher import slices
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.group_commit import Committer
@@ -21,8 +20,6 @@ from shards.segments.log_segment import LogSegment
 from shards.segments.retention import due
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
-
-_LOOKED_AT_AT_ONCE = 100
 
 
 class SegmentRetention:
@@ -138,19 +135,23 @@ class SegmentRetention:
     async def apply(self) -> None:
         """Trim records beyond their retention; close active segments that are due and shards that are not used."""
         now, monotonic_us = self._expiry_us(), self._monotonic_us()
-        for some in slices(self._table.open_shards(), _LOOKED_AT_AT_ONCE):
-            for shard in some:
-                active = shard.active()
-                if (
-                    active is not None
-                    and not shard.damage
-                    and (self._is_outdated(shard, active, now) or self._is_for_conversion(active, now, monotonic_us))
-                ):
-                    self._commands.roll_nowait(shard)
-                self.retain(shard)
-            self._committer.close_if_long()
-            self._committer.kick()
-            await trio.lowlevel.checkpoint()
+        step = TimeSlice()
+        for shard in self._table.open_shards():
+            active = shard.active()
+            if (
+                active is not None
+                and not shard.damage
+                and (self._is_outdated(shard, active, now) or self._is_for_conversion(active, now, monotonic_us))
+            ):
+                self._commands.roll_nowait(shard)
+            self.retain(shard)
+            if step.is_over:
+                self._committer.close_if_long()
+                self._committer.kick()
+                await step.rest()
+        self._committer.close_if_long()
+        self._committer.kick()
+        await trio.lowlevel.checkpoint()
         await self.close_idle()
 
     def _is_outdated(self, shard: Shard, active: Segment, now_us: int) -> bool:
