@@ -55,7 +55,7 @@ def write_shared_files(
             written = tuple(outputs[day].finish(plan) for day in days)
         undo.pop_all()
     parts = [part for number, day in enumerate(days) for part in outputs[day].parts(number)]
-    return GatheredFiles(written, tuple(sorted(parts, key=lambda part: (part.source, part.file))))
+    return GatheredFiles(written, sorted(parts, key=lambda part: (part.source, part.file)))
 
 
 def _remove(files: FileSystem, path: str) -> None:

@@ -123,4 +123,4 @@ class GatheredFiles:
     """
 
     files: tuple[SharedFile, ...]
-    parts: Sequence[SharedPart]
+    parts: list[SharedPart]

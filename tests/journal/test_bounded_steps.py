@@ -256,6 +256,26 @@ async def test_shards_that_are_closed_together_are_not_freed_in_one_step(monkeyp
         assert counts == list(range(20, 0, -1))
 
 
+async def test_a_long_list_is_not_freed_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a merge, 80,000 of ten thousand quiet shards, were freed at once when it ended: that took 50 ms."""
+    monkeypatch.setattr(time_slice, "_STEP_S", 0.0)
+    monkeypatch.setattr(time_slice, "_FREED_AT_ONCE", 3)
+
+    class Part:
+        pass
+
+    items = [Part() for _ in range(10)]
+    parts = weakref.WeakSet(items)
+    counts = []
+
+    async def rest(self: time_slice.TimeSlice) -> None:
+        counts.append(len(parts))
+
+    monkeypatch.setattr(time_slice.TimeSlice, "rest", rest)
+    await time_slice.release(items)
+    assert (items, counts) == ([], [7, 4, 1, 0])
+
+
 def test_looking_for_what_expired_does_not_begin_with_what_was_removed_long_ago() -> None:
     """Each look passed over the index entries of everything removed before, as long as they were not compacted."""
     store = MemoryStore()

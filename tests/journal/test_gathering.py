@@ -76,7 +76,8 @@ class Converter:
         self.tables_asked_at: list[float] = []
 
     async def gather(self, plan: SharedPlan) -> GatheredFiles:
-        self.plans.append(plan)
+        # Its sources are made when they are asked for, and of what is gone later.
+        self.plans.append(attrs.evolve(plan, sources=tuple(plan.sources)))
         self.asked.set()
         await self.open.wait()
         if self.failures:

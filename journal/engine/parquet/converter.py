@@ -133,7 +133,7 @@ def lines_of_answer(answer: Answer) -> Iterator[bytes]:
     """Encode an answer."""
     gathered = answer.gathered
     for start, end, continues in _pieces(len(gathered.parts) if gathered is not None else 0):
-        piece = None if gathered is None else attrs.evolve(gathered, parts=tuple(gathered.parts[start:end]))
+        piece = None if gathered is None else attrs.evolve(gathered, parts=gathered.parts[start:end])
         yield msgspec.json.encode(attrs.evolve(answer, gathered=piece, continues=continues)) + b"\n"
 
 

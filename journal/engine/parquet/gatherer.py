@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeGuard, overload
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.segments.lifecycle import SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
-from journal.engine.time_slice import TimeSlice, collect, in_order_of
+from journal.engine.time_slice import TimeSlice, collect, in_order_of, release
 from journal.engine.wal.entry_payloads import ConvertedFile, ConvertedPart, FilesConverted
 from journal.engine.write.commands import Commands
 from shards.errors import ConversionFailedError, CorruptionError, StorageError
@@ -122,6 +122,8 @@ class Gatherer:
     async def put_in_place(self, chosen: Sequence[Chosen], file_id: int, prefix: str, written: GatheredFiles) -> int:
         """Move written files into place and decide that they are valid; must not be cancelled.
 
+        The parts of the written files are removed from their list, since to free all of them is work for many steps.
+
         Returns:
             The number of segments that are in them now: others were trimmed or deleted meanwhile.
 
@@ -159,7 +161,7 @@ class Gatherer:
     async def _decision(
         self, chosen: Sequence[Chosen], file_id: int, written: GatheredFiles
     ) -> tuple[FilesConverted, int]:
-        """The decision, and the number of segments that are in the files with it."""
+        """The decision, and the number of segments that are in the files with it; frees the parts of the files."""
         parts: list[ConvertedPart] = []
         bounds: dict[int, Retention] = {}
         wanted: set[int] = set()
@@ -189,7 +191,11 @@ class Gatherer:
         files = [
             ConvertedFile(file.day, file_id, file.size_bytes, file.record_count, file.digest) for file in written.files
         ]
-        found = await collect(joined(await in_order_of(parts, _shard_and_offset), bounds))
+        ordered = await in_order_of(parts, _shard_and_offset)
+        found = await collect(joined(ordered, bounds))
+        parts.clear()
+        await release(ordered)
+        await release(written.parts)
         if len(found) > self._most_parts:
             # Records of many days, for which there is no room in the journal: the segments of these shards stay.
             end = self._most_parts

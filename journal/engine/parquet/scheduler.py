@@ -420,7 +420,10 @@ class ParquetScheduler:
 
         has_failed = await self._attempt(chosen, gather, lambda: self._files.discard_shared(prefix))
         step = TimeSlice()
-        for shard, segment in chosen:
+        # Removed one by one, since to free all segments that were replaced is work for many steps.
+        chosen.reverse()
+        while chosen:
+            shard, segment = chosen.pop()
             if step.is_over:
                 await step.rest()
             if not has_failed:

@@ -29,7 +29,7 @@ from shards.segments.shard import Shard
 LARGE_TAIL_BYTES = 1 << 20
 """A tail of at least this size is flushed early and its file synced at once."""
 
-_SHARDS_AT_ONCE = 64
+_SHARDS_AT_ONCE = 32
 
 
 class Flusher:
