@@ -12,6 +12,7 @@ from journal.engine.parquet.history_table import TableStatus
 from journal.engine.parquet.scheduler import ConversionCounts
 from journal.engine.parts import EngineParts
 from journal.engine.shared_log.writer import SharedLogWriter
+from journal.logstore.counting import RequestCounts
 from journal.telemetry.histogram import Histogram
 from shards.errors import LogUnavailableError
 from shards.views.shared_files import SharedTotals
@@ -28,6 +29,7 @@ class LogFigures:
         is_unavailable: Whether the log store does not take writes at present.
         file_bytes: Bytes of files that were stored in the log store since the start: Parquet, and those of checkpoints.
         checkpoint_age_s: Seconds since a checkpoint was stored in the log store, or nothing was new, or the start.
+        requests: Requests of this server to the log store since it joined.
     """
 
     epoch: int
@@ -36,6 +38,7 @@ class LogFigures:
     is_unavailable: bool
     file_bytes: int
     checkpoint_age_s: float
+    requests: RequestCounts
 
 
 @attrs.frozen(slots=True)
@@ -146,4 +149,5 @@ def _log_figures(parts: EngineParts) -> LogFigures | None:
         is_unavailable=isinstance(parts.committer.disk_full, LogUnavailableError),
         file_bytes=parts.stored.files.stored_bytes,
         checkpoint_age_s=trio.current_time() - parts.store_checkpoints.stored_at,
+        requests=writer.requests,
     )

@@ -20,6 +20,7 @@ from journal.access.login_methods import Logins
 from journal.engine import Engine
 from journal.engine.parquet.history_table import TableStatus
 from journal.engine.statistics import EngineStatistics, LogFigures
+from journal.logstore.counting import RequestCounts
 from journal.protocol.errors import ERROR_NUMBERS
 from journal.server.inventory import Inventory, InventoryTaker
 from journal.server.statistics import CLOSING_REASONS, ServerStatistics
@@ -220,6 +221,10 @@ def _cluster(log: LogFigures | None) -> Iterator[Metric]:
     yield Counter("journal_log_slots", "Slots written to the log store.", log.slots if log else 0)
     yield Counter("journal_log_bytes", "Bytes of slots written to the log store.", log.size_bytes if log else 0)
     yield Counter("journal_log_file_bytes", "Bytes of files stored there.", log.file_bytes if log else 0)
+    requests = log.requests if log else RequestCounts()
+    yield _by_label(Counter("journal_log_requests", "Requests to the log store.", labels=["kind"]), requests.by_kind())
+    yield Counter("journal_log_sent_bytes", "Bytes of the objects that these created.", requests.sent_bytes)
+    yield Counter("journal_log_received_bytes", "Bytes of the objects that these read.", requests.received_bytes)
     yield Gauge(
         "journal_log_checkpoint_age_seconds",
         "Seconds since a checkpoint was stored in the log store, or nothing was new, or since the start.",

@@ -105,6 +105,12 @@ async def test_an_empty_directory_begins_with_a_checkpoint_when_the_log_before_i
             told = await trio.run_process([*command, "--store", cluster.address_of_store], capture_stdout=True)
             checkpoint, owner = r"checkpoint: up to lsn [0-9]+; slots after it: [0-9]+", r"owner, alive, at lsn [0-9]+"
             assert re.search(rf"\n{checkpoint}\n  {server.tcp}  {owner}\n$", told.stdout.decode())
+            counted = dict(
+                re.findall(r'^journal_log_requests_total{kind="([a-z]+)"} (.+)$', server.get("/metrics")[1], re.M)
+            )
+            assert sorted(counted) == ["create", "delete", "get", "list"]
+            # It has read a checkpoint and slots, and has written slots of its own.
+            assert min(float(counted[kind]) for kind in ("create", "get", "list")) > 0
 
 
 @pytest.mark.slow("waits until closed segments are converted, and starts servers")

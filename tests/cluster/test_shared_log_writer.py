@@ -15,6 +15,7 @@ from journal.engine.wal.entry_payloads import KINDS, Trimmed, encode_payload
 from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Recovered, read_journal
 from journal.logstore import run
+from journal.logstore.counting import CountedLogStore
 from journal.logstore.errors import (
     LogStoreError,
     StoreDeposedError,
@@ -63,7 +64,7 @@ class Log:
         self.epoch = run(self.store, own(MEMBER, secrets.token_bytes(16))).epoch
         journal = JournalWriter(self.files, "/journal", 1 << 20, lambda: 1, [])
         journal.begin(1)
-        self.writer = SharedLogWriter(self.store, SlotWriter(MEMBER, self.epoch, 1), journal, 1 << 16)
+        self.writer = SharedLogWriter(CountedLogStore(self.store), SlotWriter(MEMBER, self.epoch, 1), journal, 1 << 16)
 
     def write(self, lsn: int) -> None:
         decision = Trimmed(lsn)

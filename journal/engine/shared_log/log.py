@@ -16,6 +16,7 @@ from journal.engine.shared_log.stored_views import StoredViews
 from journal.engine.shared_log.writer import ResumePoint, SharedLogWriter
 from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.journal_file import JournalWriter
+from journal.logstore.counting import CountedLogStore
 from journal.logstore.driver import drive
 from journal.logstore.errors import LogDamagedError, LogStoreError, StoreDeposedError
 from journal.logstore.keys import BEGINNING, checkpoint_key, slot_key
@@ -83,7 +84,7 @@ class SharedLog:
     def __init__(
         self, store: LogStore, member: Member, addresses: Addresses, takeover: Takeover, largest_group_bytes: int
     ) -> None:
-        self._store = store
+        self._store = CountedLogStore(store)
         self._member = member
         self._addresses = addresses
         self._takeover = takeover

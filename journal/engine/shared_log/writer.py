@@ -14,12 +14,12 @@ import attrs
 
 from journal.engine.shared_log.slot_groups import encode_group
 from journal.engine.wal.journal_file import JournalWriter
+from journal.logstore.counting import CountedLogStore, RequestCounts
 from journal.logstore.driver import run
 from journal.logstore.errors import LogStoreError, StoreDeposedError
 from journal.logstore.keys import Position
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.settling import settle_create
-from journal.logstore.store import LogStore
 from journal.logstore.writing import SlotWrite, SlotWriter
 from shards.errors import LogUnavailableError, NotOwnerError
 from shards.segments.chunks import Readable
@@ -45,7 +45,7 @@ class SharedLogWriter:
     """Writes the groups of an owner. It runs in the disk thread.
 
     Args:
-        store: The store.
+        store: The store, with counts of all that this server asks of it.
         slots: The slots of the epoch that this server owns.
         journal: The journal of this server, which has everything before the epoch.
         largest_group_bytes: Bound on the entries of one group.
@@ -57,7 +57,9 @@ class SharedLogWriter:
         bytes_written: Bytes of these.
     """
 
-    def __init__(self, store: LogStore, slots: SlotWriter, journal: JournalWriter, largest_group_bytes: int) -> None:
+    def __init__(
+        self, store: CountedLogStore, slots: SlotWriter, journal: JournalWriter, largest_group_bytes: int
+    ) -> None:
         self._store = store
         self._slots = slots
         self.epoch = slots.acknowledged.epoch
@@ -94,6 +96,11 @@ class SharedLogWriter:
         self._journal.write_group(entries, size_bytes, first_lsn, next_lsn)
         self._pending = None
         self._points = ResumePoint(self._slots.acknowledged, self._slots.acknowledged_lsn), self._points[0]
+
+    @property
+    def requests(self) -> RequestCounts:
+        """Requests of this server to the log store since it joined."""
+        return self._store.requests
 
     @property
     def next_lsn(self) -> int:
