@@ -1,7 +1,7 @@
 """``python -m benchmarks``: make the runs, show the table.
 
 Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `in_process`,
-`idle_shards`, `loop_steps`, `history`, `gathering`, `log_stores`, `mqtt` and `queues`.
+`idle_shards`, `loop_steps`, `history`, `gathering`, `log_stores`, `log_store_cost`, `mqtt` and `queues`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from benchmarks import (
     history,
     idle_shards,
     in_process,
+    log_store_cost,
     log_stores,
     loop_steps,
     ours,
@@ -162,6 +163,11 @@ def _measure(
             *_interleaved(stage),
             *in_process.measurements(stage),
             *log_stores.measurements(stage),
+            log_store_cost.measurement(
+                stage,
+                shards,
+                lambda done, total: bar.update(creating, completed=done, total=total, visible=done < total),
+            ),
             idle_shards.measurement(
                 stage,
                 shards,

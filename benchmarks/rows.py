@@ -74,6 +74,26 @@ def _log_stores() -> list[Row]:
             insert,
             goal=Goal(100_000),
         ),
+        *(
+            row
+            for key, shards in (("one", "one shard"), ("many", "100,000 shards"))
+            for row in (
+                Row(
+                    f"store.cost.bytes.{key}",
+                    f"bytes sent to the log store for each byte of 500,000 appends of 150 B to {shards}",
+                    "x",
+                    "",
+                    goal=Goal(3.0, at_most=True),
+                ),
+                Row(
+                    f"store.cost.requests.{key}",
+                    "requests for all of them, until a checkpoint has them",
+                    "requests",
+                    "",
+                    goal=Goal(1.5, of="store.cost.requests.one", at_most=True) if key == "many" else None,
+                ),
+            )
+        ),
         Row(
             "store.takeover",
             "SIGKILL of the owner to the first append at the other server",

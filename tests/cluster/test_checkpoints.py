@@ -5,54 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Final
 
 import pytest
 import trio
 
 from journal.client.client import Client
-from shards.format.batch import read_records
-from shards.format.record import Record
-from shards.model import Mode, ShardConfig
-from tests.cluster.servers import Cluster, Server, remove, running
-from tests.cluster.writing import connected, value_of
+from tests.cluster.numbers import QUICK, Numbers, create, restart
+from tests.cluster.servers import Cluster, remove, running
+from tests.cluster.writing import connected
 from tests.patience import PATIENCE_S
-
-SHARDS: Final = ("plant/line", "plant/press", "office")
-QUICK: Final = ("conversion.max_age_s=2",)
-
-
-class Numbers:
-    """Appends numbers to some shards, and knows what they have to hold."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def append(self, client: Client, count: int) -> None:
-        for _ in range(count):
-            for name in SHARDS:
-                await client.append(name, [Record(value=str(self.count).encode())])
-            self.count += 1
-
-    async def go_on(self, client: Client) -> None:
-        """Append, and read everything back."""
-        await self.append(client, 5)
-        await self.require(client)
-
-    async def require(self, client: Client) -> None:
-        for name in SHARDS:
-            info = await client.describe_shard(name)
-            assert (info.start_offset, info.next_offset) == (0, self.count)
-            values: list[int] = []
-            while len(values) < self.count:
-                reply = await client.fetch(name, len(values))
-                values += map(value_of, read_records(reply.batches, start_offset=len(values)))
-            assert values == list(range(self.count))
-
-
-async def create(client: Client) -> None:
-    for name in SHARDS:
-        await client.create_shard(name, ShardConfig(mode=Mode.FILE), exist_ok=True)
 
 
 def store_of(cluster: Cluster) -> Path:
@@ -77,13 +38,6 @@ async def another_checkpoint(cluster: Cluster, client: Client, numbers: Numbers,
                 await trio.sleep(0.1)
 
 
-def restart(server: Server, *, with_nothing: bool) -> None:
-    server.kill()
-    if with_nothing:
-        remove(server.data)
-    server.start(*QUICK)
-
-
 @pytest.mark.smoke
 @pytest.mark.slow("waits until closed segments are converted, three times, and starts servers")
 async def test_an_empty_directory_begins_with_a_checkpoint_when_the_log_before_it_is_gone(tmp_path: Path) -> None:
@@ -106,7 +60,9 @@ async def test_an_empty_directory_begins_with_a_checkpoint_when_the_log_before_i
             checkpoint, owner = r"checkpoint: up to lsn [0-9]+; slots after it: [0-9]+", r"owner, alive, at lsn [0-9]+"
             assert re.search(rf"\n{checkpoint}\n  {server.tcp}  {owner}\n$", told.stdout.decode())
             counted = dict(
-                re.findall(r'^journal_log_requests_total{kind="([a-z]+)"} (.+)$', server.get("/metrics")[1], re.M)
+                re.findall(
+                    r'^journal_log_requests_total{kind="([a-z]+)"} (.+)$', server.get("/metrics")[1], re.MULTILINE
+                )
             )
             assert sorted(counted) == ["create", "delete", "get", "list"]
             # It has read a checkpoint and slots, and has written slots of its own.

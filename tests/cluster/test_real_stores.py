@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.cluster.numbers import QUICK, Numbers, create, restart
 from tests.cluster.servers import running
-from tests.cluster.writing import check, writing
+from tests.cluster.writing import check, connected, writing
 from tests.logstore import seaweed_server
 from tests.patience import PATIENCE_S
 from tests.sinks import postgresql_server
@@ -24,6 +28,12 @@ def seaweed() -> tuple[str, Mapping[str, str]]:
         "AWS_SECRET_ACCESS_KEY": seaweed_server.SECRET,
     }
     return f"s3://{seaweed_server.BUCKET}/{uuid.uuid4().hex}", environment
+
+
+def postgresql_and_seaweed() -> tuple[str, str, Mapping[str, str]]:
+    """The log in a database, the files in a bucket."""
+    (log, password), (files, keys) = postgresql(), seaweed()
+    return log, files, {**password, **keys}
 
 
 def postgresql() -> tuple[str, Mapping[str, str]]:
@@ -68,3 +78,32 @@ async def test_a_server_goes_on_by_itself_when_its_log_store_was_away(tmp_path: 
             await writer.wait_for(20)
             assert await cluster.owner() is server
         await check(cluster, writer)
+
+
+@pytest.mark.slow("starts log stores and a server, and waits until closed segments are converted")
+@pytest.mark.parametrize("divided", [False, True], ids=["SeaweedFS", "PostgreSQL and SeaweedFS"])
+async def test_a_server_with_an_empty_directory_begins_with_a_checkpoint_in_a_real_store(
+    tmp_path: Path, divided: bool
+) -> None:
+    numbers = Numbers()
+    store, files, environment = postgresql_and_seaweed() if divided else (seaweed()[0], "", seaweed()[1])
+    with running(tmp_path, 1, store, environment, QUICK, files) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            await create(client)
+            for _ in range(2):
+                before = await checkpoint_lsn(store, environment)
+                with trio.fail_after(PATIENCE_S):
+                    while await checkpoint_lsn(store, environment) == before:
+                        await numbers.append(client, 1)
+            restart(server, with_nothing=True)
+            await numbers.go_on(client)
+            assert "began with the checkpoint at epoch 1" in server.log.read_text()
+
+
+async def checkpoint_lsn(store: str, environment: Mapping[str, str]) -> int:
+    """What `journal cluster status` says of the newest checkpoint."""
+    command = [sys.executable, "-m", "journal.cli.main", "cluster", "status", "--json", "--store", store]
+    done = await trio.run_process(command, capture_stdout=True, env={**os.environ, **environment})
+    lsn: int = json.loads(done.stdout)["checkpoint_lsn"]
+    return lsn
