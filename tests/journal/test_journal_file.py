@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,8 @@ from journal.engine.wal.journal_file import (
 from shards.errors import CorruptionError, DiskFullError, FormatVersionError
 from shards.format.checksum import crc32c
 from tests.journal.journals import DIRECTORY, FILE_BYTES, Written, cursor_entry, go_on, lsns, new_journal, read_back
+from tests.simulation.disk import everything_lost
+from tests.simulation.faults import Fault, Trigger
 from tests.simulation.file_system import SimulatedFile, SimulatedFileSystem
 
 u64 = st.integers(0, 2**64 - 1)
@@ -314,3 +317,48 @@ def test_a_mark_that_finds_no_space_is_written_later(monkeypatch: pytest.MonkeyP
     journal.position += GROUP_HEADER_SIZE
     write_single_groups(journal, 1)
     assert records(journal) == [[1], [2]]
+
+
+def copy(journal: Written, count: int) -> None:
+    """Write groups that are durable elsewhere."""
+    for _ in range(count):
+        entry = cursor_entry(journal.next_lsn, 1, "n" * 200)
+        journal.writer.write_copy([entry], len(entry), journal.next_lsn, journal.next_lsn + 1)
+        journal.next_lsn += 1
+
+
+@given(st.integers(1, 150), st.randoms(use_true_random=False))
+def test_a_power_loss_takes_the_last_copy_at_most_and_leaves_no_hole(count: int, fates: random.Random) -> None:
+    """Only the last one is not waited for; a hole before a later one would be taken for damage at the next start."""
+    journal = new_journal()
+    copy(journal, count)
+    after = journal.files.crash(fates.randrange)
+    assert records(journal, after) in ([[lsn] for lsn in range(1, end)] for end in (count, count + 1))
+
+
+def test_whatever_follows_copies_waits_until_they_are_durable() -> None:
+    for follow in (
+        JournalWriter.write_mark,
+        lambda writer: writer.write_group([(entry := cursor_entry(4, 1))], len(entry), 4, 5),
+        JournalWriter.close,
+    ):
+        journal = new_journal()
+        copy(journal, 3)
+        follow(journal.writer)
+        assert records(journal, journal.files.crash(everything_lost))[:3] == [[1], [2], [3]]
+
+
+def test_a_sync_of_a_copy_that_fails_ends_the_journal() -> None:
+    """The copy is durable elsewhere, but nobody knows what this directory has of it from now on."""
+    journal = new_journal()
+    copy(journal, 1)
+    journal.writer.write_mark()
+    journal.files.inject(Fault(Trigger(1, "^fdatasync"), errno.EIO))
+    copy(journal, 1)
+    for _ in range(2):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            copy(journal, 1)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        journal.writer.write_mark()
+    journal.writer.close()
+    assert records(journal, journal.files.crash(everything_lost)) == [[1]]

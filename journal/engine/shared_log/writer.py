@@ -1,7 +1,8 @@
 """Writes commit groups to the log of a store: a slot for each group, and then a copy in the journal of this server.
 
 The slot decides: a group is durable when its slot is known to be in the log. The copy makes the data directory a
-prefix of the log at every moment, so that a start reads from the store only what came later.
+prefix of the log at every moment, so that a start reads from the store only what came later. The sync of the last copy
+is not waited for: what a power loss takes of it is read from the log again (ADR 0066).
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class SharedLogWriter:
             self._is_settled = False
         if not self._is_settled:
             self._settle(self._pending)
-        self._journal.write_group(entries, size_bytes, first_lsn, next_lsn)
+        self._journal.write_copy(entries, size_bytes, first_lsn, next_lsn)
         self._pending = None
         self._points = ResumePoint(self._slots.acknowledged, self._slots.acknowledged_lsn), self._points[0]
 

@@ -24,6 +24,7 @@ from time import perf_counter
 import attrs
 from crc32c import crc32c
 
+from journal.engine.wal.background_sync import BackgroundSync
 from journal.engine.wal.disk import RetriableWhenFull
 from journal.engine.wal.entry import GROUP_HEADER_SIZE, encode_group_header
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram
@@ -140,6 +141,9 @@ def list_journal_files(files: FileSystem, directory: str) -> list[tuple[int, str
 class JournalWriter:
     """Writes commit groups, each durable when `write_group` returns. Call `begin` first.
 
+    Copies of groups that are durable elsewhere are written with `write_copy`: at most the last one is not synced yet.
+    So a power loss takes the end of the last group, and never leaves a hole before it.
+
     An error of the file system is final: the owner must stop acknowledging and open the journal again, because after a
     failed fsync the kernel may hold pages that it will never write.
 
@@ -186,6 +190,7 @@ class JournalWriter:
         self._is_marked = False
         self._failure: OSError | None = None
         self._end = 0
+        self._sync = BackgroundSync("journal-sync")
         self.sync_s = Histogram(DURATION_BOUNDS_S)
 
     def _is_usable(self, path: str, *, is_whole: bool) -> bool:
@@ -295,6 +300,30 @@ class JournalWriter:
             self._failure = error
             raise
 
+    def write_copy(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+        """Write entries that are durable elsewhere. They are synced in the background, before anything else is written.
+
+        Raises:
+            DiskFullError: There is no space for another file. Nothing of the group is valid; write it again later.
+            OSError: The disk failed, perhaps when the group before was synced.
+        """
+        with self._final_failure():
+            self._finish_sync()
+            self._sync.begin(self._write(entries, size_bytes, first_lsn, next_lsn))
+            self._note_written(size_bytes, next_lsn)
+
+    def _write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+        self._finish_sync()
+        current = self._write(entries, size_bytes, first_lsn, next_lsn)
+        began_s = perf_counter()
+        current.fdatasync()
+        self.sync_s.observe(perf_counter() - began_s)
+        self._note_written(size_bytes, next_lsn)
+
+    def _finish_sync(self) -> None:
+        if (took_s := self._sync.finish()) is not None:
+            self.sync_s.observe(took_s)
+
     def write_mark(self) -> None:
         """Prove durably that the last group was complete, so that damage to it is never taken for a torn write.
 
@@ -305,6 +334,7 @@ class JournalWriter:
         with self._final_failure():
             if self._is_marked:
                 return
+            self._finish_sync()
             if self._position + GROUP_HEADER_SIZE > self._end:
                 self._next_file(self._next_lsn)
             else:
@@ -322,7 +352,8 @@ class JournalWriter:
             self._failure = error
             raise
 
-    def _write_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+    def _write(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> File:
+        """Write a group, unsynced; returns its file."""
         if self._position + GROUP_HEADER_SIZE + size_bytes > self._end:
             self._next_file(first_lsn)
         assert self._current is not None, "begin opened it"
@@ -332,13 +363,13 @@ class JournalWriter:
             # On a file system that writes in place there is space. On others the whole group is written again before
             # its sync.
             self._current.pwritev([header, *entries], self._position)
-        began_s = perf_counter()
-        self._current.fdatasync()
-        self.sync_s.observe(perf_counter() - began_s)
+        return self._current
+
+    def _note_written(self, size_bytes: int, next_lsn: int) -> None:
         self._position += GROUP_HEADER_SIZE + size_bytes
         self._is_marked = False
         self._next_lsn = next_lsn
-        used.last_lsn = next_lsn - 1
+        self._used[-1].last_lsn = next_lsn - 1
 
     def _write_mark(self, *, continues_in: int) -> None:
         assert self._current is not None, "begin opened it"
@@ -462,7 +493,15 @@ class JournalWriter:
         self._free.extend(spares)
 
     def close(self) -> None:
-        """Close the file; everything that was written is durable already."""
-        if self._current is not None:
-            self._current.close()
-            self._current = None
+        """Close the file, when everything that was written is durable.
+
+        Raises:
+            OSError: The disk failed when the last group was synced.
+        """
+        try:
+            self._finish_sync()
+        finally:
+            self._sync.close()
+            if self._current is not None:
+                self._current.close()
+                self._current = None

@@ -1,0 +1,96 @@
+"""A power loss of an owner: what it acknowledged is in the log store, whatever its own disk has kept of it."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import attrs
+import pytest
+import trio
+
+from journal.engine import Addresses, Claim, Engine, Environment, SharedLog, open_engine
+from journal.engine.shared_log.log import Decision
+from journal.engine.wal.background_sync import BackgroundSync
+from journal.logstore.ownership import Member
+from journal.logstore.stores.memory import MemoryLogStore
+from journal.settings.server import ConversionConfig
+from shards.model import Mode, ShardConfig
+from shards.seams.file_system import File
+from tests.crash.fates import choices
+from tests.crash.simulation import open_simulated_store
+from tests.journal.engines import DATA, InlineDisk, append, config, values_of
+from tests.simulation.file_system import CrashNow, SimulatedFileSystem
+
+LIVES: Final = 4
+SHARDS: Final = ("plant/a", "plant/b")
+
+
+class AtOnce:
+    """Takes the store over whenever it is at the end of the log."""
+
+    async def wait(self, claim: Claim, *, has_moved: bool) -> Decision:
+        await trio.lowlevel.checkpoint()
+        return Decision.TAKE_OVER
+
+
+@asynccontextmanager
+async def owner(store: MemoryLogStore, files: SimulatedFileSystem, rng: random.Random) -> AsyncIterator[Engine]:
+    member = Member("root", b"S" * 16, secrets.token_bytes(16))
+    async with open_engine(
+        DATA,
+        attrs.evolve(config(), conversion=ConversionConfig(enabled=False)),
+        Environment(files=files, make_disk=InlineDisk, open_store=lambda path: open_simulated_store(files, rng, path)),
+        log=SharedLog(store, member, Addresses("127.0.0.1:1", "127.0.0.1:2", False), AtOnce(), 1 << 16),
+    ) as engine:
+        yield engine
+
+
+class LateSync(BackgroundSync):
+    """Syncs at the latest moment: when the next copy is to be written."""
+
+    _file: File | None = None
+
+    def begin(self, file: File) -> None:
+        assert self._file is None
+        self._file = file
+
+    def finish(self) -> float | None:
+        if self._file is not None:
+            super().begin(self._file)
+            self._file = None
+        return super().finish()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("sync", [BackgroundSync, LateSync])
+async def test_everything_acknowledged_is_there_after_each_of_several_power_losses(
+    seed: int, sync: type[BackgroundSync], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync of the last copy is not waited for: a part of it may be gone, while the views have what was in it."""
+    monkeypatch.setattr("journal.engine.wal.journal_file.BackgroundSync", sync)
+    rng = random.Random(seed)
+    store, files = MemoryLogStore(), SimulatedFileSystem()
+    files.mkdir(DATA)
+    acknowledged: dict[str, list[bytes]] = {name: [] for name in SHARDS}
+    for life in range(LIVES):
+        try:
+            async with owner(store, files, rng) as engine:
+                for name in SHARDS:
+                    await engine.create_shard(name, ShardConfig(mode=Mode.FILE), exist_ok=True)
+                    assert await values_of(engine, name) == acknowledged[name]
+                for number in range(rng.randrange(1, 40)):
+                    name, value = rng.choice(SHARDS), b"%d/%d" % (life, number)
+                    await append(engine, name, value)
+                    acknowledged[name].append(value)
+                    if rng.randrange(10) == 0:
+                        await engine.checkpoint()
+                files = files.crash(choices(seed if seed < 2 else rng.randrange(1 << 30)))
+        except* CrashNow:
+            pass  # as expected: it cannot even close its files
+    async with owner(store, files, rng) as engine:
+        for name in SHARDS:
+            assert await values_of(engine, name) == acknowledged[name]
