@@ -35,10 +35,10 @@ def status_command(*, store: Annotated[str, Parameter(name="--store")], json: Js
         found = trio.run(read_status, opened, address.root)
     finally:
         opened.close()
+    if not found.store_id:
+        raise CommandError(f"{store}: there is no store yet; the first `journal serve --store` makes one")
     if json:
         write_json(found)
-    elif not found.store_id:
-        raise CommandError(f"{store}: there is no store yet; the first `journal serve --store` makes one")
     else:
         write_text(_told(found))
 

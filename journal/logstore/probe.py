@@ -127,6 +127,29 @@ _TOLD: Final = {
 }
 
 
+def read_identity(root: str) -> Steps[LogObject | None]:
+    """The identity of the store that lies there; None if there is none yet.
+
+    Raises:
+        ForeignStoreError: Something else lies there.
+    """
+    key = identity_key(root)
+    data = yield from settle_get(key, ATTEMPTS)
+    return None if data is None else _identity(key, data)
+
+
+def _identity(key: str, data: bytes) -> LogObject:
+    found = decode_object(key, data)
+    if found.kind is not Kind.IDENTITY:
+        raise ForeignStoreError(f"{key} holds a {found.kind.name.lower()}, not the identity of a store")
+    return found
+
+
+def told_of(identity: LogObject) -> str:
+    """What of a store lies in a place with this identity."""
+    return next((_TOLD[each] for each in Holds if each.value == identity.body), "something that is not known here")
+
+
 def identify(
     root: str, store_id: bytes, node_id: bytes, nonce: bytes, holds: Holds = Holds.EVERYTHING
 ) -> Steps[Identity]:
@@ -145,10 +168,7 @@ def identify(
     key = identity_key(root)
     mine = encode_object(LogObject(Kind.IDENTITY, store_id, node_id, nonce, body=holds.value))
     settlement = yield from settle_create(key, mine, ATTEMPTS)
-    found = decode_object(key, settlement.found)
-    if found.kind is not Kind.IDENTITY:
-        raise ForeignStoreError(f"{key} holds a {found.kind.name.lower()}, not the identity of a store")
+    found = _identity(key, settlement.found)
     if found.body != holds.value:
-        told = next((_TOLD[each] for each in Holds if each.value == found.body), "something that is not known here")
-        raise ForeignStoreError(f"{key} is the identity of {told}; this server is started for {_TOLD[holds]}")
+        raise ForeignStoreError(f"{key} is the identity of {told_of(found)}; this server is started for {_TOLD[holds]}")
     return Identity(found.store_id, settlement.is_ours)

@@ -37,6 +37,12 @@ async def answering(answer: bytes | None) -> AsyncIterator[str]:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("address", ["", "no address", "a:b", "store-1..example:7420", f"{'a' * 64}.example:7420"])
+async def test_a_server_that_tells_a_false_address_is_silent(address: str) -> None:
+    """A mistyped cluster.advertise of the owner ended each follower, and no server could start any more."""
+    assert (await ask(address, SERVER, EPOCH, encrypted=False)).life is Life.SILENT
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [

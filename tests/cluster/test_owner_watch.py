@@ -84,13 +84,14 @@ async def test_an_owner_that_answers_in_between_keeps_the_store(autojump_clock: 
         assert await watch.wait(OF_OTHER, has_moved=False) is Decision.FOLLOW
 
 
+@pytest.mark.parametrize("life", [Life.GONE, Life.SILENT, Life.WITHOUT_STORE])
 async def test_a_server_that_was_started_again_takes_its_store_back_at_once(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, life: Life
 ) -> None:
     former = Claim(3, OTHER, Addresses("a:7420", "a:7422"))
-    owner = Owner(Life.ALIVE)
+    owner, began = Owner(life), trio.current_time()
     assert await watch_of(owner).wait(former, has_moved=False) is Decision.TAKE_OVER
-    assert owner.asked == []
+    assert (owner.asked, trio.current_time()) == ([former], began)
 
 
 async def test_two_servers_that_tell_others_the_same_address_are_refused(
@@ -101,3 +102,12 @@ async def test_two_servers_that_tell_others_the_same_address_are_refused(
     twin = Claim(4, "cc" * 16, Addresses("a:7420", "a:7422"))
     with pytest.raises(ConfigurationError, match=r"another server of the store has the address a:7420, too.*advertise"):
         await watch.wait(twin, has_moved=False)
+
+
+async def test_the_owner_of_the_same_address_keeps_the_store_while_it_is_alive(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each of two servers that were given one address took the store from the other, and ended it, for ever."""
+    twin = Claim(4, "cc" * 16, Addresses("a:7420", "a:7422"))
+    with pytest.raises(ConfigurationError, match=r"another server of the store has the address a:7420, too"):
+        await watch_of(Owner(Life.ALIVE)).wait(twin, has_moved=False)

@@ -101,8 +101,38 @@ def test_a_store_whose_files_lie_elsewhere_is_refused_without_them_or_with_those
     assert "cluster.store: the address of the log store begins with 'ftp'" in refusal(
         Server(tmp_path, log, "x", objects="ftp://there")
     )
+    told = refusal(Server(tmp_path, log, "x", objects=log))
+    assert f"{log} is given for the log and for the files" in told
     without_log = Server(tmp_path, "", "x", objects=objects)
     assert "--objects without --store: give the address of the log as well" in refusal(without_log, statuses=(2,))
+
+
+def test_a_refused_place_of_files_binds_no_place_to_anything(tmp_path: Path) -> None:
+    """The log was made before the place of the files was looked at, and refused to be a whole store from then on."""
+    for name in ("log", "objects"):
+        (tmp_path / name).mkdir()
+    store = DirectoryLogStore(str(tmp_path / "objects"))
+    run_steps(store, identify(DEFAULT_ROOT, bytes(16), bytes(16), bytes(16), Holds.FILES))
+    log, objects = f"file://{tmp_path}/log", f"file://{tmp_path}/objects"
+    told = refusal(Server(tmp_path, log, "x", objects=objects))
+    assert f"{objects} has the files of a store whose log is elsewhere (--store) already, of the store" in told
+    assert f"{log} is given for the log and for the files" in refusal(Server(tmp_path, log, "x", objects=log))
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+@pytest.mark.slow("starts a server three times")
+def test_an_empty_place_is_not_taken_for_that_of_the_files_of_a_store_in_use(tmp_path: Path) -> None:
+    """A mistyped bucket was accepted: new files went there, and no server had all of them any more."""
+    for name in ("objects", "mistyped"):
+        (tmp_path / name).mkdir()
+    with running(tmp_path, 1, objects=f"file://{tmp_path}/objects") as cluster:
+        owner = trio.run(cluster.owner)
+        told = refusal(Server(tmp_path, cluster.address_of_store, "x", objects=f"file://{tmp_path}/mistyped"))
+        assert f"file://{tmp_path}/mistyped has no files of the store" in told
+        assert list((tmp_path / "mistyped").iterdir()) == []
+        owner.kill()
+        owner.start()
+        assert trio.run(cluster.owner) is owner
 
 
 def test_a_directory_of_a_server_on_its_own_is_no_copy_of_a_store(tmp_path: Path) -> None:

@@ -47,9 +47,18 @@ def test_what_is_no_address_is_refused_with_the_reason(text: str, reason: str) -
         StoreAddress.parse(text)
 
 
-def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
-    with pytest.raises(InvalidRequestError, match="PGPASSFILE") as refused:
-        StoreAddress.parse("postgresql://anna:s3cret@host/db")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("postgresql://anna:s3cret@host/db", "PGPASSFILE"),
+        ("postgresql://host/db?password=s3cret#north", "PGPASSFILE"),
+        ("postgresql://host/db?sslmode=require&PASSWORD=s3cret", "PGPASSFILE"),
+        ("s3://bucket/plant?access_key=s3cret", r"behind '\?'.*environment"),
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_repeated(text: str, reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=reason) as refused:
+        StoreAddress.parse(text)
     assert "s3cret" not in str(refused.value)
 
 

@@ -192,3 +192,6 @@ def test_addresses() -> None:
     for wrong in ("localhost", ":7420", "::1:7420", "a:65536", "a:-1", "a b:1", "[x]y:1"):
         with pytest.raises(ValueError, match="is not an address"):
             parse_address(wrong)
+    for wrong in ("a..b:1", ".example:1", f"{'a' * 64}.example:1", f"{'a.' * 150}example:1"):
+        with pytest.raises(ValueError, match="is not the name of a host"):
+            parse_address(wrong)

@@ -146,10 +146,8 @@ class SegmentRetention:
                 self._commands.roll_nowait(shard)
             self.retain(shard)
             if step.is_over:
-                self._committer.close_if_long()
-                self._committer.kick()
+                self._committer.write_if_long()
                 await step.rest()
-        self._committer.close_if_long()
         self._committer.kick()
         await trio.lowlevel.checkpoint()
         await self.close_idle()

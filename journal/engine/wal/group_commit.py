@@ -283,6 +283,15 @@ class Committer:
         if len(self.group.decisions) >= MOST_DECISIONS or len(self.group.touched) >= MOST_TOUCHED:
             self._close_group()
 
+    def write_if_long(self) -> None:
+        """Begin to write what was collected if it is so much (see `close_if_long`); otherwise it waits for more.
+
+        For decisions that nobody waits for: each write is a sync, or a request to a log store.
+        """
+        self.close_if_long()
+        if self._waiting:
+            self.kick()
+
     def has_room_for_words(self, count: int) -> bool:
         """Whether the collecting group has room for this many more words of indexes."""
         return not self.group.word_count or self.group.word_count + count <= MOST_WORDS

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from typing import Final
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 import attrs
 
@@ -29,6 +29,9 @@ _SECRETS: Final = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
     "postgresql": "PGPASSFILE (or PGPASSWORD)",
 }
+
+_SECRET_NAMES: Final = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+"""Parameters of PostgreSQL that are secret."""
 
 DEFAULT_ROOT: Final = "journal"
 """What the keys of a store begin with if its address does not say."""
@@ -59,7 +62,13 @@ class StoreAddress:
             has_password = parts.password is not None
         except ValueError as error:
             raise InvalidRequestError(f"the address of the log store cannot be read: {error}") from error
-        if has_password:
+        names = {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+        if parts.scheme != "postgresql" and names:
+            raise InvalidRequestError(
+                "the address of the log store has a part behind '?', which only postgresql:// may have; credentials "
+                "and the like are read from the environment"
+            )
+        if has_password or names & _SECRET_NAMES:
             raise InvalidRequestError(
                 "the address of the log store has a password in it, which others could see; leave it out, and set "
                 f"{_SECRETS.get(parts.scheme, 'the credentials')} in the environment"

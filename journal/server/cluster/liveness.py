@@ -74,7 +74,8 @@ async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> S
             causes = getattr(error.__cause__, "exceptions", ())
             if causes and all(isinstance(cause, ConnectionRefusedError) for cause in causes):
                 seen = Seen(Life.GONE)
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, ValueError):
+            # Nobody can be reached at an address that is none.
             seen = Seen(Life.SILENT)
     return seen
 

@@ -16,7 +16,7 @@ from journal.logstore.driver import drive
 from journal.logstore.errors import ForeignStoreError
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member, newest_claim
-from journal.logstore.probe import Holds, Identity, identify, probe
+from journal.logstore.probe import Holds, Identity, identify, probe, read_identity, told_of
 from journal.logstore.store import LogStore
 from journal.logstore.stores.addresses import StoreAddress
 from journal.logstore.stores.divided import DividedLogStore
@@ -108,6 +108,8 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
             )
     address, store = await _opened(places[0])
     try:
+        for files_at in places[1:]:
+            await _check_before(address, store, files_at)
         server_id = secrets.token_bytes(ID_BYTES)
         limiter = trio.CapacityLimiter(1)
         holds = Holds.LOG if places[1:] else Holds.EVERYTHING
@@ -150,6 +152,34 @@ async def _identified(store: LogStore, root: str, store_id: bytes, server_id: by
     await probe(store, root, secrets.token_hex(8))
     nonce = secrets.token_bytes(ID_BYTES)
     return await drive(store, identify(root, store_id, server_id, nonce, holds), trio.CapacityLimiter(1))
+
+
+async def _check_before(address: StoreAddress, store: LogStore, files_at: str) -> None:
+    """Refuse a place of files that does not belong to a log, before anything is written into either.
+
+    Raises:
+        ForeignStoreError: It does not.
+    """
+    files_address, files = await _opened(files_at)
+    try:
+        limiter = trio.CapacityLimiter(1)
+        log_identity = await drive(store, read_identity(address.root), limiter)
+        identity = await drive(files, read_identity(files_address.root), limiter)
+        if identity is not None and log_identity is None:
+            raise ForeignStoreError(
+                f"{files_address.text} has {told_of(identity)} already, of the store {identity.store_id.hex()}, but "
+                f"{address.text} has no store yet: give another place for the files"
+            )
+        if files_address.text == address.text:
+            raise ForeignStoreError(f"{address.text} is given for the log and for the files: give two places, or one")
+        epoch = await drive(store, newest_claim(address.root), limiter)
+        if identity is None and log_identity is not None and epoch:
+            raise ForeignStoreError(
+                f"{files_address.text} has no files of the store {log_identity.store_id.hex()}, which has been in use: "
+                "give the place that its servers were started with (--objects)"
+            )
+    finally:
+        files.close()
 
 
 async def _divided(text: str, log_store: LogStore, root: str, store_id: bytes, server_id: bytes) -> LogStore:

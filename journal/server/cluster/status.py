@@ -12,10 +12,10 @@ from journal.logstore.checkpoints import checkpoint_after
 from journal.logstore.driver import drive
 from journal.logstore.errors import ForeignStoreError
 from journal.logstore.keys import BEGINNING, Position, before_slot, identity_key
-from journal.logstore.objects import Kind, decode_object
 from journal.logstore.ownership import Member, newest_claim, read_claim
+from journal.logstore.probe import Holds, read_identity, told_of
 from journal.logstore.servers import list_servers
-from journal.logstore.settling import settle_get, settle_list
+from journal.logstore.settling import settle_list
 from journal.logstore.steps import Steps
 from journal.logstore.store import LogStore
 from journal.server.cluster.liveness import Life, Seen, ask
@@ -73,9 +73,14 @@ async def read_status(store: LogStore, root: str) -> ClusterStatus:
         LogStoreError: The store cannot be read.
     """
     limiter = trio.CapacityLimiter(1)
-    store_id = await drive(store, _store_id(root), limiter)
-    if not store_id:
+    identity = await drive(store, read_identity(root), limiter)
+    if identity is None:
         return ClusterStatus()
+    if identity.body == Holds.FILES.value:
+        raise ForeignStoreError(
+            f"{identity_key(root)} is the identity of {told_of(identity)}: give the place of the log"
+        )
+    store_id = identity.store_id
     member = Member(root, store_id, bytes(16))
     claim = await drive(store, _claim(member), limiter)
     listed = await drive(store, list_servers(root, store_id), limiter)
@@ -131,17 +136,6 @@ async def _ask_all(servers: Mapping[str, Addresses], claim: Claim) -> dict[str, 
         for server_id, addresses in servers.items():
             nursery.start_soon(ask_one, server_id, addresses)
     return seen
-
-
-def _store_id(root: str) -> Steps[bytes]:
-    key = identity_key(root)
-    data = yield from settle_get(key, _ATTEMPTS)
-    if data is None:
-        return b""
-    found = decode_object(key, data)
-    if found.kind is not Kind.IDENTITY:
-        raise ForeignStoreError(f"{key} holds a {found.kind.name.lower()}, not the identity of a store")
-    return found.store_id
 
 
 def _claim(member: Member) -> Steps[Claim]:

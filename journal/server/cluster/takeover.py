@@ -67,7 +67,7 @@ class OwnerWatch:
         if not claim.epoch or claim.server_id == self._server_id:
             return Decision.TAKE_OVER
         if claim.addresses.tcp == self._address:
-            if claim.epoch > self._first_epoch:
+            if claim.epoch > self._first_epoch or await self._ask(claim) is Life.ALIVE:
                 raise ConfigurationError(
                     f"another server of the store has the address {self._address}, too: give each server an address "
                     "of its own at which the others reach it (cluster.advertise)"
