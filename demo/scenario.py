@@ -6,9 +6,8 @@ themselves, as the brokers find the server.
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,15 +15,17 @@ import trio
 
 from broker_adapter import StorageAdapter, open_adapter
 from broker_adapter.cache_queue import look
-from demo.clients.crowd import MEMORY_TOPICS, NOT_KEPT, TOPICS, Crowd
+from demo.clients.base_crowd import TOPICS
+from demo.clients.crowd import MEMORY_TOPICS, NOT_KEPT, WAREHOUSE, Crowd
 from demo.display import Display
-from demo.errors import DemoError
-from demo.evidence.read_back import ReadBack, lies_in_file, mode_history, read_shard
+from demo.evidence.read_back import lies_in_file, mode_history, read_shard
 from demo.observations import Observations
 from demo.processes import Broker, Server, WarehouseService, free_port
-from demo.processes.broker import BRIDGE
+from demo.processes.broker import BRIDGE, warehouse_rules
 from demo.results.history import History, expected_figures, query_sealed
 from demo.results.outcome import Outcome, outcome_of
+from demo.steps import come_back, gather, publish_the_rest, receive_the_rest, send_away, show_counts
+from demo.waiting import LOOK_INTERVAL_S, deadline, now_us, until
 from demo.warehouse.contents import read_contents
 from journal.check import check_directory
 from shards.model import Mode, ShardInfo
@@ -36,11 +37,6 @@ TO_FILE_AT, AWAY_AT, TO_MEMORY_AT, KILL_BROKER_AT, OUTAGE_AT, KILL_SERVER_AT, BA
     *(0.4, 0.55, 0.75, 0.9),
 )
 """Times of the steps, as shares of the run."""
-
-_WAIT_S = 30.0
-_SHOW_INTERVAL_S = 0.1
-_LOOK_INTERVAL_S = 0.02
-_QUIET_S = 0.3
 
 
 async def run_scenario(directory: Path, seconds: float, rate: float, display: Display) -> Outcome:
@@ -66,11 +62,11 @@ async def run_scenario(directory: Path, seconds: float, rate: float, display: Di
             try:
                 await _publish(adapter, server, warehouse, brokers, crowd, observations, seconds, display)
                 await _drain(adapter, observations, display)
-                crowd.warehouse = read_contents(warehouse.database)
+                crowd.ledgers[WAREHOUSE] = read_contents(warehouse.database)
                 display.step("the checker reads every shard and compares it with the clients' ledgers")
                 infos = {info.name: info for info in await adapter.list_shards(TOPICS)}
                 stored = {name: await read_shard(adapter, info) for name, info in infos.items()}
-                await _receive_the_rest(crowd, stored, observations, display)
+                observations.replayed = await receive_the_rest(crowd, stored, display)
             finally:
                 await trio.to_thread.run_sync(crowd.leave)
             infos = {name: await adapter.describe_shard(name) for name in infos}
@@ -112,10 +108,8 @@ async def _brokers(server: Server, warehouse: WarehouseService, directory: Path)
                 name,
                 server.url,
                 free_port(),
-                topics=TOPICS,
-                memory_topics=MEMORY_TOPICS,
-                warehouse_url=warehouse.url,
                 directory=directory,
+                rules=warehouse_rules(TOPICS, MEMORY_TOPICS, warehouse.url),
             )
             for name in BROKERS
         ]
@@ -138,14 +132,7 @@ async def _publish(
     display: Display,
 ) -> None:
     """All steps while the clients publish; at the end all published messages are acknowledged."""
-    for listener, topic_filter in crowd.listeners.items():
-        listener.client.subscribe(topic_filter, 1 if topic_filter.startswith("$share") else 2)
-        listener.client.connect()
-    for publisher in crowd.publishers:
-        publisher.client.connect()
-    await _until("a client was not accepted", lambda: all(client.is_connected for client in crowd.clients))
-    await _until("a subscription was not granted", lambda: all(each.client.is_subscribed for each in crowd.listeners))
-    display.step(f"{len(crowd.clients)} clients (paho-mqtt, MQTT 3.1.1 and 5) are at three brokers; two publish /proc")
+    await gather(crowd, display)
     begun_at = trio.current_time()
 
     def at(share: float) -> float:
@@ -153,17 +140,14 @@ async def _publish(
 
     with display.counting(seconds) as show:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_show, crowd, show)
+            nursery.start_soon(show_counts, crowd, show)
             for publisher in crowd.publishers:
                 nursery.start_soon(publisher.run)
             await trio.sleep_until(at(TO_FILE_AT))
             await _switch_mode(adapter, crowd, observations, Mode.FILE, display)
             await trio.sleep_until(at(AWAY_AT))
-            left_at, port = trio.current_time(), crowd.away.client.port
-            await trio.to_thread.run_sync(crowd.away.client.leave)
-            display.step(
-                f"the durable session '{crowd.away.client.client_id}' goes away at {crowd.away.ledger.count:,} messages"
-            )
+            left_at = trio.current_time()
+            port = await send_away(crowd, display)
             await trio.sleep_until(at(TO_MEMORY_AT))
             await _switch_mode(adapter, crowd, observations, Mode.MEMORY, display)
             await trio.sleep_until(at(KILL_BROKER_AT))
@@ -176,7 +160,9 @@ async def _publish(
             await _kill_server(adapter, server, crowd, observations, display)
             await trio.sleep_until(at(BACK_AT))
             observations.away_s = trio.current_time() - left_at
-            await _come_back(crowd, port, observations, display)
+            observations.catching_up = await come_back(
+                crowd, port, observations.away_s, {*NOT_KEPT, "network"}, display
+            )
             await trio.sleep_until(at(OUTAGE_END_AT))
             await warehouse.start()
             observations.warehouse_s = trio.current_time() - out_at
@@ -189,21 +175,15 @@ async def _publish(
             await trio.sleep_until(at(1.0))
             nursery.cancel_scope.cancel()
 
-    def is_through() -> bool:
-        for publisher in crowd.publishers:
-            publisher.publish_held()
-        return all(publisher.is_through for publisher in crowd.publishers)
-
-    await _until("not everything that was published is acknowledged", is_through)
+    await publish_the_rest(crowd, display)
     observations.publishing_s = trio.current_time() - begun_at
-    display.step(crowd.in_words())
 
 
 async def _drain(adapter: StorageAdapter, observations: Observations, display: Display) -> None:
     """Wait until the bridge's queue is empty; the broker that drove the bridge may be the one that was killed."""
-    with _deadline("not everything reached the warehouse"):
+    with deadline("not everything reached the warehouse"):
         while (await look(adapter, BRIDGE)).depth.record_count:  # noqa: ASYNC110  other processes empty it
-            await trio.sleep(_LOOK_INTERVAL_S)
+            await trio.sleep(LOOK_INTERVAL_S)
     observations.drained_s += trio.current_time()
     display.step(f"the queue is empty {observations.drained_s:.1f} s after that")
 
@@ -213,7 +193,7 @@ async def _switch_mode(
 ) -> None:
     """Switch the busiest memory-mode shard to files, or that one back, while it is being written."""
     if not observations.switched:
-        await _until("nothing came that is kept in memory", crowd.has_received_from_memory)
+        await until("nothing came that is kept in memory", crowd.has_received_from_memory)
         infos = await adapter.list_shards(TOPICS)
         observations.switched = max((info for info in infos if info.config.mode is Mode.MEMORY), key=_end).name
     info = await adapter.set_mode(observations.switched, mode)
@@ -226,11 +206,11 @@ async def _switch_mode(
 async def _kill_broker(broker: Broker, crowd: Crowd, observations: Observations, display: Display) -> None:
     """SIGKILL the broker of half of the clients; wait until its publisher gets an acknowledgement from another one."""
     bereft = [client.client_id for client in crowd.clients if client.port == broker.port]
-    pid, observations.broker_killed_at_us = broker.pid, _now_us()
+    pid, observations.broker_killed_at_us = broker.pid, now_us()
     await broker.kill()
     display.step(f"SIGKILL to {broker.name}, process {pid}; its clients {', '.join(bereft)} look for another broker")
     publisher = crowd.publishers[0]
-    await _until(
+    await until(
         f"{publisher.client.client_id} got no acknowledgement from another broker",
         lambda: publisher.ledger.acknowledged_of_later_than(observations.broker_killed_at_us) is not None,
     )
@@ -246,71 +226,15 @@ async def _kill_server(
     """SIGKILL the server, restart it on the same data and port, and wait until both publishers are acknowledged."""
     observations.switched_modes = mode_history(await adapter.describe_shard(observations.switched))
     display.step(crowd.in_words())
-    pid, observations.server_killed_at_us = server.pid, _now_us()
+    pid, observations.server_killed_at_us = server.pid, now_us()
     await server.kill()
     display.step(f"SIGKILL to the server, process {pid}; it is started again on the same data and port")
     await server.start()
-    observations.server_back_at_us = _now_us()
-    await _until(
-        "a publisher got no acknowledgement",
-        lambda: all(
-            publisher.ledger.acknowledged_of_later_than(observations.server_back_at_us) is not None
-            for publisher in crowd.publishers
-        ),
+    observations.server_back_at_us = now_us()
+    await until(
+        "a publisher got no acknowledgement", lambda: crowd.all_acknowledged_later_than(observations.server_back_at_us)
     )
     display.step("the brokers have found it again by themselves: both publishers have acknowledgements")
-
-
-async def _come_back(crowd: Crowd, left_port: int, observations: Observations, display: Display) -> None:
-    """Connect the session that was away at another broker; wait until it has the messages queued meanwhile."""
-    client, ledger = crowd.away.client, crowd.away.ledger
-    before, begun_at = ledger.count, trio.current_time()
-    client.move_on()
-    client.connect()
-    goal = {
-        topic: sum(bool(each.acknowledged_at_us) for each in published)
-        for publisher in crowd.publishers
-        for topic, published in publisher.ledger.topics.items()
-        if topic.rsplit("/", 1)[-1] not in NOT_KEPT and not topic.endswith("network")
-    }
-    await _until(
-        "the session that was away did not get the messages queued meanwhile",
-        lambda: all(len(ledger.topics[topic]) >= count for topic, count in goal.items()),
-    )
-    observations.catching_up = (ledger.count - before, trio.current_time() - begun_at)
-    assert client.port != left_port
-    display.step(f"'{client.client_id}' is back at another broker after {observations.away_s:.1f} s and has caught up")
-
-
-async def _receive_the_rest(
-    crowd: Crowd, stored: dict[str, ReadBack], observations: Observations, display: Display
-) -> None:
-    """Wait until the subscribers have all stored messages; then replay all of them to another client."""
-    numbers = {topic: {record.number for record in read.found} for topic, read in stored.items()}
-    count = sum(len(read.found) for read in stored.values())
-
-    def have_all() -> bool:
-        return all(
-            wanted <= {each.number for each in ledger.topics[topic]}
-            for name, ledger in crowd.ledgers.items()
-            if ledger is not crowd.player.ledger
-            for topic, wanted in numbers.items()
-        )
-
-    # Messages that do not come in time are reported by the checks.
-    with trio.move_on_after(_WAIT_S):
-        await _look_until(have_all)
-    begun_at = trio.current_time()
-    crowd.player.client.subscribe(f"$replay/earliest/{TOPICS}", 2)
-    crowd.player.client.connect()
-    with trio.move_on_after(_WAIT_S):
-        await _look_until(lambda: crowd.player.ledger.count >= count)
-    observations.replayed = (crowd.player.ledger.count, trio.current_time() - begun_at)
-    display.step(
-        f"a client without a session has got a replay from the beginning: {observations.replayed[0]:,} messages"
-    )
-    # There is no condition to wait for: nothing more may come.
-    await trio.sleep(_QUIET_S)
 
 
 async def _seal_all(adapter: StorageAdapter, infos: dict[str, ShardInfo]) -> float:
@@ -318,7 +242,7 @@ async def _seal_all(adapter: StorageAdapter, infos: dict[str, ShardInfo]) -> flo
     begun_at = trio.current_time()
 
     async def seal(name: str) -> None:
-        with _deadline(f"{name} was not sealed"):
+        with deadline(f"{name} was not sealed"):
             await adapter.convert(name)
 
     # Those that are asked for together are in one file.
@@ -334,44 +258,5 @@ def _modes(infos: dict[str, ShardInfo], observations: Observations) -> dict[str,
     return {**found, observations.switched: observations.switched_modes}
 
 
-async def _until(otherwise: str, is_so: Callable[[], bool]) -> None:
-    """Wait until a condition holds.
-
-    Raises:
-        DemoError: It took too long.
-    """
-    with _deadline(otherwise):
-        await _look_until(is_so)
-
-
-async def _look_until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110  it is paho's threads that make it so, and they know of no trio
-        await trio.sleep(_LOOK_INTERVAL_S)
-
-
-@contextmanager
-def _deadline(otherwise: str) -> Iterator[None]:
-    """A time limit for the context.
-
-    Raises:
-        DemoError: It took longer; the message begins with ``otherwise``.
-    """
-    try:
-        with trio.fail_after(_WAIT_S):
-            yield
-    except trio.TooSlowError:
-        raise DemoError(f"{otherwise}, within {_WAIT_S:.0f} s") from None
-
-
-async def _show(crowd: Crowd, show: Callable[[str], None]) -> None:
-    while True:
-        show(crowd.in_words())
-        await trio.sleep(_SHOW_INTERVAL_S)
-
-
 def _end(info: ShardInfo) -> int:
     return info.next_offset
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

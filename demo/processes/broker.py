@@ -17,7 +17,9 @@ mqtt = "127.0.0.1:{port}"
 
 [access]
 anonymous = true
+"""
 
+_WAREHOUSE = """
 # Every other topic of QoS 1 and 2 is in files, which is the default.
 [[storage]]
 topics = "{memory_topics}"
@@ -39,42 +41,31 @@ BRIDGE: Final = "warehouse"
 """Name of the bridge and of its queue."""
 
 
+def warehouse_rules(topics: str, memory_topics: str, url: str) -> str:
+    """What brokers do with messages beyond storing them, as a part of their configuration.
+
+    Args:
+        topics: Filter of the topics that they forward to the warehouse.
+        memory_topics: Topics whose messages are kept in memory.
+        url: URL of the bridge's sink.
+    """
+    return _WAREHOUSE.format(bridge=BRIDGE, topics=topics, memory_topics=memory_topics, warehouse_url=url)
+
+
 class Broker(AnnouncingProcess):
     """One broker.
 
     Args:
         name: Its id.
-        store_url: URL of the server.
+        store_url: URL of the server, or of all servers of a cluster.
         port: Port on which it accepts clients.
-        topics: Filter of the topics that it forwards to the warehouse.
-        memory_topics: Topics whose messages are kept in memory.
-        warehouse_url: URL of the bridge's sink.
         directory: Directory of its configuration and its log.
+        rules: Further sections of its configuration.
     """
 
-    def __init__(
-        self,
-        name: str,
-        store_url: str,
-        port: int,
-        *,
-        topics: str,
-        memory_topics: str,
-        warehouse_url: str,
-        directory: Path,
-    ) -> None:
+    def __init__(self, name: str, store_url: str, port: int, *, directory: Path, rules: str = "") -> None:
         config = directory / f"{name}.toml"
-        config.write_text(
-            _CONFIG.format(
-                name=name,
-                store_url=store_url,
-                port=port,
-                topics=topics,
-                memory_topics=memory_topics,
-                bridge=BRIDGE,
-                warehouse_url=warehouse_url,
-            )
-        )
+        config.write_text(_CONFIG.format(name=name, store_url=store_url, port=port) + rules)
         arguments = ["--config", str(config)]
         super().__init__(name, "broker_adapter.mqtt.cli.main", arguments, directory / f"{name}.log")
         self.port = port

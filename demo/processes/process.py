@@ -1,11 +1,12 @@
-"""A process that prints when it is ready, may die, and may be started again with the same command."""
+"""A process of the demo: it may die, and may be started again with the same command."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -19,20 +20,23 @@ _STOP_TIMEOUT_S: Final = 10.0
 _PIPE_BYTES: Final = 65_536
 
 
-class AnnouncingProcess:
+class ManagedProcess:
     """One process. As a context manager it is killed at the end if it still runs.
 
     Args:
         name: Its name in messages.
-        module: Python module that it runs.
-        arguments: Its command line.
+        command: Its program and arguments.
         log_path: File of its log.
+        environment: What it needs of its environment beyond that of this process.
     """
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], log_path: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = list(command)
         self._log_path = log_path
+        self._environment = {**os.environ, **(environment or {})}
         self._process: trio.Process | None = None
 
     @property
@@ -41,23 +45,22 @@ class AnnouncingProcess:
         assert self._process is not None
         return self._process.pid
 
-    async def start(self) -> None:
-        """Start it and wait until it prints that it is ready.
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
-        Raises:
-            DemoError: It ended, or was not ready in time.
-        """
+    async def launch(self, stdout: int | None = None) -> trio.Process:
+        """Start it, and do not wait until it does its work. By default what it prints goes into its log."""
         with self._log_path.open("ab") as log:
             self._process = await trio.lowlevel.open_process(
-                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
+                env=self._environment,
             )
-        assert self._process.stdout is not None
-        said = b""
-        with trio.move_on_after(_START_TIMEOUT_S):
-            while b"\n" not in said and (data := await self._process.stdout.receive_some(_PIPE_BYTES)):
-                said += data
-        if not said.startswith(b"ready"):
-            raise DemoError(f"{self.name} did not start; {self._reason()}")
+        return self._process
 
     async def kill(self) -> None:
         """Send SIGKILL: it cannot write anything more."""
@@ -77,7 +80,13 @@ class AnnouncingProcess:
             if await self._process.wait() == 0:
                 return
         status = self._process.returncode
-        raise DemoError(f"{self.name} did not stop cleanly on SIGTERM (status {status}); {self._reason()}")
+        raise DemoError(f"{self.name} did not stop cleanly on SIGTERM (status {status}); {self.last_words()}")
+
+    def last_words(self) -> str:
+        """The last line of its log, and where that is."""
+        lines = self._log_path.read_text("utf-8", "replace").split("\n") if self._log_path.exists() else []
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+        return f"{self._log_path} says why: {last}"
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,11 +94,35 @@ class AnnouncingProcess:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None and self._process.returncode is None:
+        if self.is_running:
             with trio.CancelScope(shield=True):
                 await self.kill()
 
-    def _reason(self) -> str:
-        lines = self._log_path.read_text("utf-8", "replace").split("\n") if self._log_path.exists() else []
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        return f"{self._log_path} says why: {last}"
+
+class AnnouncingProcess(ManagedProcess):
+    """A process of ours that prints when it is ready.
+
+    Args:
+        name: Its name in messages.
+        module: Python module that it runs.
+        arguments: Its command line.
+        log_path: File of its log.
+    """
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], log_path: Path) -> None:
+        super().__init__(name, [sys.executable, "-m", module, *arguments], log_path)
+
+    async def start(self) -> None:
+        """Start it and wait until it prints that it is ready.
+
+        Raises:
+            DemoError: It ended, or was not ready in time.
+        """
+        process = await self.launch(stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        said = b""
+        with trio.move_on_after(_START_TIMEOUT_S):
+            while b"\n" not in said and (data := await process.stdout.receive_some(_PIPE_BYTES)):
+                said += data
+        if not said.startswith(b"ready"):
+            raise DemoError(f"{self.name} did not start; {self.last_words()}")

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
-from demo.clients.crowd import GROUP, MEMORY_TOPICS, NOT_KEPT, QOS, REPLAY, WAREHOUSE, WATCHER, Crowd
+from demo.clients.base_crowd import REPLAY, WATCHER
+from demo.clients.crowd import GROUP, MEMORY_TOPICS, NOT_KEPT, QOS, WAREHOUSE, Crowd
 from demo.clients.publisher import Publisher
 from demo.evidence.check import Seen, TopicEvidence, TopicResult, check_topic
 from demo.evidence.ledger import Published
 from demo.evidence.read_back import ModeHistory, ReadBack
 from demo.observations import Observations
+from demo.results.figures import Percentiles, acknowledging, delivering, kind_of, published_by, size_bytes
 from demo.results.history import History
 from shards.topics.topic_filters import matches
-
-
-@attrs.frozen(slots=True)
-class Percentiles:
-    """Percentiles of ``count`` latencies, in milliseconds."""
-
-    count: int
-    p50_ms: float
-    p99_ms: float
-    longest_ms: float
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -76,15 +68,6 @@ class Outcome:
         return lines
 
 
-def percentiles(latencies_us: Iterable[int]) -> Percentiles:
-    """Percentiles by the nearest rank; zeros if there are no values."""
-    ordered = sorted(latencies_us)
-    if not ordered:
-        return Percentiles(0, 0.0, 0.0, 0.0)
-    last = len(ordered) - 1
-    return Percentiles(len(ordered), ordered[last // 2] / 1e3, ordered[round(last * 0.99)] / 1e3, ordered[-1] / 1e3)
-
-
 def outcome_of(
     crowd: Crowd,
     observations: Observations,
@@ -94,20 +77,14 @@ def outcome_of(
     history: History,
 ) -> Outcome:
     """Check everything, and compute the figures."""
-    published = {topic: each for publisher in crowd.publishers for topic, each in publisher.ledger.topics.items()}
-    latencies_us: dict[str, list[int]] = {"QoS 1": [], "QoS 2": []}
-    for topic, messages in published.items():
-        if qos := QOS[_kind(topic)]:
-            acknowledged = (each for each in messages if each.acknowledged_at_us)
-            latencies_us[f"QoS {qos}"] += [each.acknowledged_at_us - each.begun_at_us for each in acknowledged]
-    delays_us = (each.delay_us for messages in crowd.watcher.ledger.topics.values() for each in messages)
+    published = published_by(crowd.publishers)
     return Outcome(
         topics=[_check(crowd, observations, topic, published[topic], stored.get(topic)) for topic in sorted(published)],
         modes=modes,
         publishing_s=observations.publishing_s,
-        published_bytes=sum(each.size_bytes for messages in published.values() for each in messages),
-        acknowledging={name: percentiles(each) for name, each in latencies_us.items()},
-        delivering=percentiles(delays_us),
+        published_bytes=size_bytes(published),
+        acknowledging=acknowledging(published, QOS),
+        delivering=delivering(crowd.watcher.ledger),
         broker_again_s=_seconds_until(
             crowd.publishers[:1], observations.broker_killed_at_us, observations.broker_killed_at_us
         ),
@@ -137,7 +114,7 @@ def _seconds_until(publishers: Sequence[Publisher], since_us: int, later_than_us
 def _check(
     crowd: Crowd, observations: Observations, topic: str, published: Sequence[Published], stored: ReadBack | None
 ) -> TopicResult:
-    kind = _kind(topic)
+    kind = kind_of(topic)
     is_kept = kind not in NOT_KEPT
     return check_topic(
         TopicEvidence(
@@ -161,8 +138,3 @@ def _check(
             killed_at_us=observations.server_killed_at_us,
         )
     )
-
-
-def _kind(topic: str) -> str:
-    """The kind of telemetry: the last level of the topic."""
-    return topic.rsplit("/", 1)[-1]

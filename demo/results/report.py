@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -10,9 +9,18 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from demo.evidence.check import SeenResult, TopicResult
 from demo.results.history import History
 from demo.results.outcome import Outcome
+from demo.results.topic_table import (
+    Column,
+    acknowledged_line,
+    away_line,
+    delivered_line,
+    lines_of,
+    pace_line,
+    topic_table,
+    yes_or_no,
+)
 
 NOTE = (
     "received: messages, each counted once; after the + those that came again, as QoS 1 allows when a broker dies.\n"
@@ -22,47 +30,19 @@ NOTE = (
 
 def render(outcome: Outcome) -> Table:
     """The table: a row for each topic."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, show_footer=True, collapse_padding=True)
-    topics = outcome.topics
-    subscribers = list(dict.fromkeys(name for topic in topics for name in topic.seen))
-    footers: list[str | Text] = [
-        *("all", "", ""),
-        *(f"{sum(getattr(topic, field) for topic in topics):,}" for field in ("published", "acknowledged", "stored")),
-        f"{sum(topic.lost_from_memory for topic in topics):,}",
-        *(_together(topics, name) for name in subscribers),
-        _must_be_zero(sum(topic.lost_in_all for topic in topics)),
-        _must_be_zero(sum(topic.doubled_in_all for topic in topics)),
-        "",
-    ]
-    headings = [
-        "topic\n(one shard each)",
-        "QoS",
-        "mode\nfrom offset",
-        "pub-\nlished",
-        "acked",
-        "stored",
-        "memory\nlost",
-    ]
-    headings += [f"{name}\nreceived" for name in subscribers]
-    headings += ["lost", "doubled\nat QoS 2", "in\norder"]
-    for heading, footer in zip(headings, footers, strict=True):
-        left = heading.startswith(("topic", "mode", "in\n"))
-        table.add_column(heading, footer, justify="left" if left else "right", no_wrap=True)
-    for topic in topics:
-        table.add_row(
-            topic.name,
-            str(topic.qos),
-            "\n".join(f"{mode} {offset:,}" for mode, offset in outcome.modes.get(topic.name, ())) or "not kept",
-            f"{topic.published:,}",
-            f"{topic.acknowledged:,}" if topic.qos else "",
-            _with_copies(topic.stored, topic.stored_again) if topic.is_stored else "",
-            f"{topic.lost_from_memory:,}" if topic.lost_from_memory else "",
-            *(_seen(topic.seen.get(name)) for name in subscribers),
-            _must_be_zero(topic.lost_in_all),
-            _must_be_zero(topic.doubled_in_all),
-            _yes_or_no(topic.in_order and all(each.in_order for each in topic.seen.values())),
-        )
-    return table
+    modes = Column(
+        heading="mode\nfrom offset",
+        cell=lambda topic: (
+            "\n".join(f"{mode} {offset:,}" for mode, offset in outcome.modes.get(topic.name, ())) or "not kept"
+        ),
+        is_left=True,
+    )
+    memory_lost = Column(
+        heading="memory\nlost",
+        cell=lambda topic: f"{topic.lost_from_memory:,}" if topic.lost_from_memory else "",
+        footer=f"{sum(topic.lost_from_memory for topic in outcome.topics):,}",
+    )
+    return topic_table(outcome.topics, after_qos=[modes], after_stored=[memory_lost])
 
 
 def render_history(history: History) -> Table:
@@ -81,37 +61,24 @@ def render_history(history: History) -> Table:
             figures.metric,
             f"{figures.records:,}",
             *(_number(number) for number in (figures.mean, figures.p95)),
-            _yes_or_no(agrees),
+            yes_or_no(agrees),
         )
     return table
 
 
 def summary(outcome: Outcome) -> list[str]:
     """The figures of the run, a line each."""
-    published, seconds = sum(topic.published for topic in outcome.topics), max(outcome.publishing_s, 1e-9)
     records, size_bytes, read_s = outcome.read_back
     outage_s, grew_to, drained_s = outcome.outage
-    pace = f"{published / seconds:,.0f} messages/s, {outcome.published_bytes / seconds / 1e6:.2f} MB/s"
-    by_qos = (
-        f"{qos} after {each.p50_ms:.1f} ms (p50), {each.p99_ms:,.1f} ms (p99)"
-        for qos, each in outcome.acknowledging.items()
-    )
-    longest_ms = max((each.longest_ms for each in outcome.acknowledging.values()), default=0.0)
     figures = {
-        "published": f"{published:,} messages in {seconds:.1f} s: {pace} (the pace of the sampling, no limit)",
-        "acknowledged": f"{'; '.join(by_qos)}; longest {longest_ms:,.0f} ms (a kill)",
-        "delivered": (
-            f"{outcome.delivering.p50_ms:.1f} ms (p50), {outcome.delivering.p99_ms:,.1f} ms (p99) after the publish, "
-            f"from broker to broker"
-        ),
+        "published": pace_line(outcome.topics, outcome.publishing_s, outcome.published_bytes),
+        "acknowledged": acknowledged_line(outcome.acknowledging, "a kill"),
+        "delivered": delivered_line(outcome.delivering),
         "after the kills": (
             f"an acknowledgement by another broker after {outcome.broker_again_s:.2f} s, "
             f"by the new server after {outcome.server_again_s:.2f} s"
         ),
-        "away": (
-            f"a durable session was away for {outcome.away_s:.1f} s and got {outcome.catching_up[0]:,} messages "
-            f"at another broker in {outcome.catching_up[1]:.2f} s"
-        ),
+        "away": away_line(outcome.away_s, outcome.catching_up),
         "replayed": f"{outcome.replayed[0]:,} messages from the beginning in {outcome.replayed[1]:.2f} s",
         "bridged": (
             f"the warehouse was out for {outage_s:.1f} s, its queue grew to {grew_to:,} messages and had drained "
@@ -124,7 +91,7 @@ def summary(outcome: Outcome) -> list[str]:
             f"its query took {outcome.history.query_s:.1f} s"
         ),
     }
-    return [f"{what:<16}{text}" for what, text in figures.items()]
+    return lines_of(figures)
 
 
 def verdict(outcome: Outcome) -> Text:
@@ -151,26 +118,5 @@ def document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _together(topics: Sequence[TopicResult], subscriber: str) -> str:
-    seen = [topic.seen[subscriber] for topic in topics if subscriber in topic.seen]
-    return _with_copies(sum(each.received for each in seen), sum(each.again for each in seen))
-
-
-def _seen(seen: SeenResult | None) -> str:
-    return "" if seen is None else _with_copies(seen.received, seen.again)
-
-
-def _with_copies(count: int, again: int) -> str:
-    return f"{count:,}+{again:,}" if again else f"{count:,}"
-
-
-def _yes_or_no(holds: bool) -> Text:
-    return Text("yes", "green") if holds else Text("NO", "bold red")
-
-
 def _number(number: float | None) -> str:
     return "-" if number is None else f"{number:,.2f}"
-
-
-def _must_be_zero(count: int) -> Text:
-    return Text("0", "green") if count == 0 else Text(f"{count:,}", "bold red")

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from demo.evidence.check import check_topic
+from demo.results.figures import Percentiles, percentiles
 from demo.results.history import Figures, History
-from demo.results.outcome import Outcome, Percentiles, percentiles
+from demo.results.outcome import Outcome
 from demo.results.report import document, render, render_history, summary, verdict
 from tests.demo.test_check import TOPIC, evidence, found, memory
 
