@@ -40,11 +40,11 @@ class Display:
             yield
 
     @contextmanager
-    def counting(self, seconds: float) -> Iterator[Callable[[str], None]]:
+    def counting(self, seconds: float | None) -> Iterator[Callable[[str], None]]:
         """Show a bar over the time of the run during the context.
 
         Args:
-            seconds: Planned duration.
+            seconds: Planned duration; None if it is not known.
 
         Yields:
             A function to call with the counts so far, as text.
@@ -62,6 +62,7 @@ class Display:
             task = bar.add_task("starting", total=seconds)
 
             def show(words: str) -> None:
-                bar.update(task, completed=min(time.monotonic() - begun_at, seconds), description=words)
+                so_far = time.monotonic() - begun_at
+                bar.update(task, completed=so_far if seconds is None else min(so_far, seconds), description=words)
 
             yield show

@@ -13,6 +13,7 @@ from demo.errors import DemoError
 
 WAIT_S: Final = 30.0
 LOOK_INTERVAL_S: Final = 0.02
+_ASK_INTERVAL_S: Final = 0.1
 
 
 async def until(otherwise: str, is_so: Callable[[], bool], *, within_s: float = WAIT_S) -> None:
@@ -39,7 +40,7 @@ async def ask_until(otherwise: str, is_so: Callable[[], Awaitable[bool]], *, wit
     """
     with deadline(otherwise, within_s=within_s):
         while not await is_so():  # noqa: ASYNC110  it is other processes that make it so
-            await trio.sleep(LOOK_INTERVAL_S)
+            await trio.sleep(_ASK_INTERVAL_S)
 
 
 @contextmanager

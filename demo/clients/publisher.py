@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -26,6 +26,7 @@ class Publisher:
         root: First levels of its topics.
         sources: What it publishes, with the number of readings of each sample.
         qos: QoS by the last level of the topic.
+        retained: Last levels of the topics whose last message brokers retain.
         rate: Messages per second.
     """
 
@@ -39,6 +40,7 @@ class Publisher:
         sources: Mapping[Source, int],
         qos: Mapping[str, int],
         rate: float,
+        retained: Collection[str] = (),
     ) -> None:
         self.client = RoamingClient(client_id, ports, version, on_acknowledged=self._acknowledge)
         self.ledger = PublisherLedger()
@@ -47,6 +49,7 @@ class Publisher:
         self._sources = sources
         self._qos = qos
         self._rate = rate
+        self._retained = retained
         self._waiting: dict[int, Published] = {}
         self._held: deque[tuple[Source, Reading]] = deque(maxlen=_MOST_HELD)
         self._settled_losses = 0
@@ -99,7 +102,7 @@ class Publisher:
         entry = Published(digest_of(payload), len(payload), number_of(reading.get(source.metric)), now_us)
         published.append(entry)
         qos = self._qos[source.topic]
-        packet_id = self.client.publish(topic, payload, qos)
+        packet_id = self.client.publish(topic, payload, qos, retain=source.topic in self._retained)
         if qos:
             self._waiting[packet_id] = entry
 

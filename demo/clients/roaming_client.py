@@ -102,9 +102,9 @@ class RoamingClient:
         """Subscribe with every new session; to be called before `connect`."""
         self._subscription = (topic_filter, qos)
 
-    def publish(self, topic: str, payload: bytes, qos: int) -> int:
+    def publish(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> int:
         """Queue a message; it is sent when there is a connection. Returns its packet identifier."""
-        return self._client.publish(topic, payload, qos).mid
+        return self._client.publish(topic, payload, qos, retain).mid
 
     def _aim(self) -> None:
         """Set the address of the next attempt to the next broker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from hashlib import blake2b
+from itertools import pairwise
 
 import attrs
 
@@ -50,6 +51,22 @@ class PublisherLedger:
                 if each.acknowledged_at_us:
                     found.append(each.acknowledged_at_us)
         return min(found, default=None)
+
+    def longest_pause_us(self, since_us: int, until_us: int) -> int:
+        """The longest time between two acknowledgements, of which one came after a moment and one before another one.
+
+        Args:
+            since_us: The second one of the two came after it.
+            until_us: The first one of the two came before it.
+
+        Returns:
+            0 if no two acknowledgements are such.
+        """
+        moments = sorted(
+            each.acknowledged_at_us for messages in self.topics.values() for each in messages if each.acknowledged_at_us
+        )
+        pauses = (later - one for one, later in pairwise(moments) if later > since_us and one < until_us)
+        return max(pauses, default=0)
 
 
 @attrs.frozen(slots=True)

@@ -23,20 +23,31 @@ _PIPE_BYTES: Final = 65_536
 class ManagedProcess:
     """One process. As a context manager it is killed at the end if it still runs.
 
+    Attributes:
+        name: Its name in messages.
+        log_path: File of its log.
+
     Args:
         name: Its name in messages.
         command: Its program and arguments.
         log_path: File of its log.
         environment: What it needs of its environment beyond that of this process.
+        directory: Its working directory; that of this process by default.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
     ) -> None:
         self.name = name
         self._command = list(command)
-        self._log_path = log_path
+        self.log_path = log_path
         self._environment = {**os.environ, **(environment or {})}
+        self._directory = directory
         self._process: trio.Process | None = None
 
     @property
@@ -52,13 +63,14 @@ class ManagedProcess:
 
     async def launch(self, stdout: int | None = None) -> trio.Process:
         """Start it, and do not wait until it does its work. By default what it prints goes into its log."""
-        with self._log_path.open("ab") as log:
+        with self.log_path.open("ab") as log:
             self._process = await trio.lowlevel.open_process(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log if stdout is None else stdout,
                 stderr=log,
                 env=self._environment,
+                cwd=self._directory,
             )
         return self._process
 
@@ -84,9 +96,9 @@ class ManagedProcess:
 
     def last_words(self) -> str:
         """The last line of its log, and where that is."""
-        lines = self._log_path.read_text("utf-8", "replace").split("\n") if self._log_path.exists() else []
+        lines = self.log_path.read_text("utf-8", "replace").split("\n") if self.log_path.exists() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        return f"{self._log_path} says why: {last}"
+        return f"{self.log_path} says why: {last}"
 
     async def __aenter__(self) -> Self:
         return self
