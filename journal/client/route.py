@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +20,10 @@ LONGEST_DELAY_S: Final = 0.3
 
 CONNECT_S: Final = 3.0
 """Bound on connecting and HELLO where there are other servers: one whose machine is gone does not answer at all."""
+
+REACH_S: Final = 1.0
+"""Bound on the TCP connection alone where there are others. A machine that is there answers at once, however busy its
+server is. One that is gone is named as the owner until another server takes over: it is tried again and again."""
 
 PING_S: Final = 2.0
 """Silence of a server after which it must answer a PING where there are others."""
@@ -48,7 +53,7 @@ class Route:
 
     async def connect(self, nursery: trio.Nursery) -> Transport:
         """Connect; see `open_transport`."""
-        return await open_transport(self.place, nursery)
+        return await open_transport(self.place, nursery, reach_s=REACH_S if self.has_several else math.inf)
 
     async def find_other_server(self) -> InvalidRequestError | None:
         """The error for a server that speaks another protocol; see `peer_probe`."""

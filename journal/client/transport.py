@@ -6,6 +6,7 @@ broker that uses TCP needs only trio.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import ssl
@@ -225,21 +226,26 @@ def _mapped(error: Exception) -> Exception:
     return error
 
 
-async def open_transport(address: Address, nursery: trio.Nursery) -> Transport:
+async def open_transport(address: Address, nursery: trio.Nursery, *, reach_s: float = math.inf) -> Transport:
     """Connect. Background tasks of a WebSocket run in ``nursery``, which must outlive the transport.
+
+    Args:
+        address: The server.
+        nursery: See above.
+        reach_s: Bound on the TCP connection alone, before anything is sent.
 
     Raises:
         ConnectionLostError: No server answers there, or it is not a WebSocket server.
     """
     if address.kind in ("tcp", "tls"):
         try:
-            stream = await trio.open_tcp_stream(address.host, address.port)
+            stream = await _reach(address, reach_s)
         except OSError as error:
             raise _unanswered(address, error) from error
         return TcpTransport(stream, address) if address.kind == "tcp" else await _open_tls(address, stream)
     below: trio.abc.Stream | None = None
     try:
-        below = await trio.open_tcp_stream(address.host, address.port)
+        below = await _reach(address, reach_s)
         if address.kind == "wss":
             context = await trio.to_thread.run_sync(address.tls_context)
             below = secure = trio.SSLStream(below, context, server_hostname=address.host, https_compatible=True)
@@ -251,6 +257,12 @@ async def open_transport(address: Address, nursery: trio.Nursery) -> Transport:
         if isinstance(error, OSError | trio.BrokenResourceError):
             raise _unanswered(address, error) from error
         raise
+
+
+async def _reach(address: Address, within_s: float) -> trio.SocketStream:
+    with trio.move_on_after(within_s):
+        return await trio.open_tcp_stream(address.host, address.port)
+    raise ConnectionLostError(f"nothing answers at {address.host}:{address.port} within {within_s:g} s")
 
 
 async def _shake_hands(secure: trio.SSLStream[trio.SocketStream], address: Address) -> None:

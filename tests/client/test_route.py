@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from journal.client.address import Address
-from journal.client.route import Route
+from journal.client.route import REACH_S, Route
 from journal.protocol.errors import ConnectionLostError
 from shards.errors import InvalidRequestError, NotOwnerError
 
@@ -79,3 +80,29 @@ def test_over_websocket_the_owner_is_found_by_trying() -> None:
     route = route_of("journal+ws://a:1,b:2")
     route.ended(NotOwnerError("d:4"))
     assert str(route.place) == "ws://b:2"
+
+
+async def hang(*_: object) -> None:
+    await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("scheme", ["journal", "journals", "journal+ws"])
+async def test_a_server_of_several_whose_machine_is_gone_is_left_soon(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Followers name it as the owner until one of them takes over; a client that waits for it must not miss that."""
+    monkeypatch.setattr(trio, "open_tcp_stream", hang)
+    began_at = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(ConnectionLostError, match="nothing answers at a:1 within 1 s"):
+            await route_of(f"{scheme}://a:1,b:2").connect(nursery)
+    assert trio.current_time() - began_at == pytest.approx(REACH_S)
+
+
+async def test_the_only_server_is_waited_for(monkeypatch: pytest.MonkeyPatch, autojump_clock: object) -> None:
+    """The bound on the session is the only one."""
+    monkeypatch.setattr(trio, "open_tcp_stream", hang)
+    with trio.move_on_after(100.0) as waiting:
+        async with trio.open_nursery() as nursery:
+            await route_of("a:1").connect(nursery)
+    assert waiting.cancelled_caught
