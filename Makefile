@@ -22,7 +22,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test test-slow test-all wheel crash torture fuzz lint format screenshots demo bench bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test test-slow test-all wheel crash torture fuzz lint format screenshots demo demo-cluster bench bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ screenshots: $(VENV_STAMP) ## make the pictures in docs/images again: the consol
 
 demo: $(VENV_STAMP) ## live telemetry through three MQTT brokers, two SIGKILLs; says whether every promise held (ARGS="--json")
 	@$(BIN)/python -m demo $(ARGS)
+
+demo-cluster: $(VENV_STAMP) ## three servers on SeaweedFS (make peers), three brokers; kills, a cut, an empty disk (ARGS="--json")
+	@$(BIN)/python -m demo.cluster $(ARGS)
 
 bench: $(VENV_STAMP) ## measure against the machine's limits and the peers that are installed (ARGS="--json FILE")
 	@$(BIN)/python -m benchmarks $(ARGS)

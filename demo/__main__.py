@@ -41,7 +41,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "The exit status says whether all promises were kept.",
     )
     parser.add_argument("--seconds", type=float, default=15.0, help="how long the clients publish (default: 15)")
-    add_common_options(parser)
+    add_common_options(parser, rate=200.0)
     given = parser.parse_args(arguments)
     if not _LEAST_SECONDS <= given.seconds <= _MOST_SECONDS:
         parser.error(f"--seconds is {given.seconds:g}; it must be from {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}")

@@ -32,10 +32,18 @@ class Checked(Protocol):
 OutcomeT = TypeVar("OutcomeT", bound=Checked)
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """The options that both demos have."""
+def add_common_options(parser: argparse.ArgumentParser, *, rate: float) -> None:
+    """The options that both demos have.
+
+    Args:
+        parser: The parser.
+        rate: How many messages per second are published by default.
+    """
     parser.add_argument(
-        "--rate", type=float, default=200.0, help="messages per second of both publishers together (default: 200)"
+        "--rate",
+        type=float,
+        default=rate,
+        help=f"messages per second of both publishers together (default: {rate:g})",
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
     parser.add_argument("--keep", action="store_true", help="keep the data directory and the logs")

@@ -143,8 +143,22 @@ class StoreServers:
         for server in self.others(owner):
             await self.follows(server, newest_lsn)
 
+    async def has_log(self, server: StoreServer, lsn: int) -> None:
+        """Wait until a server that does not own the store has the log up to an entry.
+
+        Raises:
+            DemoError: It took too long, or it has ended.
+        """
+
+        async def is_there() -> bool:
+            server.check_running()
+            found = (await server.get("/livez")).lsn
+            return found is not None and found >= lsn
+
+        await ask_until(f"{server.name} does not have all of the log", is_there, within_s=_STARTED_WITHIN_S)
+
     async def follows(self, server: StoreServer, lsn: int) -> None:
-        """Wait until a server follows, and has the log up to an entry.
+        """Wait until a server follows the owner, which it does at the end of the log, and has it up to an entry.
 
         Raises:
             DemoError: It took too long, or it has ended.
