@@ -15,6 +15,8 @@ from demo.cluster.report import NOTE, document, render, summary, verdict
 from demo.cluster.scenario import run_scenario
 from demo.command import add_common_options, print_document, print_report, run_demo
 from demo.display import Display
+from demo.errors import DemoError
+from demo.processes.seaweedfs import find_seaweedfs
 
 _MOST_KILLS = 100
 _ISOLATED = "--isolated"
@@ -23,6 +25,11 @@ _ISOLATED = "--isolated"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and print the results. Returns the exit status."""
     given = _parse(arguments)
+    try:
+        find_seaweedfs()
+    except DemoError as error:
+        sys.stderr.write(f"demo: {error}\n")
+        return 1
     way = Way.NAMESPACES if given.isolated else Way.RELAYS
     # A proxy knows nothing of the addresses of the demo.
     os.environ |= {"NO_PROXY": "*", "no_proxy": "*"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import attrs
 import msgspec
 import pytest
@@ -9,7 +11,6 @@ import pytest
 from demo.cluster.__main__ import main
 from demo.cluster.outcome import CUT, KILLED, ClusterOutcome, Observations, Takeover, late, median
 from demo.cluster.report import document, render, summary, verdict
-from demo.errors import DemoError
 from demo.evidence.agreement import RetainedResult
 from demo.evidence.check import check_topic
 from demo.processes import seaweedfs
@@ -153,8 +154,12 @@ def test_what_cannot_be_run_is_wrong_usage(arguments: list[str], capsys: pytest.
     assert arguments[0] in capsys.readouterr().err
 
 
-def test_a_machine_without_seaweedfs_is_told_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_seaweedfs_is_told_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     monkeypatch.setattr(seaweedfs.shutil, "which", lambda *_, **__: None)
 
-    with pytest.raises(DemoError, match="make peers"):
-        seaweedfs.find_seaweedfs()
+    assert main(["--directory", str(tmp_path)]) == 1
+    assert "SeaweedFS is not installed" in (told := capsys.readouterr().err)
+    assert "`make peers` installs it" in told
+    assert not list(tmp_path.iterdir())
