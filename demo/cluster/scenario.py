@@ -33,7 +33,10 @@ from journal.check import check_directory
 SERVERS: Final = ("server-1", "server-2", "server-3")
 BROKERS: Final = ("broker-1", "broker-2", "broker-3")
 
-_RUN_S: Final = 600.0
+_RUN_S: Final = 300.0
+_KILL_S: Final = 120.0
+"""Bounds of a run without kills, and of each kill; each step has a bound of its own."""
+
 _BETWEEN_S: Final = 1.0
 """Messages of so many seconds are acknowledged between two steps."""
 
@@ -77,7 +80,7 @@ async def run_scenario(
         DemoError: A step failed, or SeaweedFS is not installed.
     """
     observed, begun_at = Observations(), trio.current_time()
-    with deadline("the run did not end", within_s=_RUN_S):
+    with deadline("the run did not end", within_s=_RUN_S + kills * _KILL_S):
         store_port = free_port()
         seaweedfs = Seaweedfs(directory / "seaweedfs", way.services, store_port)
         async with seaweedfs, open_hosts(way, SERVERS, store_port) as hosts:
