@@ -9,21 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Final
 
 import trio
 
 from journal.engine.parts import EngineParts
+from journal.engine.readable import Readable
 from journal.engine.segments.snapshots import Snapshot
 from journal.engine.startup import RecoveryReport
 from journal.engine.state.shard_discovery import NameScan
 from journal.engine.statistics import EngineStatistics
 from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
+from journal.engine.wal.group_commit import AckSink
 from journal.engine.wal.pending_ack import AppendResult, PendingAck
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import LARGEST_SCAN_BYTES
 from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.settings.server import ServerConfig
-from shards.errors import StorageFailedError
+from shards.errors import NotOwnerError, StorageFailedError
 from shards.history import HistoryGap
 from shards.model import (
     AckLevel,
@@ -44,31 +47,97 @@ from shards.views import shard_records
 from shards.views.inverted_index import By
 
 
+class NoAppends:
+    """Takes the place of an appender where another server owns the store: handles of its clients permit no append."""
+
+    def append_run(self, view: memoryview, start: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> int:
+        """Take no append."""
+        return start
+
+    def append(self, view: memoryview, at: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> None:
+        """Refuse an append.
+
+        Raises:
+            NotOwnerError: Always.
+        """
+        raise NotOwnerError("")
+
+    def finish(self) -> None:
+        """End a run without appends."""
+
+
+_NO_APPENDS: Final = NoAppends()
+
+
 class Engine:
-    """An open engine.
+    """An open engine, or the one of a follower.
+
+    A follower folds the log that the owner of its store writes. Until it owns the store itself, its engine only reads;
+    everything else raises `NotOwnerError`. What it reads is the log up to the end of a commit group.
 
     Every method that changes something returns when the change is durable and published, unless its docstring says
     otherwise. Cancelling it ends the wait, not the change. While the disk is full or has failed, changes are refused
     with the reason.
 
-    Attributes:
-        parts: The parts of the engine, for their tests.
+    Args:
+        readable: What reads need.
+        parts: The parts of the engine; None for a follower.
+        owner: Returns ``HOST:PORT`` of the server that a follower follows; empty if it is not known.
     """
 
-    def __init__(self, parts: EngineParts) -> None:
-        self.parts = parts
+    def __init__(
+        self, readable: Readable, parts: EngineParts | None = None, owner: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._readable = readable
+        self._parts = parts
+        self._owner = owner
+        self._ended: NotOwnerError | None = None
+        self._follows_no_more = trio.Event()
+
+    # Following
+
+    @property
+    def parts(self) -> EngineParts:
+        """The parts of the engine. Outside of this class, only their tests use them.
+
+        Raises:
+            NotOwnerError: This server follows another one.
+        """
+        if self._parts is None:
+            raise NotOwnerError(self._owner())
+        return self._parts
+
+    @property
+    def is_following(self) -> bool:
+        """Whether another server owns the store, so that this one only reads."""
+        return self._parts is None
+
+    @property
+    def owner(self) -> str:
+        """``HOST:PORT`` of the server that a follower follows; empty if it is not known."""
+        return self._owner()
+
+    def take_over(self, parts: EngineParts) -> None:
+        """This server owns the store now. Shards that are in use stay the same objects."""
+        self._parts, self._readable = parts, parts.readable
+        self._follows_no_more.set()
+
+    def end_following(self) -> None:
+        """What was read is about to be closed, or not current any more: `wait_failed` returns."""
+        self._ended = NotOwnerError(self._owner())
+        self._follows_no_more.set()
 
     # The node
 
     @property
     def node_id(self) -> str:
         """The id of the node that the data directory belongs to."""
-        return self.parts.node_id
+        return self._readable.node_id
 
     @property
     def config(self) -> ServerConfig:
         """The settings that the engine was opened with."""
-        return self.parts.config
+        return self._readable.config
 
     @property
     def recovery(self) -> RecoveryReport:
@@ -77,11 +146,15 @@ class Engine:
 
     @property
     def failure(self) -> StorageFailedError | None:
-        """Why the engine stopped acknowledging, None while it works."""
-        return self.parts.committer.failure
+        """Why the engine stopped acknowledging, or a follower stopped to be read; None while it works."""
+        return self._ended if self._parts is None else self._parts.committer.failure
 
     async def wait_failed(self) -> StorageFailedError:
-        """Return when the engine has stopped acknowledging, with the reason."""
+        """Return when the engine has stopped acknowledging, or a follower stopped to be read, with the reason."""
+        if self._parts is None:
+            await self._follows_no_more.wait()
+        if self._ended is not None:
+            return self._ended
         committer = self.parts.committer
         await committer.has_failed.wait()
         assert committer.failure is not None
@@ -94,7 +167,7 @@ class Engine:
 
     def now_us(self) -> int:
         """The node's time of day in microseconds since 1970; see `NodeTime.now_us`."""
-        return self.parts.time.now_us()
+        return self._readable.time.now_us()
 
     def announce(self, tcp: str) -> None:
         """Write the server's address into the data directory, until the engine is closed. Blocks on the disk.
@@ -106,11 +179,11 @@ class Engine:
 
     def restores(self) -> list[HistoryGap]:
         """The newest restores from backups as gaps in the lsns, oldest first."""
-        return self.parts.restores.gaps()
+        return self._readable.restores.gaps()
 
     def described_restores(self) -> list[dict[str, int]]:
         """The same as values of the protocol: names to numbers."""
-        return self.parts.restores.told()
+        return self._readable.restores.told()
 
     def statistics(self) -> EngineStatistics:
         """Counts and measurements of the engine, taken without reading single shards."""
@@ -138,13 +211,16 @@ class Engine:
     @property
     def has_room(self) -> bool:
         """Whether more file-mode appends may be accepted without exceeding the memory and journal budgets."""
-        return self.parts.checkpointer.has_room()
+        return self._parts is None or self._parts.checkpointer.has_room()
 
     async def wait_for_room(self) -> None:
         """Return when `has_room`, or when the engine has failed; an append after it then reports the failure."""
-        await self.parts.checkpointer.wait_for_room()
+        if self._parts is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._parts.checkpointer.wait_for_room()
 
-    def begin_chunk(self, account: MemoryAccount | None = None) -> Appender:
+    def begin_chunk(self, account: MemoryAccount | None = None) -> Appender | NoAppends:
         """Begin a run of appends that were received together; `Appender.finish` ends it before the next ``await``.
 
         Sets the append time of the run, and which appends are refused.
@@ -152,8 +228,10 @@ class Engine:
         Args:
             account: What the memory counts for that memory-mode appends of the run need; None for nothing.
         """
-        self.parts.begin_chunk(account)
-        return self.parts.appender
+        if self._parts is None:
+            return _NO_APPENDS
+        self._parts.begin_chunk(account)
+        return self._parts.appender
 
     def hold_until_committed(self, callback: Callable[[], None]) -> None:
         """Call back when all appends so far are durable and published, or the engine has failed."""
@@ -198,7 +276,8 @@ class Engine:
         Raises:
             StorageError: The batch was refused; no part of it is stored.
         """
-        appender = self.begin_chunk(account)
+        self.parts.begin_chunk(account)
+        appender = self.parts.appender
         try:
             appender.append_batch(shard, batch, result, ack=ack, expected_offset=expected_offset, is_sound=is_sound)
         finally:
@@ -223,23 +302,23 @@ class Engine:
         Raises:
             ShardNotFoundError: It does not exist.
         """
-        return self.parts.table.by_name(name)
+        return self._readable.table.by_name(name)
 
     def shard_id(self, name: str) -> int | None:
         """The id of a shard, without opening it; None if it does not exist."""
-        return self.parts.table.catalogue.id_of(name)
+        return self._readable.table.catalogue.id_of(name)
 
     def opened_shard(self, shard_id: int) -> Shard | None:
         """The shard with this id if it is open now."""
-        return self.parts.table.opened(shard_id)
+        return self._readable.table.opened(shard_id)
 
     def open_shards(self) -> list[Shard]:
         """The shards that are open now."""
-        return self.parts.table.open_shards()
+        return self._readable.table.open_shards()
 
     def peek(self, shard_id: int) -> Shard | None:
         """A view of the shard with this id, for reading before the next ``await``; None if it does not exist."""
-        return self.parts.table.peek(shard_id)
+        return self._readable.table.peek(shard_id)
 
     def scan_names(self, topic_filter: str, after: str = "") -> NameScan:
         """The names of the shards that match a filter and sort after ``after``, in steps of bounded length.
@@ -247,15 +326,15 @@ class Engine:
         Raises:
             InvalidNameError: The filter is not valid.
         """
-        return NameScan(self.parts.table.catalogue, topic_filter, after)
+        return NameScan(self._readable.table.catalogue, topic_filter, after)
 
     def shard_ids(self) -> list[int]:
         """The ids of all shards."""
-        return [shard_id for shard_id, _ in self.parts.table.catalogue.records()]
+        return [shard_id for shard_id, _ in self._readable.table.catalogue.records()]
 
     def match_names(self, topic_filter: str, limit: int) -> list[str]:
         """Up to ``limit`` names of shards that match a filter, in one call that does not wait."""
-        return list(self.parts.table.catalogue.matching(topic_filter, limit=limit))
+        return list(self._readable.table.catalogue.matching(topic_filter, limit=limit))
 
     def describe_shard(self, name: str, *, with_segments: bool = True) -> ShardInfo:
         """The present state of a shard, without opening it.
@@ -263,7 +342,7 @@ class Engine:
         Raises:
             ShardNotFoundError: It does not exist.
         """
-        return self.parts.table.peek_by_name(name).info(with_segments=with_segments)
+        return self._readable.table.peek_by_name(name).info(with_segments=with_segments)
 
     def stored_outlines(self) -> Iterator[shard_records.Outline | None]:
         """Records of each shard and segment in the views, one for each step; None for a step that found none."""
@@ -328,29 +407,29 @@ class Engine:
         Raises:
             OffsetOutOfRangeError: The offset is before the first one or after the next one.
         """
-        self.parts.reader.check_range(shard, offset)
+        self._readable.reader.check_range(shard, offset)
 
     def read_nowait(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice | None:
         """Read what is in memory; None if a file has to be read. Empty at the end of the shard."""
-        return self.parts.reader.read_nowait(shard, offset, max_bytes, place)
+        return self._readable.reader.read_nowait(shard, offset, max_bytes, place)
 
     async def read(self, shard: Shard, offset: int, max_bytes: int, place: Place | None = None) -> ReadSlice:
         """Whole batches, beginning with the one that holds ``offset``: up to about ``max_bytes``, but at least one."""
-        return await self.parts.reader.read(shard, offset, max_bytes, place)
+        return await self._readable.reader.read(shard, offset, max_bytes, place)
 
     async def wait_beyond(self, shard: Shard, offset: int, max_wait_s: float) -> None:
         """Return when the shard has a record at this offset, or after ``max_wait_s``."""
-        await self.parts.reader.wait_beyond(shard, offset, max_wait_s)
+        await self._readable.reader.wait_beyond(shard, offset, max_wait_s)
 
     async def find_offset(self, shard: Shard, start: Start) -> int:
         """Resolve a start position to the first offset to read."""
-        return await self.parts.reader.find_offset(shard, start)
+        return await self._readable.reader.find_offset(shard, start)
 
     async def read_indexed(
         self, shard: Shard, by: By, word: bytes, from_offset: int, max_bytes: int, *, latest: bool
     ) -> ReadSlice:
         """Whole batches that hold records with a key or tag; the caller has to select these records in them."""
-        return await self.parts.reader.read_indexed(shard, by, word, from_offset, max_bytes, latest=latest)
+        return await self._readable.reader.read_indexed(shard, by, word, from_offset, max_bytes, latest=latest)
 
     # Subscriptions
 
@@ -460,4 +539,5 @@ class Engine:
 
     def connection_closed(self, connection: int) -> None:
         """Note that a connection uses no producer any more."""
-        self.parts.producer_use.disconnected(connection)
+        if self._parts is not None:
+            self._parts.producer_use.disconnected(connection)

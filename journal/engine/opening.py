@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
+from typing import Protocol
 
 import attrs
 import trio
@@ -17,12 +18,18 @@ from journal.engine.directory.copies import empty_copy, is_unused
 from journal.engine.directory.data_directory import DataDirectory, open_directory
 from journal.engine.directory.placement import check_mounts, open_to_others
 from journal.engine.directory.reader_lock import open_after_readers, reader_lock
+from journal.engine.directory.restores import Restores
 from journal.engine.engine import Engine
 from journal.engine.environment import Environment, memory_environment
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.parts import EngineParts
+from journal.engine.read.reader import Reader
+from journal.engine.readable import Readable
 from journal.engine.shared_log.log import BehindLogError, SharedLog
 from journal.engine.startup import recover
+from journal.engine.state.node_time import NodeTime
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
 from journal.engine.wal.disk import LimitedOffLoop
 from journal.settings.server import ServerConfig
 from shards.delta.log_files import remove_log
@@ -41,6 +48,7 @@ async def open_engine(
     make_converter: Callable[[], ParquetConverter] | None = None,
     to_read: bool = False,
     log: SharedLog | None = None,
+    readers: FollowerReaders | None = None,
 ) -> AsyncIterator[Engine]:
     """Open a data directory, recover it, and run the engine's background tasks while the context is open.
 
@@ -58,6 +66,7 @@ async def open_engine(
             (`journal.engine.directory.reader_lock`). Refused at once while another process has the directory.
         log: The log of the store that the directory has a copy of. The context is entered when this server owns the
             store, which may take until another server has failed.
+        readers: Serves reads until then, with `log`.
 
     Raises:
         DataDirectoryError: The directory is in use or cannot be used.
@@ -74,10 +83,11 @@ async def open_engine(
         check_mounts(path)
     while log is not None:
         try:
-            async with _opened_parts(path, config, environment, converter, log=log) as parts:
+            reads = None if readers is None else _Reads(readers, config, log)
+            async with _opened_parts(path, config, environment, converter, log=log, reads=reads) as parts:
                 if parts.is_whole:
                     async with _running(parts, log):
-                        yield Engine(parts)
+                        yield Engine(parts.readable, parts) if reads is None else reads.taken_over(parts)
                     return
                 # So much of the log was read that what is in memory has to be written before more is read.
                 with trio.CancelScope(shield=True):
@@ -87,7 +97,73 @@ async def open_engine(
             _log.warning("%s is emptied, and begins with a checkpoint of the log store: %s", path, error)
             await LimitedOffLoop(environment.off_loop)(partial(empty_copy, environment.files, path, log.store_id))
     async with _opened_parts(path, config, environment, converter, to_read=to_read) as parts, _running(parts):
-        yield Engine(parts)
+        yield Engine(parts.readable, parts)
+
+
+class FollowerReaders(Protocol):
+    """Serves clients that read from a follower."""
+
+    def begin(self, engine: Engine) -> None:
+        """An engine can be read. It may become that of the owner later."""
+
+    async def end(self) -> None:
+        """The engine that was begun is about to be closed: return when nothing uses it any more."""
+
+
+class _Reads:
+    """Lets clients read from the engine of a follower, for one opening of the data directory.
+
+    Args:
+        readers: Serves them.
+        config: Sizes and limits.
+        log: The log of the store.
+    """
+
+    def __init__(self, readers: FollowerReaders, config: ServerConfig, log: SharedLog) -> None:
+        self._readers = readers
+        self._config = config
+        self._log = log
+        self._engine: Engine | None = None
+        self._node_id = ""
+        self._environment = Environment()
+
+    def opened(self, node_id: str, environment: Environment) -> None:
+        """The data directory is open.
+
+        Args:
+            node_id: Its id.
+            environment: What the engine runs on.
+        """
+        self._node_id = node_id
+        self._environment = environment
+
+    @property
+    def are_open(self) -> bool:
+        return self._engine is not None
+
+    def begin(self, table: ShardTable, views: Views, time: NodeTime, restores: Restores) -> None:
+        environment = self._environment
+        limit = self._config.limits.max_batch_bytes
+        reader = Reader(environment.files, table, views, limit, environment.off_loop)
+        readable = Readable(self._config, self._node_id, restores, table, time, reader)
+        self._engine = Engine(readable, owner=lambda: self._log.claim.addresses.tcp)
+        self._readers.begin(self._engine)
+
+    async def end(self) -> None:
+        if self._engine is not None:
+            self._engine.end_following()
+            with trio.CancelScope(shield=True):
+                # What they read is closed next.
+                await self._readers.end()
+            self._engine = None
+
+    def taken_over(self, parts: EngineParts) -> Engine:
+        """The engine of the owner: that of the follower, if clients use it."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return Engine(parts.readable, parts)
+        engine.take_over(parts)
+        return engine
 
 
 @asynccontextmanager
@@ -99,6 +175,7 @@ async def _opened_parts(
     *,
     to_read: bool = False,
     log: SharedLog | None = None,
+    reads: _Reads | None = None,
 ) -> AsyncIterator[EngineParts]:
     store_id = "" if log is None else log.store_id
     async with _opened_directory(environment.files, path, store_id, to_read=to_read) as directory:
@@ -110,6 +187,8 @@ async def _opened_parts(
         if stored is not None and is_unused(directory.files, directory.path):
             await stored.restore(directory.state, directory.log)
         store = environment.open_store(directory.state)
+        if reads is not None:
+            reads.opened(directory.node_id, environment)
         try:
             if not to_read:
                 # A start that was killed may have made the store and not synced its name; the journal would outlive it.
@@ -117,7 +196,7 @@ async def _opened_parts(
             await trio.lowlevel.checkpoint()
             disk = environment.make_disk()
             try:
-                start = await recover(config.storage, directory, environment, store, log, stored)
+                start = await recover(config.storage, directory, environment, store, log, stored, reads)
                 try:
                     if not start.is_whole:
                         # Files go and come without commits as long as this server follows the log.
@@ -136,6 +215,8 @@ async def _opened_parts(
             finally:
                 disk.close()
         finally:
+            if reads is not None:
+                await reads.end()
             store.close()
 
 

@@ -23,6 +23,7 @@ from journal.engine.parquet.rewriting import due, due_in_s
 from journal.engine.parquet.rewriting_queue import file_of
 from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
+from journal.engine.readable import Readable
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.disk_space import DiskSpace
 from journal.engine.segments.lifecycle import SegmentFiles
@@ -91,6 +92,7 @@ class EngineParts:
         appender: Appends of received batches.
         commands: All other changes.
         reader: Reads.
+        readable: What reads need.
         producer_use: Which producers are in use.
         discovery: Finds shards that have something newer than an lsn.
         subscriptions: Subscriptions.
@@ -185,6 +187,7 @@ class EngineParts:
         )
         self.store_checkpoints = self._make_store_checkpoints()
         self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes, environment.off_loop)
+        self.readable = Readable(config, self.node_id, self.restores, self.table, self.time, self.reader)
         self.subscriptions = Subscriptions(
             self.table, self.reader, self.commands, self.discovery, lambda: self.committer.committed_lsn
         )

@@ -18,6 +18,7 @@ import trio
 from journal.engine.directory.data_directory import DataDirectory
 from journal.engine.directory.restores import Restores
 from journal.engine.environment import Environment
+from journal.engine.readable import FollowerReads
 from journal.engine.restoration import Restoration
 from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.segments.lifecycle import SegmentFiles
@@ -28,9 +29,10 @@ from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
-from journal.engine.state.views import Views
+from journal.engine.state.views import Views, files_named
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import LimitedOffLoop, OffLoop
+from journal.engine.wal.entry import Entry
 from journal.engine.wal.group_commit import GroupWriter
 from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
@@ -107,6 +109,7 @@ async def recover(
     store: DirectoryStore,
     log: SharedLog | None = None,
     stored: StoredViews | None = None,
+    reads: FollowerReads | None = None,
 ) -> RecoveredState:
     """Fold the journal of a data directory into its views.
 
@@ -119,6 +122,7 @@ async def recover(
         store: The store of the views.
         log: The log of the store that the directory has a copy of. It is followed until this server owns the store.
         stored: The checkpoints and files in its log store, with `log`.
+        reads: Reads of clients while the log is followed; None for no reads.
 
     Raises:
         CorruptionError: Acknowledged data is damaged or missing.
@@ -186,10 +190,14 @@ async def recover(
                 directory.sealed,
                 record.checkpoint,
             )
+            served = None if reads is None else _ServedReads(reads, table, views, time, restores)
             following = _Following(
-                log, writer, views, fetcher, environment.off_loop, record.checkpoint, journal_next_lsn
+                log, writer, views, fetcher, environment.off_loop, record.checkpoint, journal_next_lsn, served
             )
             is_whole = await following.run(storage.journal_budget_bytes // 2)
+            if reads is not None and not is_whole:
+                # The directory is opened again, with other objects for the shards.
+                await reads.end()
             journal_next_lsn = following.next_lsn
             if is_whole:
                 groups_writer = log.writer(writer)
@@ -261,6 +269,7 @@ class _Following:
         off_loop: Runs the writes.
         checkpoint: The views have everything up to this lsn.
         next_lsn: The journal, or the views, have everything before this lsn.
+        reads: Reads of clients; None for no reads.
 
     Attributes:
         next_lsn: The same now.
@@ -275,7 +284,9 @@ class _Following:
         off_loop: OffLoop,
         checkpoint: int,
         next_lsn: int,
+        reads: _ServedReads | None,
     ) -> None:
+        self._reads = reads
         self._log = log
         self._writer = writer
         self._views = views
@@ -299,6 +310,10 @@ class _Following:
                     for file in missing:
                         _log.error("the log store has not got %s: records in it cannot be read", file)
                     return True
+                if self._reads is not None and self._log.claim.epoch and not missing:
+                    # Before the end of the log, records may be in files that are not here, and a start may have found
+                    # views that are newer than its journal.
+                    self._reads.begin()
                 await self._log.wait()
                 continue
             for group in groups:
@@ -311,10 +326,65 @@ class _Following:
         size_bytes, first_lsn, next_lsn = len(group.data), group.first_lsn, group.next_lsn
         await self._off_loop(lambda: self._writer.write_group([group.data], size_bytes, first_lsn, next_lsn))
         wanted = [entry for entry in group.entries if entry.lsn > self._checkpoint]
+        reads = self._reads
+        if reads is not None and reads.are_open and not await self._fetcher.fetch_ahead(files_named(wanted)):
+            # Records in a missing file cannot be read until an entry that follows has replaced it.
+            await reads.end()
         for start in range(0, len(wanted), _FOLDED_AT_ONCE):
-            self._views.replay(wanted[start : start + _FOLDED_AT_ONCE])
+            step = wanted[start : start + _FOLDED_AT_ONCE]
+            self._views.replay(step)
+            if reads is not None and len(step) < len(wanted):
+                reads.folded_some(step)
             await trio.lowlevel.checkpoint()
         self.next_lsn = next_lsn
+        if reads is not None:
+            reads.folded(wanted)
+
+
+class _ServedReads:
+    """Reads of clients while the log is followed. They are shown whole commit groups, so no half of a transaction.
+
+    Args:
+        reads: Serves them.
+        table: The shards.
+        views: The views.
+        time: The node's time.
+        restores: The restores of the node from backups.
+    """
+
+    def __init__(
+        self, reads: FollowerReads, table: ShardTable, views: Views, time: NodeTime, restores: Restores
+    ) -> None:
+        self._reads = reads
+        self._table = table
+        self._views = views
+        self._time = time
+        self._restores = restores
+
+    @property
+    def are_open(self) -> bool:
+        """Whether clients read now."""
+        return self._reads.are_open
+
+    def begin(self) -> None:
+        """Let clients read, if they do not yet."""
+        if not self._reads.are_open:
+            self._table.begin_reading()
+            self._reads.begin(self._table, self._views, self._time, self._restores)
+
+    async def end(self) -> None:
+        """Return when no client reads any more."""
+        await self._reads.end()
+
+    def folded_some(self, entries: Iterable[Entry]) -> None:
+        """A part of a commit group was folded: no shard may seem to begin after its end."""
+        if self._reads.are_open:
+            self._table.show_trimmed({entry.shard_id for entry in entries})
+
+    def folded(self, entries: Iterable[Entry]) -> None:
+        """A commit group was folded: show it."""
+        if self._reads.are_open:
+            self._table.show({entry.shard_id for entry in entries})
 
 
 class _NewJournalFile:

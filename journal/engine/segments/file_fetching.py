@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -60,6 +61,7 @@ class FileFetcher:
         self._there: set[FileKey] = set()
         self._seen_generation: int | None = None
         self._look_again_at = 0.0
+        self._missing: list[str] = []
 
     async def fetch(self, *, is_last: bool) -> list[str]:
         """Fetch the files that may be needed and are not there.
@@ -69,16 +71,17 @@ class FileFetcher:
                 Otherwise one that was not in the log store is looked for again only after a while.
 
         Returns:
-            What is missing in the log store, too. It is not needed any more, unless `is_last`.
+            What is missing in the log store, too, when it was looked for last. It is not needed any more, unless
+            `is_last`: an entry that this server has not read yet has replaced it.
 
         Raises:
             LogStoreError: The log store cannot be read, or a file in it is damaged.
             StorageFailedError: A file could not be written here.
         """
-        missing: list[str] = []
         is_seen = self._records.generation == self._seen_generation and trio.current_time() < self._look_again_at
         if is_seen and not is_last:
-            return missing
+            return self._missing
+        missing = self._missing = []
         self._seen_generation = self._records.generation
         fetched = 0
         for record in self._records:
@@ -96,6 +99,27 @@ class FileFetcher:
         if fetched:
             _log.info("fetched %d files of the history from the log store", fetched)
         return missing
+
+    async def fetch_ahead(self, records: Iterable[SharedFileRecord]) -> bool:
+        """Fetch files before the entries that name them are folded, since clients read meanwhile.
+
+        Returns:
+            Whether all are there. One may be missing in the log store, because a later entry has replaced it.
+
+        Raises:
+            LogStoreError, StorageFailedError: As for `fetch`.
+        """
+        are_there = True
+        for record in records:
+            if await self._provide(record):
+                self._there.add(record.key)
+            else:
+                are_there = False
+        return are_there
+
+    async def _provide(self, record: SharedFileRecord) -> bool:
+        place = record.path(self._root)
+        return await self._off_loop(partial(self._files.exists, place)) or await self._fetch(record, place)
 
     async def _fetch(self, record: SharedFileRecord, place: str) -> bool:
         prefix = self._segment_files.new_prefix(record.file_id)

@@ -6,6 +6,7 @@ as with a million.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from journal.engine.wal.entry_payloads import ConvertedFile, ConvertedPart
@@ -38,6 +39,7 @@ class ShardTable:
         started_lsn: Every lsn that was assigned before the start is this one or lower.
         recovering: Entries are being replayed; a shard that is opened now may still get some of them.
         more_follows: See `finish_recovery`.
+        is_read: Clients read shards although entries are being replayed, see `begin_reading`.
         most_open: Number of unused shards that stay open.
     """
 
@@ -70,6 +72,7 @@ class ShardTable:
         self.started_lsn = 0
         self.recovering = True
         self.more_follows = False
+        self.is_read = False
         self.most_open = _MOST_OPEN
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
@@ -133,7 +136,7 @@ class ShardTable:
         shard = self.opened(shard_id)
         if shard is None and (record := self.catalogue.record(shard_id)) is not None:
             shard, _ = self._read(shard_id, record)
-            if shard.in_memory_mode:
+            if shard.in_memory_mode and not self.recovering:
                 shard.next_offset = max(shard.next_offset, shard.reserved_offset)
             shard.publish(shard.published_now())
         return shard
@@ -191,6 +194,8 @@ class ShardTable:
         self._open[shard_id] = shard
         if not self.recovering:
             self.settle(shard)
+        elif self.is_read:
+            _show(shard)
         return shard
 
     def _read(self, shard_id: int, record: CatalogueRecord) -> tuple[Shard, tuple[int, ...]]:
@@ -240,6 +245,28 @@ class ShardTable:
         shard.publish(published)
         shard.dirty = dirty
 
+    def begin_reading(self) -> None:
+        """Clients read shards from now on, while the log of a store is followed: publish what there is.
+
+        REQUIRES: what was replayed so far ends with a commit group, and all of it is in the log.
+        """
+        self.is_read = True
+        for shard in self.open_shards():
+            _show(shard)
+
+    def show(self, shard_ids: Iterable[int]) -> None:
+        """A commit group was replayed while clients read: publish the shards that it has changed."""
+        for shard_id in shard_ids:
+            if (shard := self.opened(shard_id)) is not None:
+                _show(shard)
+
+    def show_trimmed(self, shard_ids: Iterable[int]) -> None:
+        """The same in the middle of a group, for shards of which all that was published is trimmed now."""
+        for shard_id in shard_ids:
+            shard = self.opened(shard_id)
+            if shard is not None and shard.start_offset > shard.published_offset:
+                _show(shard)
+
     def finish_recovery(self, started_lsn: int, *, more_follows: bool) -> None:
         """Nothing more will be folded into any shard from the journal: publish what there is.
 
@@ -285,6 +312,13 @@ class ShardTable:
         self._open.pop(shard_id, None)
         self._closed.pop(shard_id, None)
         self._recorded.pop(shard_id, None)
+
+
+def _show(shard: Shard) -> None:
+    """Publish what a shard has, which needs no saving for that. Offsets that are only reserved are not published."""
+    dirty = shard.dirty
+    shard.publish(shard.published_now())
+    shard.dirty = dirty
 
 
 def _not_found(name: str) -> ShardNotFoundError:

@@ -16,6 +16,7 @@ from journal.engine.state.pending_parts import PendingParts, Run, runs_of
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.wal.entry import Entry, Kind
 from journal.engine.wal.entry_payloads import (
+    ConvertedFile,
     CursorCommitted,
     CursorDeleted,
     Decision,
@@ -295,17 +296,7 @@ class Views:
 
     def _files_converted(self, mutations: Mutations, lsn: int, shard_id: int, decision: FilesConverted) -> None:
         for file in decision.files:
-            record = SharedFileRecord(
-                day=file.day,
-                file_id=file.file_id,
-                size_bytes=file.size_bytes,
-                record_count=file.record_count,
-                lsn=lsn,
-                live_records=0,
-                live_bytes=0,
-                digest=file.digest,
-            )
-            self.files.fold_put(mutations, record)
+            self.files.fold_put(mutations, _record_of(file, lsn))
         if not self.table.recovering:
             self._pending_parts.add(decision)
             return
@@ -391,6 +382,30 @@ _FOLDS: dict[type[Decision], Callable[..., None]] = {
     ProducerUsed: Views._producer_used,
     ProducerDeleted: Views._producer_deleted,
 }
+
+
+def files_named(entries: Iterable[Entry]) -> list[SharedFileRecord]:
+    """The shared files that entries name, in order."""
+    found: list[SharedFileRecord] = []
+    for entry in entries:
+        if entry.kind == Kind.CONVERT_FILES:
+            decision = _decision_of(entry)
+            assert isinstance(decision, FilesConverted)
+            found += (_record_of(file, entry.lsn) for file in decision.files)
+    return found
+
+
+def _record_of(file: ConvertedFile, lsn: int) -> SharedFileRecord:
+    return SharedFileRecord(
+        day=file.day,
+        file_id=file.file_id,
+        size_bytes=file.size_bytes,
+        record_count=file.record_count,
+        lsn=lsn,
+        live_records=0,
+        live_bytes=0,
+        digest=file.digest,
+    )
 
 
 def _files_of(segments: Iterable[Segment]) -> set[FileKey]:
