@@ -6,7 +6,7 @@ its default; a missing field without a default or a value of the wrong type is a
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import attrs
 import msgspec
@@ -25,6 +25,10 @@ class Empty:
     """No fields; an empty body decodes to it as well."""
 
 
+READ_FOLLOWER: Final = "follower"
+"""Value of `HelloRequest.read`."""
+
+
 @attrs.frozen(slots=True)
 class HelloRequest:
     """First frame of a connection.
@@ -35,12 +39,14 @@ class HelloRequest:
         credentials: Credentials that the server's configuration requires, e.g. ``{"token": "..."}``.
         heartbeat_ms: The client promises to send something at least this often; 0 is no promise. If the client breaks
             its promise, the server closes the connection.
+        read: `READ_FOLLOWER` if the client only reads, and may be served by a follower of its store; else empty.
     """
 
     version: U32
     client: str
     credentials: dict[str, str] | None = attrs.field(default=None, repr=False)
     heartbeat_ms: U32 = 0
+    read: str = ""
 
 
 @attrs.frozen(slots=True)
@@ -55,6 +61,7 @@ class HelloReply:
         connection_id: Number of the connection; a later connection has a higher one.
         restores: Restores of the server's data from backups, oldest first. If they differ from those of the client's
             last connection, the client has records of a lost history.
+        is_follower: The server follows the owner of its store: it serves reads of what it has of the log so far.
     """
 
     version: U32
@@ -64,6 +71,7 @@ class HelloReply:
     max_batch_bytes: U32
     connection_id: Count = 0
     restores: list[HistoryGap] = attrs.Factory(list)
+    is_follower: bool = False
 
 
 def other_version(peer: str, version: int, this_side: str) -> str:

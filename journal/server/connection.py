@@ -147,7 +147,8 @@ class Connection(ClientConnection):
         """Check the client's rights to a handle once, rather than for every batch."""
         shard = self.shards[handle]
         assert shard is not None  # the handle is open
-        may_append = Use(Operation.APPEND, shard=shard.name).is_allowed(self.principal)
+        # A follower takes no appends; the handles are granted again when it becomes the owner.
+        may_append = not self.engine.is_following and Use(Operation.APPEND, shard=shard.name).is_allowed(self.principal)
         may_read = Use(Operation.READ, shard=shard.name).is_allowed(self.principal)
         has_room = self.meter is None or self.meter.has_room(shard.name)
         self.handles[handle] = shard if may_append and has_room else None
@@ -173,6 +174,8 @@ class Connection(ClientConnection):
                 self.meter.check_room(shard.name)
         except StorageError as error:
             return error
+        if operation is Operation.APPEND and self.engine.is_following:
+            return NotOwnerError(self.engine.owner)
         # There is room again; the handles are updated in a moment.
         return OverloadedError(f"shard {shard.name!r} can be appended to again in a moment")
 
@@ -189,6 +192,12 @@ class Connection(ClientConnection):
     def fail(self, error: StorageFailedError) -> None:
         """End the connection: outstanding appends will never be acknowledged, so the client has to send them again."""
         self.output.abandon()
+
+    def turn_away(self, op: int, correlation: int, error: StorageError) -> None:
+        """Refuse the greeting of a client that has to connect to another server. That is no fault of its."""
+        self._was_refused = True
+        self.reply(encode_error(correlation, op, error))
+        self.receiving.cancel()
 
     def tell(self, error: StorageError) -> None:
         if not self._was_refused:
@@ -330,7 +339,7 @@ class Connection(ClientConnection):
             self._progress.unpark_all()
 
     def _refuse(self, op: int, correlation: int, error: Exception) -> None:
-        if isinstance(error, NotOwnerError):
+        if isinstance(error, NotOwnerError) and not self.engine.is_following:
             # Whether it was carried out is known to the next owner alone, as after a broken connection.
             self.output.abandon()
             return

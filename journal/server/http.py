@@ -82,6 +82,7 @@ class Front:
         is_stopping: Whether the server is stopping.
         identity: See `make_app`.
         why_waiting: Returns why it waits for another server of its store; empty if it does not.
+        lag: Returns how far it is behind that server, in lsns; None if that is not known.
 
     Attributes:
         app: The application that answers now.
@@ -92,6 +93,7 @@ class Front:
         is_stopping: Callable[[], bool],
         identity: Callable[[], dict[str, str]] = dict,
         why_waiting: Callable[[], str] = lambda: "",
+        lag: Callable[[], int | None] = lambda: None,
     ) -> None:
         def why_not() -> list[str]:
             return [STOPPING] if is_stopping() else [why_waiting() or RECOVERING]
@@ -99,7 +101,7 @@ class Front:
         async def not_yet(request: Request) -> Response:
             return _not_ready(why_not())
 
-        starting = make_app(why_not, recovering_page(lambda: bool(why_waiting())), identity=identity)
+        starting = make_app(why_not, recovering_page(lambda: bool(why_waiting()), lag), identity=identity)
         starting.router.routes.append(Route("/{path:path}", not_yet))
         self._starting = starting
         self.app: App = starting

@@ -217,6 +217,7 @@ class ServerCollector(Collector):
 
 def _cluster(log: LogFigures | None) -> Iterator[Metric]:
     yield _follower(is_follower=False)
+    yield _follower_lag(0)
     yield Gauge("journal_cluster_epoch", "Epoch of the store that this server owns.", log.epoch if log else 0)
     yield Counter("journal_log_slots", "Slots written to the log store.", log.slots if log else 0)
     yield Counter("journal_log_bytes", "Bytes of slots written to the log store.", log.size_bytes if log else 0)
@@ -239,6 +240,14 @@ def _cluster(log: LogFigures | None) -> Iterator[Metric]:
 
 def _follower(*, is_follower: bool) -> Metric:
     return Gauge("journal_follower", "1 while another server owns the store, and this one follows.", int(is_follower))
+
+
+def _follower_lag(lag: int | None) -> Metric:
+    """A family without a value if the lag is not known, or there is none."""
+    family = Gauge("journal_follower_lag_lsns", "Entries of the log that the owner has, and this follower has not.")
+    if lag is not None:
+        family.add_metric([], lag)
+    return family
 
 
 def _counted(inventory: Inventory | None, now_us: int) -> Iterator[Metric]:
@@ -288,12 +297,14 @@ def _histogram(name: str, what: str, histogram: Histogram) -> Metric:
 class _RecoveringCollector(Collector):
     """The metrics before the engine is open."""
 
-    def __init__(self, is_follower: Callable[[], bool]) -> None:
+    def __init__(self, is_follower: Callable[[], bool], lag: Callable[[], int | None]) -> None:
         self._is_follower = is_follower
+        self._lag = lag
 
     def collect(self) -> Iterator[Metric]:
         yield _ready(is_ready=False)
         yield _follower(is_follower=self._is_follower())
+        yield _follower_lag(self._lag())
 
 
 def _ready(*, is_ready: bool) -> Metric:
@@ -305,9 +316,16 @@ def page_of(collector: ServerCollector) -> Callable[[], bytes]:
     return _page_of(collector)
 
 
-def recovering_page(is_follower: Callable[[], bool] = lambda: False) -> Callable[[], bytes]:
-    """The same for a server that is still recovering its journal, or follows the owner of its store."""
-    return _page_of(_RecoveringCollector(is_follower))
+def recovering_page(
+    is_follower: Callable[[], bool] = lambda: False, lag: Callable[[], int | None] = lambda: None
+) -> Callable[[], bytes]:
+    """The same for a server that is still recovering its journal, or follows the owner of its store.
+
+    Args:
+        is_follower: Whether it follows.
+        lag: Returns how many entries of the log it has not got yet; None if that is not known.
+    """
+    return _page_of(_RecoveringCollector(is_follower, lag))
 
 
 def _page_of(collector: Collector) -> Callable[[], bytes]:

@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import trio
@@ -34,7 +34,7 @@ from journal.server.read_operations import ReadOperations
 from journal.server.shard_operations import ShardOperations
 from journal.server.state_operations import StateOperations
 from journal.server.statistics import ServerStatistics
-from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError
+from shards.errors import FormatVersionError, InvalidRequestError, LimitExceededError, NotOwnerError
 from shards.model import Mode, ShardConfig, ShardInfo
 from shards.position import Start
 
@@ -55,6 +55,22 @@ def server_version() -> str:
 def server_name() -> str:
     """The name and version that the server sends to clients."""
     return f"journal-engine {server_version()}".rstrip()
+
+
+SERVED_BY_FOLLOWERS: Final = frozenset(
+    (
+        Op.HELLO,
+        Op.PING,
+        Op.OPEN_SHARD,
+        Op.CLOSE_SHARD,
+        Op.LIST_SHARDS,
+        Op.DESCRIBE_SHARD,
+        Op.FETCH,
+        Op.FIND_OFFSET,
+        Op.FETCH_INDEXED,
+    )
+)
+"""Operations that a server carries out while it follows the owner of its store. It refuses all others."""
 
 
 class ServerOperations:
@@ -105,6 +121,7 @@ class ServerOperations:
 
         Raises:
             UnknownOperationError: This version has no such operation.
+            NotOwnerError: The server follows the owner of its store, and the operation is not one of those that read.
             BrokenFrameError: The body does not fit the operation.
         """
         handler = self._handlers.get(op)
@@ -112,6 +129,8 @@ class ServerOperations:
             raise UnknownOperationError(
                 f"operation {op} is unknown to this server, which has protocol version {PROTOCOL_VERSION}"
             )
+        if self._engine.is_following and op not in SERVED_BY_FOLLOWERS:
+            raise NotOwnerError(self._engine.owner)
         try:
             pending = handler(connection, correlation, body)
             return pending if pending is None else self._admission.audited(connection, op, body, pending)
@@ -133,6 +152,9 @@ class ServerOperations:
         connection.expect_heartbeats(request.heartbeat_ms)
         if request.version != PROTOCOL_VERSION:
             raise FormatVersionError(other_version("the client", request.version, f"this server ({self._server_name})"))
+        if self._engine.is_following and request.read != messages.READ_FOLLOWER:
+            connection.turn_away(Op.HELLO, correlation, NotOwnerError(self._engine.owner))
+            return None
         everybody = self._admission.everybody
         if everybody is None:
             connection.is_greeting = True
@@ -156,6 +178,7 @@ class ServerOperations:
             max_batch_bytes=limits.max_batch_bytes,
             connection_id=connection.number,
             restores=self._engine.restores(),
+            is_follower=self._engine.is_following,
         )
         connection.reply(build(Op.HELLO, correlation, encode(reply)))
 

@@ -145,11 +145,15 @@ class _Serving:
         self._signals = signals
         self._membership = membership
         self._identity: Callable[[], dict[str, str]] = dict if membership is None else membership.identity
-        self._front = Front(
-            signals.stopping.is_set, self._identity, (lambda: "") if membership is None else membership.why_waiting
+        self._front = (
+            Front(signals.stopping.is_set, self._identity)
+            if membership is None
+            else Front(signals.stopping.is_set, self._identity, membership.why_waiting, membership.lag)
         )
         self._addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
         self.statistics = ServerStatistics()
+        self._nursery: trio.Nursery
+        self._reading: _Reading | None = None
 
     async def answer_over_http(self) -> None:
         """Answer HTTP requests until cancelled, also while the engine is being opened."""
@@ -160,17 +164,21 @@ class _Serving:
     async def run(self, nursery: trio.Nursery, told: _ToldOnce) -> StorageFailedError | None:
         """Serve until the process is to stop, or the storage fails, for the reason that is returned."""
         shared = None if self._membership is None else self._membership.log
+        self._nursery = nursery
         while True:
             failure: StorageFailedError | None = None
             with self._signals.begin_start():
                 if self._membership is not None:
                     self._membership.begin_answers(nursery, self._sockets)
-                async with open_engine(self._path, self._config, log=shared) as engine:
+                async with open_engine(self._path, self._config, log=shared, readers=self) as engine:
                     if self._membership is not None:
                         self._membership.end_answers()
-                    await self._serve(engine, told)
+                    if self._reading is None:
+                        await self._serve(engine, told)
+                    else:
+                        await self._serve_on(self._reading, told)
                 failure = engine.failure
-            self._signals.server = None
+            self._signals.ended()
             if shared is None or not isinstance(failure, NotOwnerError):
                 return failure
             if self._signals.stopping.is_set():
@@ -178,18 +186,93 @@ class _Serving:
             await shared.lose()
             self._front.start_again()
 
-    async def _serve(self, engine: Engine, told: _ToldOnce) -> None:
-        _tell_recovery(engine.recovery)
+    # Reads while another server owns the store (see `FollowerReaders`)
+
+    def begin(self, engine: Engine) -> None:
+        """Serve clients that read from this follower; others are told who owns the store."""
+        assert self._membership is not None
         server = Server(engine, trio.Event(), self._guard, self.statistics, self._identity)
-        self._signals.serve(server)
-        self._front.app = server.make_app(self._sockets)
+        self._reading = _Reading(server)
+        self._signals.serve_reads(server)
+        self._membership.end_answers("tcp")
+        self._nursery.start_soon(self._reading.run, {"tcp": self._sockets["tcp"]})
+
+    async def end(self) -> None:
+        """Return when none of them is connected any more. From then on all clients are told who owns the store."""
+        reading, self._reading = self._reading, None
+        if reading is not None and self._membership is not None:
+            await reading.end()
+            self._signals.ended()
+            self._membership.end_answers()
+            self._membership.begin_answers(self._nursery, self._sockets)
+
+    # Serving
+
+    async def _serve(self, engine: Engine, told: _ToldOnce) -> None:
+        server = Server(engine, trio.Event(), self._guard, self.statistics, self._identity)
+        self._take_over(server)
         async with trio.open_nursery() as serving:
             others = {name: sock for name, sock in self._sockets.items() if name != "http"}
             await serving.start(server.run, others)
-            tcp = reached_at(self._sockets["tcp"]) if "tcp" in self._sockets else ""
-            await trio.to_thread.run_sync(engine.announce, tcp)
-            server.addresses = self._addresses
-            told.started(self._addresses)
+            await self._tell(server, told)
+
+    async def _serve_on(self, reading: _Reading, told: _ToldOnce) -> None:
+        """Go on with the server whose clients have read from this follower: it owns the store now."""
+        self._reading = None
+        server = reading.server
+        try:
+            await reading.started.wait()
+            self._take_over(server)
+            server.serve_all({name: sock for name, sock in self._sockets.items() if name not in ("http", "tcp")})
+            await self._tell(server, told)
+            await reading.ended.wait()
+        finally:
+            with trio.CancelScope(shield=True):
+                await reading.end()
+
+    def _take_over(self, server: Server) -> None:
+        _tell_recovery(server.engine.recovery)
+        self._signals.serve(server)
+        self._front.app = server.make_app(self._sockets)
+
+    async def _tell(self, server: Server, told: _ToldOnce) -> None:
+        tcp = reached_at(self._sockets["tcp"]) if "tcp" in self._sockets else ""
+        await trio.to_thread.run_sync(server.engine.announce, tcp)
+        server.addresses = self._addresses
+        told.started(self._addresses)
+
+
+class _Reading:
+    """A server that began while another one owned the store.
+
+    Args:
+        server: The server.
+
+    Attributes:
+        server: The same.
+        started: It accepts clients, or has ended.
+        ended: It has ended.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.started = trio.Event()
+        self.ended = trio.Event()
+
+    async def run(self, sockets: dict[str, socket.socket]) -> None:
+        """Serve until the server stops."""
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.server.run, sockets)
+                self.started.set()
+        finally:
+            self.started.set()
+            self.ended.set()
+
+    async def end(self) -> None:
+        """Stop the server in order."""
+        self.server.stopping.set()
+        await self.ended.wait()
 
 
 def _tell_recovery(report: RecoveryReport) -> None:
@@ -204,7 +287,7 @@ class _Signals:
     Attributes:
         stopping: Set when the process is to stop.
         start: Cancelling it ends the start. It is not cancelled once there is a server, which stops in order.
-        server: The server, once the engine is open.
+        server: The server, once the engine is open, or clients read from this follower.
     """
 
     def __init__(
@@ -213,6 +296,7 @@ class _Signals:
         self.stopping = trio.Event()
         self.start = trio.CancelScope()
         self.server: Server | None = None
+        self._is_starting = True
         self._config = config
         self._read_again = read_again
         self._guard = guard
@@ -228,8 +312,18 @@ class _Signals:
     def serve(self, server: Server) -> None:
         """From now on a stop ends this server in order."""
         self.server = server
+        self._is_starting = False
         if self.stopping.is_set():
             server.stopping.set()
+
+    def serve_reads(self, server: Server) -> None:
+        """A server serves reads during the start. A stop still ends the start, and with it the server."""
+        self.server = server
+
+    def ended(self) -> None:
+        """The server has ended."""
+        self.server = None
+        self._is_starting = True
 
     async def take(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Handle signals until cancelled, including those that came before."""
@@ -249,7 +343,7 @@ class _Signals:
     def _stop(self, number: signal.Signals) -> None:
         log.info("already stopping" if self.stopping.is_set() else "stopping", signal=number.name)
         self.stopping.set()
-        if self.server is None:
+        if self.server is None or self._is_starting:
             self.start.cancel()
         else:
             self.server.stopping.set()

@@ -42,7 +42,7 @@ class ReadOperations:
         handle, max_bytes, offset, max_wait_ms = read_fetch(body)
         shard = self._shard(connection, handle)
         max_bytes = self._bounded(max_bytes)
-        if connection.output.has_room:
+        if connection.output.has_room and not self._is_ahead(shard, offset):
             extent = self._engine.read_nowait(shard, offset, max_bytes, connection.places.get(shard.shard_id))
             if extent is not None and (extent.size_bytes or not max_wait_ms):
                 self._send_extent(connection, Op.FETCH, correlation, shard, extent)
@@ -69,11 +69,19 @@ class ReadOperations:
         try:
             # It may have waited for long.
             Use(Operation.READ, shard=shard.name).require(connection.principal)
-            extent = await self._engine.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
+            if self._is_ahead(shard, offset):
+                shard.check_usable()
+                extent = ReadSlice(offset, offset, [], 0, None)
+            else:
+                extent = await self._engine.read(shard, offset, max_bytes, connection.places.get(shard.shard_id))
             self._send_extent(connection, Op.FETCH, correlation, shard, extent)
         finally:
             output.unreserve(max_bytes)
         self._remember(connection, shard, extent)
+
+    def _is_ahead(self, shard: Shard, offset: int) -> bool:
+        """Whether an offset is after what a follower has of a shard: the owner may have it, so it is no error."""
+        return self._engine.is_following and offset > shard.published_offset
 
     def _remember(self, connection: Connection, shard: Shard, extent: ReadSlice) -> None:
         """Save the position for the next fetch, which then needs no search if it continues here."""

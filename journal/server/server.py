@@ -108,6 +108,7 @@ class Server:
         self._unauthenticated: dict[socket.socket, trio.CancelScope] = {}
         self._gone = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery
+        self._accepting: trio.Nursery
 
     def describe(self) -> dict[str, Any]:
         """Statistics for STATUS: numbers by name."""
@@ -201,36 +202,50 @@ class Server:
         Everything that was received is committed, and acknowledged if its client still reads, within two seconds; then
         each client is sent the reason and its connection is closed. After a failure of the storage nothing is
         acknowledged, and reads in progress have five seconds.
+
+        The server of a follower serves reads on the socket ``tcp`` alone, until `serve_all`.
         """
         async with trio.open_nursery() as self._nursery:
-            async with trio.open_nursery() as accepting:
-                for name, serve in (("tcp", self._serve_tcp), ("websocket", self._serve_websocket)):
-                    if name in sockets:
-                        accepting.start_soon(accept, sockets[name], partial(self._admit, serve))
-                if "http" in sockets:
-                    app, encryption = self.make_app(sockets), self._http_encryption()
-                    self._nursery.start_soon(
-                        serve_http, app, sockets["http"], self.stopping, encryption, self.guard.http_senders
-                    )
+            async with trio.open_nursery() as self._accepting:
+                if "tcp" in sockets:
+                    self._accepting.start_soon(accept, sockets["tcp"], partial(self._admit, self._serve_tcp))
                 self._nursery.start_soon(self.guard.access.logins.run)
                 self._nursery.start_soon(self._stored.run, self._quotas_changed)
                 self._nursery.start_soon(self.guard.refused_acts.keep_telling)
                 self._nursery.start_soon(self.guard.refused_logins.keep_telling)
                 self._nursery.start_soon(self.guard.repeated_acts.keep_telling)
-                self._nursery.start_soon(self.loop_lag.run)
-                self._nursery.start_soon(self._monitor_loop)
                 self._nursery.start_soon(self._stop_after_failure)
-                self._nursery.start_soon(self.inventory.run)
-                self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
+                if not self.engine.is_following:
+                    self.serve_all(sockets)
                 task_status.started(self.addresses)
                 await self.stopping.wait()
-                accepting.cancel_scope.cancel()
+                self._accepting.cancel_scope.cancel()
             for connection in self._connections:
                 connection.receiving.cancel()
             with trio.move_on_after(self._goodbye_s()):
                 while self.statistics.connections:
                     await self._gone.park()
             self._nursery.cancel_scope.cancel()
+
+    def serve_all(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Serve everything, on all sockets: this server owns its store. Clients that only read may change things now.
+
+        Args:
+            sockets: The bound sockets by name. The one with the name ``tcp`` is served already.
+        """
+        if "websocket" in sockets:
+            self._accepting.start_soon(accept, sockets["websocket"], partial(self._admit, self._serve_websocket))
+        if "http" in sockets:
+            app, encryption = self.make_app(sockets), self._http_encryption()
+            self._nursery.start_soon(
+                serve_http, app, sockets["http"], self.stopping, encryption, self.guard.http_senders
+            )
+        self._nursery.start_soon(self.loop_lag.run)
+        self._nursery.start_soon(self._monitor_loop)
+        self._nursery.start_soon(self.inventory.run)
+        self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
+        for connection in self._connections:
+            connection.grant_again()
 
     async def _monitor_loop(self) -> None:
         trio.lowlevel.add_instrument(self.loop_monitor)
@@ -254,7 +269,9 @@ class Server:
 
     async def _stop_after_failure(self) -> None:
         failure = await self.engine.wait_failed()
-        if isinstance(failure, NotOwnerError):
+        if self.engine.is_following:
+            log.info("ends reads, since this server reads on in another way", connections=self.statistics.connections)
+        elif isinstance(failure, NotOwnerError):
             log.warning("lost the store to another server", owner=failure.owner or "not known yet")
         elif self.engine.config.storage.on_failure is OnFailure.EXIT:
             log.error(

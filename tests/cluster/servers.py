@@ -36,8 +36,15 @@ class Server:
     """One server of a store, on the same ports each time that it is started."""
 
     def __init__(
-        self, directory: Path, store: str, name: str, environment: Mapping[str, str] = {}, objects: str = ""
+        self,
+        directory: Path,
+        store: str,
+        name: str,
+        environment: Mapping[str, str] = {},
+        objects: str = "",
+        config: Path | None = None,
     ) -> None:
+        self._config = [] if config is None else ["--config", str(config)]
         self.data = directory / f"data-{name}"
         self.log = directory / f"{name}.log"
         self.tcp = f"127.0.0.1:{free_port()}"
@@ -53,7 +60,8 @@ class Server:
         store = ["--store", self._store] if self._store else []
         store += ["--objects", self._objects] if self._objects else []
         return [
-            sys.executable, "-m", "journal.cli.main", "serve", "--data", str(self.data), *store, *places, *options,
+            sys.executable, "-m", "journal.cli.main", "serve", "--data", str(self.data), *self._config, *store,
+            *places, *options,
         ]  # fmt: skip
 
     def start(self, *settings: str) -> None:
@@ -109,16 +117,23 @@ class Cluster:
         store: Address of the log store; a directory by default.
         environment: Its credentials.
         objects: Address of the place of its files; empty for beside the log.
+        config: The configuration file of all servers; None for none.
     """
 
     def __init__(
-        self, directory: Path, count: int, store: str = "", environment: Mapping[str, str] = {}, objects: str = ""
+        self,
+        directory: Path,
+        count: int,
+        store: str = "",
+        environment: Mapping[str, str] = {},
+        objects: str = "",
+        config: Path | None = None,
     ) -> None:
         if not store:
             (directory / "store").mkdir()
         self.address_of_store = store or f"file://{directory / 'store'}"
         self.servers = [
-            Server(directory, self.address_of_store, name, environment, objects) for name in "abcdef"[:count]
+            Server(directory, self.address_of_store, name, environment, objects, config) for name in "abcdef"[:count]
         ]
 
     @property
@@ -155,9 +170,10 @@ def running(
     environment: Mapping[str, str] = {},
     settings: Sequence[str] = (),
     objects: str = "",
+    config: Path | None = None,
 ) -> Iterator[Cluster]:
     """A cluster whose servers are all started; they are killed at the end."""
-    cluster = Cluster(directory, count, store, environment, objects)
+    cluster = Cluster(directory, count, store, environment, objects, config)
     try:
         for server in cluster.servers:
             server.start(*settings)

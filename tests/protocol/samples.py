@@ -60,6 +60,7 @@ RESTORED_SUBSCRIBE = messages.SubscribeRequest(9, "plant/line-1", None, "offset"
 RESTORED_HELLO = messages.HelloReply(
     2, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12, [HistoryGap(88, 1 << 40), HistoryGap(1 << 41, 1 << 42)]
 )
+FOLLOWER_HELLO = messages.HelloReply(2, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12, is_follower=True)
 PROGRESS = messages.ShardEvent(9, "progress", lsn=88)
 END = messages.ShardEvent(9, "end", lsn=90)
 
@@ -145,7 +146,7 @@ def _as_first_sent(reply: object) -> object:
     """A reply as servers have always sent it that know nothing of restores or shared files and do not count records."""
     plain = msgspec.to_builtins(reply, builtin_types=(bytes,))
     if isinstance(reply, messages.HelloReply):
-        del plain["restores"]
+        del plain["restores"], plain["is_follower"]
     elif isinstance(reply, ShardInfo):
         _uncounted_and_unrestored(plain)
     elif isinstance(reply, messages.OpenShardReply):
@@ -183,6 +184,7 @@ OLD_COMMIT = {
     "puts": REQUESTS[Op.COMMIT].puts,  # type: ignore[attr-defined]
 }
 HEARTBEAT_HELLO = messages.HelloRequest(2, "broker-1", None, 5000)
+READING_HELLO = messages.HelloRequest(2, "reader-1", None, 5000, messages.READ_FOLLOWER)
 CHECKED_COMMIT = messages.CommitRequest(
     puts=[messages.StatePutRequest(b"claim/1", b"", 0)],
     cursors=[messages.CursorCheck("plant/line-1", "group/g", 42)],
@@ -223,7 +225,10 @@ def golden_frames() -> dict[str, bytes]:
     del ending["common_lsn"]
     made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(ending))
     made["subscribe.restored_request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(RESTORED_SUBSCRIBE))
-    made["hello.restored_reply"] = frames.build(Op.HELLO, _correlation, encode(RESTORED_HELLO))
+    restored = msgspec.to_builtins(RESTORED_HELLO)
+    del restored["is_follower"]
+    made["hello.restored_reply"] = frames.build(Op.HELLO, _correlation, encode(restored))
+    made["hello.follower_reply"] = frames.build(Op.HELLO, _correlation, encode(FOLLOWER_HELLO))
     # As clients have always sent it that make no condition on cursors.
     made["commit.request"] = frames.build(Op.COMMIT, _correlation, encode(OLD_COMMIT))
     # And by clients that promise no heartbeats.
@@ -234,7 +239,10 @@ def golden_frames() -> dict[str, bytes]:
         _correlation,
         encode({"client": hello.client, "credentials": hello.credentials, "version": hello.version}),
     )
-    made["hello.heartbeat_request"] = frames.build(Op.HELLO, _correlation, encode(HEARTBEAT_HELLO))
+    promising = msgspec.to_builtins(HEARTBEAT_HELLO)
+    del promising["read"]
+    made["hello.heartbeat_request"] = frames.build(Op.HELLO, _correlation, encode(promising))
+    made["hello.reading_request"] = frames.build(Op.HELLO, _correlation, encode(READING_HELLO))
     made["commit.checked_request"] = frames.build(Op.COMMIT, _correlation, encode(CHECKED_COMMIT))
     made["describe_shard.restored_reply"] = frames.build(
         Op.DESCRIBE_SHARD, _correlation, encode(_uncounted(RESTORED_INFO))

@@ -26,9 +26,11 @@ from tests.protocol.samples import (
     DESCRIBED_PAGE,
     END,
     ENDING_SUBSCRIBE,
+    FOLLOWER_HELLO,
     HEARTBEAT_HELLO,
     LIST_WITH_SEGMENTS,
     PROGRESS,
+    READING_HELLO,
     REPLIES,
     REQUESTS,
     RESTORED_HELLO,
@@ -67,7 +69,12 @@ def test_the_frames_of_version_1_that_made_version_2_necessary() -> None:
         "roll.request": "seal.request",
         "roll.waiting_request": "seal.waiting_request",
     }
-    came_with_version_2 = {"describe_shard.shared_reply", "list_shards.segments_request"}
+    came_with_version_2 = {
+        "describe_shard.shared_reply",
+        "hello.follower_reply",
+        "hello.reading_request",
+        "list_shards.segments_request",
+    }
     compared = FRAMES.keys() - came_with_version_2
     old = {name: _DIRECTORY / "v1" / "frames" / f"{old_names.get(name, name)}.bin" for name in compared}
     changed = {name for name, path in old.items() if path.read_bytes() != read(name)}
@@ -97,6 +104,11 @@ def test_reply_is_read_from_the_golden_bytes(op: Op) -> None:
     frame = parse(read(f"{op.name.lower()}.reply"))
     assert (frame.op, frame.status) == (op, 0)
     assert decode_reply(op, frame.body) == REPLIES[op]
+
+
+def test_a_reader_and_a_follower_are_read_from_the_golden_bytes() -> None:
+    assert decode_request(Op.HELLO, parse(read("hello.reading_request")).body) == READING_HELLO
+    assert decode_reply(Op.HELLO, parse(read("hello.follower_reply")).body) == FOLLOWER_HELLO
 
 
 def test_a_roll_that_waits_is_read_from_the_golden_bytes() -> None:

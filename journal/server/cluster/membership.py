@@ -35,6 +35,26 @@ _ENTRIES_BYTES: Final = 64 * 1024
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
+class SeenOwner:
+    """Asks the owner of the store whether it is alive, and remembers how much of the log it has."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._lsn: int | None = None
+
+    async def ask(self, claim: Claim) -> Life:
+        """Ask the server of a claim."""
+        addresses = claim.addresses
+        seen = await ask(addresses.http, claim.server_id, claim.epoch, encrypted=addresses.encrypted)
+        if seen.lsn is not None:
+            self._epoch, self._lsn = claim.epoch, seen.lsn
+        return seen.life
+
+    def lsn_in(self, epoch: int) -> int | None:
+        """The newest lsn of the owner in an epoch, when it was asked last; None if it has not told."""
+        return self._lsn if self._epoch == epoch else None
+
+
 class Membership:
     """See the module.
 
@@ -43,11 +63,12 @@ class Membership:
         log: The log of the store.
     """
 
-    def __init__(self, server_id: str, log: SharedLog, *, encrypted: bool) -> None:
+    def __init__(self, server_id: str, log: SharedLog, owner: SeenOwner, *, encrypted: bool) -> None:
+        self._owner = owner
         self.server_id = server_id
         self.log = log
         self._encrypted = encrypted
-        self._answering = trio.CancelScope()
+        self._answering: dict[str, trio.CancelScope] = {}
 
     def identity(self) -> dict[str, str]:
         """The headers of `/livez` for the other servers."""
@@ -67,22 +88,34 @@ class Membership:
         """Why this server serves no clients, for `/readyz`; empty if no other server is known to own the store."""
         return f"the server at {self.owner} owns the store; this one follows it" if self.owner else ""
 
+    def lag(self) -> int | None:
+        """How many entries of the log the owner has and this server has not, as far as the owner has told.
+
+        None if this server follows no other one, or if the owner has told nothing yet.
+        """
+        newest = self._owner.lsn_in(self.log.claim.epoch)
+        return None if not self.owner or newest is None else max(0, newest - (self.log.next_lsn - 1))
+
     def begin_answers(self, nursery: trio.Nursery, sockets: Mapping[str, socket.socket]) -> None:
         """Tell clients who owns the store, until `end_answers`."""
-        self._answering = trio.CancelScope()
-        nursery.start_soon(self._answer, sockets, self._answering)
+        for name in ("tcp", "websocket"):
+            if name in sockets:
+                self._answering[name] = trio.CancelScope()
+                nursery.start_soon(self._answer, sockets[name], name, self._answering[name])
 
-    async def _answer(self, sockets: Mapping[str, socket.socket], answering: trio.CancelScope) -> None:
+    async def _answer(self, sock: socket.socket, name: str, answering: trio.CancelScope) -> None:
         with answering:
-            async with trio.open_nursery() as nursery:
-                for name in ("tcp", "websocket"):
-                    if name in sockets:
-                        is_mute = self._encrypted or name == "websocket"
-                        nursery.start_soon(answer_clients, sockets[name], lambda: self.owner, is_mute)
+            await answer_clients(sock, lambda: self.owner, self._encrypted or name == "websocket")
 
-    def end_answers(self) -> None:
-        """This server accepts clients itself from now on."""
-        self._answering.cancel()
+    def end_answers(self, *names: str) -> None:
+        """This server accepts clients itself from now on.
+
+        Args:
+            names: On these listeners; none for all.
+        """
+        for name in names or tuple(self._answering):
+            if (answering := self._answering.pop(name, None)) is not None:
+                answering.cancel()
 
 
 @asynccontextmanager
@@ -130,11 +163,12 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
             _http_address(config, sockets),
             encrypted,
         )
-        watch = OwnerWatch(server_id.hex(), addresses.tcp, _ask)
+        owner = SeenOwner()
+        watch = OwnerWatch(server_id.hex(), addresses.tcp, owner.ask)
         most_bytes = config.limits.max_frame_bytes + _ENTRIES_BYTES
         shared = SharedLog(store, member, addresses, watch, most_bytes)
         async with listed(store, member, addresses):
-            yield Membership(server_id.hex(), shared, encrypted=encrypted)
+            yield Membership(server_id.hex(), shared, owner, encrypted=encrypted)
     finally:
         store.close()
 
@@ -201,8 +235,3 @@ def _http_address(config: ServerConfig, sockets: Mapping[str, socket.socket]) ->
         return reached
     host, _, _ = config.cluster.advertise.rpartition(":")
     return f"{host}:{reached.rpartition(':')[2]}"
-
-
-async def _ask(claim: Claim) -> Life:
-    addresses = claim.addresses
-    return (await ask(addresses.http, claim.server_id, claim.epoch, encrypted=addresses.encrypted)).life
