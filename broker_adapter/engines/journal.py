@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Literal
 
 import trio
@@ -24,6 +25,7 @@ from broker_adapter.shard_admin import DEFAULT_CONFIG
 from broker_adapter.subscription import Feed, Subscription, check_follow
 from journal.client import Client, SessionTimes, open_client, unique_name
 from journal.client import Reconnection as ClientReconnection
+from journal.client.address import Address
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import CursorCheck as CursorCheckRequest
 from journal.protocol.messages import StateDeleteRequest, StatePutRequest, StateScanReply
@@ -55,7 +57,10 @@ async def open_journal(
 ) -> AsyncIterator[StorageAdapter]:
     """Open ``journal://host:port`` (TCP) or ``journal+ws://host:port`` (WebSocket), or either with TLS.
 
-    Who is asking may be in the URL as well; see `journal.client.address`.
+    Who is asking may be in the URL as well; see `journal.client.address`. With ``read=follower`` reads, and
+    descriptions and lists of shards, go to a server that follows the owner of the store, if one answers. They show what
+    that server has of the log so far, so they may not show yet what this adapter has just written. Everything else,
+    subscriptions included, goes to the owner, over a connection of its own.
 
     ``name`` gets a suffix that makes it unique. For ``ends_at_restore`` and ``first_within_s`` see
     `journal.client.open_client`.
@@ -66,16 +71,15 @@ async def open_journal(
         InvalidRequestError: The URL names no server.
         AuthenticationError, FormatVersionError: The server refuses this client.
     """
-    async with (
-        open_client(
-            url,
-            name=None if name is None else unique_name(name),
-            ends_at_restore=ends_at_restore,
-            times=SessionTimes(first_within_s=first_within_s),
-        ) as client,
-        JournalAdapter(client) as adapter,
-    ):
-        yield adapter
+    opened = partial(open_client, ends_at_restore=ends_at_restore, times=SessionTimes(first_within_s=first_within_s))
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            opened(Address.to_write(url), name=None if name is None else unique_name(name))
+        )
+        reader = None
+        if Address.parse_all(url)[0].read:
+            reader = await stack.enter_async_context(opened(url, name=unique_name(f"{name or 'client'}-reader")))
+        yield await stack.enter_async_context(JournalAdapter(client, reader))
 
 
 class JournalAdapter(StorageAdapter):
@@ -83,10 +87,12 @@ class JournalAdapter(StorageAdapter):
 
     Args:
         client: Connected client; others may use it too.
+        reader: The client for reads, and for descriptions and lists of shards; None for the same one.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, reader: Client | None = None) -> None:
         self._client = client
+        self._reader = client if reader is None else reader
         self._calls = OpenCalls()
 
     # Shards
@@ -97,10 +103,10 @@ class JournalAdapter(StorageAdapter):
         return await self._calls.run(self._client.create_shard(name, config, exist_ok=exist_ok))
 
     async def list_shards(self, topic_filter: str = "#", *, with_segments: bool = False) -> list[ShardInfo]:
-        return await self._calls.run(self._client.list_shards(topic_filter, with_segments=with_segments))
+        return await self._calls.run(self._reader.list_shards(topic_filter, with_segments=with_segments))
 
     async def describe_shard(self, name: str) -> ShardInfo:
-        return await self._calls.run(self._client.describe_shard(name))
+        return await self._calls.run(self._reader.describe_shard(name))
 
     async def delete_shard(self, name: str) -> None:
         await self._calls.run(self._client.delete_shard(name))
@@ -180,8 +186,8 @@ class JournalAdapter(StorageAdapter):
         max_records: int | None = None,
         max_wait_s: float = 0.0,
     ) -> ReadResult:
-        offset = start if isinstance(start, int) else await self._calls.run(self._client.find_offset(shard, start))
-        fetched = await self._calls.run(self._client.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
+        offset = start if isinstance(start, int) else await self._calls.run(self._reader.find_offset(shard, start))
+        fetched = await self._calls.run(self._reader.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
         return read_from(fetched.batches, start, offset, fetched.next_offset, max_records=max_records, now_us=_now_us())
 
     async def find_offset(self, shard: str, start: Start) -> int:
@@ -190,12 +196,12 @@ class JournalAdapter(StorageAdapter):
             if not info.start_offset <= start.value <= info.next_offset:
                 raise OffsetOutOfRangeError(shard, start.value, info.start_offset, info.next_offset)
             return start.value
-        return await self._calls.run(self._client.find_offset(shard, start))
+        return await self._calls.run(self._reader.find_offset(shard, start))
 
     async def read_batches(
         self, shard: str, offset: int, *, max_bytes: int = DEFAULT_READ_BYTES, max_wait_s: float = 0.0
     ) -> StoredBatches:
-        fetched = await self._calls.run(self._client.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
+        fetched = await self._calls.run(self._reader.fetch(shard, offset, max_bytes=max_bytes, max_wait_s=max_wait_s))
         return StoredBatches(fetched.batches, fetched.start_offset, fetched.next_offset)
 
     async def read_by_key(
@@ -212,12 +218,12 @@ class JournalAdapter(StorageAdapter):
         self, shard: str, by: Literal["key", "tag"], word: bytes, from_offset: int, max_bytes: int
     ) -> ReadResult:
         fetched = await self._calls.run(
-            self._client.fetch_indexed(shard, by, word, from_offset=from_offset, max_bytes=max_bytes)
+            self._reader.fetch_indexed(shard, by, word, from_offset=from_offset, max_bytes=max_bytes)
         )
         return read_word(fetched.batches, by, word, from_offset, fetched.next_offset, now_us=_now_us())
 
     async def read_latest(self, shard: str, key: bytes) -> StoredRecord | None:
-        fetched = await self._calls.run(self._client.fetch_indexed(shard, "key", key, latest=True))
+        fetched = await self._calls.run(self._reader.fetch_indexed(shard, "key", key, latest=True))
         return newest_with_key(fetched.batches, key, now_us=_now_us())
 
     @asynccontextmanager

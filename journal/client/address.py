@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 import attrs
 
+from journal.protocol.messages import READ_FOLLOWER
 from shards.errors import InvalidRequestError
 
 DEFAULT_PORTS: Final = {"tcp": 7420, "tls": 7420, "ws": 7421, "wss": 7421}
@@ -31,7 +32,7 @@ _SCHEMES: Final = {
     "journal+wss": "wss",
     "wss": "wss",
 }
-_OPTIONS: Final = ("password_file", "token_file", "ca_file", "certificate_file", "key_file")
+_OPTIONS: Final = ("password_file", "token_file", "ca_file", "certificate_file", "key_file", "read")
 _SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _MAX_SECRET_BYTES: Final = 32 * 1024
 
@@ -49,6 +50,8 @@ class Address:
         ca_file: Trusted authorities, PEM; empty for those of the system.
         certificate_file: Client certificate, PEM; empty for none.
         key_file: Its private key; empty if it is in the same file.
+        read: ``follower`` if the client only reads, and prefers a server that follows the owner of its store; else
+            empty.
     """
 
     kind: str
@@ -61,6 +64,7 @@ class Address:
     ca_file: str = ""
     certificate_file: str = ""
     key_file: str = ""
+    read: str = ""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -77,7 +81,8 @@ class Address:
 
         The schemes are ``journal``, ``journals`` (with TLS), ``journal+ws`` and ``journal+wss`` (with TLS). ``user@``
         may precede the host; at the end ``?`` and any of ``password_file``, ``token_file``, ``ca_file``,
-        ``certificate_file`` and ``key_file`` may follow, each with ``=PATH``, separated by ``&``.
+        ``certificate_file`` and ``key_file`` may follow, each with ``=PATH``, and ``read=follower``, separated by
+        ``&``.
 
         Raises:
             InvalidRequestError: It is not such an address. The message contains no part that may be a secret.
@@ -136,6 +141,13 @@ class Address:
         return tuple(cls.parse(f"{before}{place.strip()}{after}") for place in places.split(","))
 
     @staticmethod
+    def to_write(text: str) -> str:
+        """The same text for a client that also writes: without ``read=follower``."""
+        place, separator, query = text.partition("?")
+        options = [option for option in query.split("&") if option.partition("=")[0] != "read"]
+        return place + (separator if any(options) else "") + "&".join(options)
+
+    @staticmethod
     def _options(query: str, place: str) -> dict[str, str]:
         options = dict(parse_qsl(query, keep_blank_values=True))
         for name in options:
@@ -154,6 +166,8 @@ class Address:
             problem = "certificates but no TLS; write journals:// or journal+wss://"
         elif self.key_file and not self.certificate_file:
             problem = "key_file but no certificate_file"
+        elif self.read not in ("", READ_FOLLOWER):
+            problem = f"read, which can only be {READ_FOLLOWER}"
         if problem:
             raise InvalidRequestError(f"address {self} has {problem}")
 

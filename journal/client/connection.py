@@ -107,15 +107,26 @@ class Connection:
         self._scope.cancel()
 
     async def hello(
-        self, client: str, credentials: dict[str, str] | None = None, *, heartbeat_s: float = HEARTBEAT_S
+        self,
+        client: str,
+        credentials: dict[str, str] | None = None,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        read: str = "",
     ) -> HelloReply:
         """Send HELLO with the promise of heartbeats, and read the server's limits.
+
+        Args:
+            client: Name for the server's logs and statistics.
+            credentials: Credentials that the server's configuration requires.
+            heartbeat_s: The promise.
+            read: See `HelloRequest.read`.
 
         Raises:
             AuthenticationError, FormatVersionError: Another attempt will not help.
             ConnectionLostError, ProtocolError: No journal server answered.
         """
-        request = HelloRequest(frames.PROTOCOL_VERSION, client, credentials, round(heartbeat_s * 1000))
+        request = HelloRequest(frames.PROTOCOL_VERSION, client, credentials, round(heartbeat_s * 1000), read)
         reply: HelloReply = await self.call(Op.HELLO, request)
         if reply.version != frames.PROTOCOL_VERSION:
             raise FormatVersionError(other_version(f"the server ({reply.server})", reply.version, "this client"))

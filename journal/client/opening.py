@@ -21,7 +21,9 @@ from journal.client.route import CONNECT_S, LONGEST_DELAY_S, PING_S, Route
 from journal.client.session_keeper import SessionTimes, keep_session
 from journal.client.transport import Transport
 from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import READ_FOLLOWER
 from shards.back_off import BackOff
+from shards.errors import InvalidRequestError
 from shards.format.compression import Codec
 
 FIRST_WITHIN_S: Final = 10.0
@@ -49,7 +51,8 @@ async def open_client(
 
     Args:
         address: ``host:port`` or a URL, which may also identify the client: see `journal.client.address`. Several
-            servers of one store are separated by commas; the client finds the one that owns the store.
+            servers of one store are separated by commas; the client finds the one that owns the store. With
+            ``?read=follower`` it only reads, and prefers a server that follows the owner.
         name: For the server's logs and statistics.
         producer_name: Producer name for exactly-once appends; by default a unique one. A given name fences every client
             that used it before.
@@ -97,6 +100,13 @@ async def open_client(
             limits=limits,
             backoff=backoff,
         )
+        if route.prefers_followers:
+            appends.stop(
+                InvalidRequestError(
+                    "this client only reads, since its address has read=follower: append with a client of an address "
+                    "without it"
+                )
+            )
         client = Client(
             identity,
             appends,
@@ -117,6 +127,8 @@ async def open_client(
             times=times,
             find_other_server=None if connect else route.find_other_server,
             ended=route.ended,
+            read=READ_FOLLOWER if route.prefers_followers else "",
+            check=route.check,
         )
         try:
             async with _running(client, keep, nursery, flush_timeout_s):

@@ -1,8 +1,13 @@
-"""The servers that an address names, of which one owns the store: which of them is tried next."""
+"""The servers that an address names, of which one owns the store: which of them is tried next.
+
+A client that only reads (``read=follower``) begins with any of them, so that many such clients spread. It takes the
+owner only if no follower has answered in a round through all servers.
+"""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +18,7 @@ from journal.client.address import Address
 from journal.client.peer_probe import find_other_server
 from journal.client.transport import Transport, open_transport
 from journal.net.address import parse_address
+from journal.protocol.messages import HelloReply
 from shards.errors import InvalidRequestError, NotOwnerError, StorageError
 
 LONGEST_DELAY_S: Final = 0.3
@@ -38,8 +44,14 @@ class Route:
 
     def __init__(self, places: Sequence[Address]) -> None:
         self._places = places
-        self._next = 0
+        self._next = random.randrange(len(places)) if self.prefers_followers else 0
         self._hint: Address | None = None
+        self._failed = 0
+
+    @property
+    def prefers_followers(self) -> bool:
+        """Whether the client only reads, and prefers a server that follows the owner of its store."""
+        return bool(self._places[0].read)
 
     @property
     def place(self) -> Address:
@@ -63,10 +75,22 @@ class Route:
         """The credentials of the address; all of its servers have the same."""
         return self._places[0].credentials()
 
+    def check(self, hello: HelloReply) -> None:
+        """Decide whether to stay with a server that has answered HELLO.
+
+        Raises:
+            NotOwnerError: It owns the store, and there may be a follower that serves reads.
+        """
+        if self.prefers_followers and not hello.is_follower and self._failed < len(self._places) - 1:
+            raise NotOwnerError("")
+        self._failed = 0
+
     def ended(self, reason: StorageError) -> None:
         """A session has ended, or none could be opened: choose the next server."""
         hint, self._hint = self._hint, None
-        if isinstance(reason, NotOwnerError) and hint is None:
+        self._failed += 1
+        looks_for_followers = self.prefers_followers and self._failed < len(self._places)
+        if isinstance(reason, NotOwnerError) and hint is None and not looks_for_followers:
             self._hint = self._owner(reason.owner)
         if self._hint is None:
             self._next = (self._next + 1) % len(self._places)

@@ -78,6 +78,8 @@ async def keep_session(
     times: SessionTimes = SessionTimes(),
     find_other_server: Callable[[], Awaitable[StorageError | None]] | None = None,
     ended: Callable[[StorageError], None] = lambda reason: None,
+    read: str = "",
+    check: Callable[[HelloReply], None] = lambda hello: None,
 ) -> None:
     """Keep a session open, one after another, until cancelled or until there is no hope.
 
@@ -96,6 +98,8 @@ async def keep_session(
         find_other_server: Called at most once, before the first session, if the peer gives no answer; returns the error
             for a peer that is no server of this protocol.
         ended: Called with the reason when a session has ended or could not be opened, before another one is tried.
+        read: See `HelloRequest.read`.
+        check: Called with the answer to each HELLO; raises an error of the store if another server has to be tried.
     """
     find = find_other_server
     attempt = short_count = 0
@@ -113,7 +117,8 @@ async def keep_session(
                     nursery.start_soon(silence.watch)
                     connection = Connection(await connect(nursery), owner)
                     nursery.start_soon(_run, connection, times, closed)
-                    hello = await connection.hello(name, credentials(), heartbeat_s=times.heartbeat_s)
+                    hello = await connection.hello(name, credentials(), heartbeat_s=times.heartbeat_s, read=read)
+                    check(hello)
                     began = True
                 silence.watching.cancel()
                 if began and connection is not None:

@@ -26,6 +26,7 @@ SECRET = "correct-horse-battery"
             Address("tls", "host", 7420, user="anna", password_file="/a b", ca_file="/c"),
         ),
         ("journal://host?token_file=/t/x", Address("tcp", "host", 7420, token_file="/t/x")),
+        ("journal://host?read=follower", Address("tcp", "host", 7420, read="follower")),
         (
             "journal+wss://host/p?certificate_file=c&key_file=k",
             Address("wss", "host", 7421, "/p", certificate_file="c", key_file="k"),
@@ -48,6 +49,7 @@ def test_an_address_says_where_the_server_is_and_where_secrets_lie(text: str, ex
         ("journal://a@host?password_file=x&token_file=y", "give one"),
         ("journal://host?ca_file=x", "no TLS"),
         ("journals://host?key_file=x", "no certificate_file"),
+        ("journal://host?read=owner", "can only be follower"),
         ("journal://@host", "none of host:port"),
         (f"https://host?x={SECRET}", "none of host:port"),
         # Found by fuzzing: these were shown, since what the password ends was taken for the address.
@@ -97,3 +99,19 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequestError, match="no usable certificates"):
             Address.parse(f"journals://host?{option}").tls_context()
     assert Address.parse("journals://host").tls_context().verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("journal://a:1,b:2?read=follower", "journal://a:1,b:2"),
+        (
+            "journals://anna@a?ca_file=/c&read=follower&password_file=/p",
+            "journals://anna@a?ca_file=/c&password_file=/p",
+        ),
+        ("journal://a?token_file=/t", "journal://a?token_file=/t"),
+        ("a:1", "a:1"),
+    ],
+)
+def test_the_address_for_writes_is_the_same_without_the_option_for_reads(text: str, expected: str) -> None:
+    assert Address.to_write(text) == expected

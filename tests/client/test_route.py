@@ -8,6 +8,7 @@ import trio
 from journal.client.address import Address
 from journal.client.route import REACH_S, Route
 from journal.protocol.errors import ConnectionLostError
+from journal.protocol.messages import HelloReply
 from shards.errors import InvalidRequestError, NotOwnerError
 
 LOST = ConnectionLostError("lost")
@@ -106,3 +107,51 @@ async def test_the_only_server_is_waited_for(monkeypatch: pytest.MonkeyPatch, au
         async with trio.open_nursery() as nursery:
             await route_of("a:1").connect(nursery)
     assert waiting.cancelled_caught
+
+
+def answer(*, is_follower: bool) -> HelloReply:
+    return HelloReply(2, "server", "node", 1 << 20, 1 << 20, is_follower=is_follower)
+
+
+def test_a_client_that_only_reads_prefers_a_follower_to_the_owner() -> None:
+    route = route_of("a:1,b:2,c:3?read=follower")
+    for _ in range(2):
+        with pytest.raises(NotOwnerError) as refused:
+            route.check(answer(is_follower=False))
+        before = route.place
+        route.ended(refused.value)
+        assert route.place != before
+    route.check(answer(is_follower=True))
+
+
+@pytest.mark.parametrize("reason", [LOST, NotOwnerError("c:3")])
+def test_it_takes_the_owner_when_no_follower_has_answered(reason: ConnectionLostError | NotOwnerError) -> None:
+    route = route_of("a:1,b:2?read=follower")
+    route.ended(reason)
+    route.check(answer(is_follower=False))
+    # The next time it looks for a follower again.
+    with pytest.raises(NotOwnerError):
+        route.check(answer(is_follower=False))
+
+
+def test_it_goes_to_an_owner_that_its_address_does_not_name_after_one_round_without_a_follower() -> None:
+    route = route_of("a:1,b:2?read=follower")
+    route.ended(NotOwnerError("d:4"))
+    assert route.place.host in ("a", "b")
+    route.ended(NotOwnerError("d:4"))
+    assert str(route.place) == "tcp://d:4"
+    route.check(answer(is_follower=False))
+
+
+def test_the_only_server_of_an_address_is_taken_whatever_it_is() -> None:
+    route_of("a:1?read=follower").check(answer(is_follower=False))
+
+
+def test_clients_that_only_read_begin_at_different_servers() -> None:
+    assert {route_of("a:1,b:2,c:3?read=follower").place.host for _ in range(200)} == {"a", "b", "c"}
+
+
+def test_a_client_that_also_writes_takes_no_notice_of_followers() -> None:
+    route = route_of("a:1,b:2")
+    assert str(route.place) == "tcp://a:1"
+    route.check(answer(is_follower=False))
