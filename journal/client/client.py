@@ -68,8 +68,12 @@ class Client(Operations):
         join_appends: bool,
         ends_at_restore: bool,
         on_restored: Callable[[ServerRestored], None] | None,
+        only_reads: bool = False,
     ) -> None:
         self.name = name
+        self._only_reads = only_reads
+        if only_reads:
+            appends.stop(_not_by_reader("append"))
         self._appends = appends
         self._after = after
         self._backoff = backoff
@@ -256,6 +260,8 @@ class Client(Operations):
         """Receive pushes for the length of the block, over any number of connections."""
         if self._refused is not None:
             raise afresh(self._refused)
+        if self._only_reads:
+            raise _not_by_reader("subscribe")
         self._subscriptions[receiver.number] = receiver
         try:
             if self._connection is not None:
@@ -438,6 +444,13 @@ class Client(Operations):
                 if connection is self._connection:
                     self._handles[name] = reply.handle
                 return connection, reply
+
+
+def _not_by_reader(act: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"this client only reads what followers serve, since its address has read=follower: {act} with a client of an "
+        "address without it"
+    )
 
 
 def _ignore(error: StorageError | None, body: bytes | memoryview) -> None:

@@ -23,7 +23,6 @@ from journal.client.transport import Transport
 from journal.protocol.errors import ConnectionLostError
 from journal.protocol.messages import READ_FOLLOWER
 from shards.back_off import BackOff
-from shards.errors import InvalidRequestError
 from shards.format.compression import Codec
 
 FIRST_WITHIN_S: Final = 10.0
@@ -100,13 +99,6 @@ async def open_client(
             limits=limits,
             backoff=backoff,
         )
-        if route.prefers_followers:
-            appends.stop(
-                InvalidRequestError(
-                    "this client only reads, since its address has read=follower: append with a client of an address "
-                    "without it"
-                )
-            )
         client = Client(
             identity,
             appends,
@@ -115,6 +107,7 @@ async def open_client(
             join_appends=join_appends,
             ends_at_restore=ends_at_restore,
             on_restored=on_restored,
+            only_reads=route.prefers_followers,
         )
 
         keep = partial(

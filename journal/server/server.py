@@ -270,7 +270,7 @@ class Server:
     async def _stop_after_failure(self) -> None:
         failure = await self.engine.wait_failed()
         if self.engine.is_following:
-            log.info("ends reads, since this server reads on in another way", connections=self.statistics.connections)
+            log.info("ends reads from this follower, at least for now", connections=self.statistics.connections)
         elif isinstance(failure, NotOwnerError):
             log.warning("lost the store to another server", owner=failure.owner or "not known yet")
         elif self.engine.config.storage.on_failure is OnFailure.EXIT:

@@ -13,6 +13,8 @@ import trio
 
 from journal.engine import Addresses, Claim, Decision, Engine, SharedLog, open_engine
 from journal.engine.segments.file_fetching import FileFetcher
+from journal.engine.shared_log.log import BehindLogError
+from journal.engine.shared_log.slot_groups import SlotGroup
 from journal.engine.wal.entry_payloads import ConvertedFile, FilesConverted
 from journal.engine.write.transactions import Put
 from journal.logstore.ownership import Member
@@ -279,3 +281,30 @@ async def test_nothing_is_read_while_a_file_that_the_log_names_is_missing(
                 await trio.sleep(0.01)
         assert both.readers.ended == [engine]
         assert [record.file_id for record in asked] == [7]
+
+
+async def test_reads_end_before_a_follower_that_is_behind_the_log_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as both:
+        await both.owner.create_shard("a", FILE_MODE)
+        await append(both.owner, "a", b"0", b"1")
+        before = await both.caught_up("a", 2)
+        read = SharedLog.read
+        is_behind = True
+
+        async def read_once_behind(log: SharedLog, next_lsn: int) -> list[SlotGroup] | None:
+            nonlocal is_behind
+            if is_behind:
+                is_behind = False
+                raise BehindLogError("its slots were removed")
+            return await read(log, next_lsn)
+
+        monkeypatch.setattr(SharedLog, "read", read_once_behind)
+        with trio.fail_after(PATIENCE_S):
+            while not both.readers.ended:
+                await trio.sleep(0.01)
+        after = await both.caught_up("a", 2)
+        assert after is not before
+        assert both.readers.ended == [before]
+        assert await values_in(after, "a") == [b"0", b"1"]

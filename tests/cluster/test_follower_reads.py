@@ -146,6 +146,9 @@ async def test_a_follower_refuses_everything_but_reads(tmp_path: Path) -> None:
                 assert error.value.owner == owner.tcp
             with pytest.raises(InvalidRequestError, match="read=follower"):
                 await reader.append(SHARD, [Record(value=b"1")])
+            with pytest.raises(InvalidRequestError, match="read=follower"):
+                async with reader.subscribe(shard=SHARD):
+                    pass
             # The connection goes on, and nothing was changed.
             assert await values_of(reader) == [0]
             assert await values_of(writer) == [0]
@@ -196,6 +199,26 @@ async def test_a_follower_serves_reads_while_the_owner_is_suspended(tmp_path: Pa
                 await writer.wait_for(20)
                 owner.send(signal.SIGCONT)
         await check(cluster, writer)
+
+
+@pytest.mark.slow("starts three servers")
+async def test_a_follower_that_is_stopped_sends_its_readers_to_another_server(tmp_path: Path) -> None:
+    with running(tmp_path, 3) as cluster:
+        owner = await cluster.owner()
+        first, second = await cluster.followers(owner)
+        async with open_client(owner.tcp) as writer:
+            await writer.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+            await writer.append(SHARD, [Record(value=b"0")])
+        for follower in (first, second):
+            async with reading_from(follower) as reader:
+                await until(reader, lambda values: values == [0])
+        async with open_client(f"{first.tcp},{second.tcp}?read=follower") as reader:
+            assert await values_of(reader) == [0]
+            first.send(signal.SIGTERM)
+            assert await trio.to_thread.run_sync(first.wait) == 0
+            with trio.fail_after(PATIENCE_S):
+                assert await values_of(reader) == [0]
+            assert second.is_running
 
 
 @pytest.mark.slow("starts two servers, and writes more than a follower keeps in memory")
