@@ -137,7 +137,7 @@ class Engine:
     @property
     def config(self) -> ServerConfig:
         """The settings that the engine was opened with."""
-        return self._readable.config
+        return self._readable.config if self._parts is None else self._parts.config
 
     @property
     def recovery(self) -> RecoveryReport:
