@@ -223,7 +223,9 @@ class _Serving:
         try:
             await reading.started.wait()
             self._take_over(server)
-            server.serve_all({name: sock for name, sock in self._sockets.items() if name not in ("http", "tcp")})
+            if not server.stopping.is_set():
+                # Otherwise it has lost the store again already, or the process is to stop.
+                server.serve_all({name: sock for name, sock in self._sockets.items() if name not in ("http", "tcp")})
             await self._tell(server, told)
             await reading.ended.wait()
         finally:

@@ -13,6 +13,7 @@ import trio
 from broker_adapter.opening import open_adapter
 from journal.client import Client
 from journal.client.opening import open_client
+from journal.client.session_keeper import SessionTimes
 from journal.protocol.errors import AuthenticationError, NotAuthorizedError
 from shards.errors import InvalidRequestError, NotOwnerError
 from shards.format.batch import read_records
@@ -22,9 +23,10 @@ from shards.position import Start
 from tests.cluster.servers import Cluster, Server, running
 from tests.cluster.writing import SHARD, check, value_of, writing
 from tests.patience import PATIENCE_S
-from tests.server.people import PASSWORD, write_people
+from tests.server.people import PASSWORD, write_people, write_server_certificate
 
 OTHER = "plant/other"
+PATIENT = SessionTimes(first_within_s=PATIENCE_S)
 
 
 @asynccontextmanager
@@ -334,6 +336,30 @@ async def test_the_rights_of_a_client_are_the_same_on_a_follower(tmp_path: Path)
                 while True:
                     await reader.fetch("open", 0)
                     await trio.sleep(0.05)
+
+
+@pytest.mark.slow("starts two servers")
+async def test_a_follower_serves_reads_over_tls(tmp_path: Path) -> None:
+    files = write_server_certificate(tmp_path)
+    config = tmp_path / "server.toml"
+    config.write_text(
+        f'[tls]\ncertificate_file = "{files["tls__certificate_file"]}"\nkey_file = "{files["tls__key_file"]}"\n'
+    )
+    authority = files["tls__client_ca_file"]
+    with running(tmp_path, 2, config=config) as cluster:
+        places = ",".join(server.tcp for server in cluster.servers)
+        async with open_client(f"journals://{places}?ca_file={authority}", times=PATIENT) as writer:
+            await writer.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+            await writer.append(SHARD, [Record(value=b"0")])
+            with trio.fail_after(PATIENCE_S):
+                is_follower = False
+                while not is_follower:
+                    async with open_client(
+                        f"journals://{places}?ca_file={authority}&read=follower", times=PATIENT
+                    ) as reader:
+                        assert reader.server is not None
+                        if is_follower := reader.server.is_follower:
+                            await until(reader, lambda values: values == [0])
 
 
 @pytest.mark.slow("starts two servers")
