@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import trio
@@ -36,11 +36,15 @@ from journal.engine.wal.entry import Entry
 from journal.engine.wal.group_commit import GroupWriter
 from journal.engine.wal.journal_file import JournalWriter
 from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
-from journal.logstore.keys import Position
+from journal.logstore.errors import LogDamagedError
+from journal.logstore.keys import FileName, Position
 from journal.settings.server import StorageConfig
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.seams.store import DirectoryStore, Mutations
 from shards.segments.chunks import ChunkPool, Readable
+from shards.segments.parquet_segment import ParquetSegment
+from shards.views import shard_records
+from shards.views.shared_files import FileKey, SharedFileRecord
 
 _FOLDED_AT_ONCE = 2000
 
@@ -307,8 +311,7 @@ class _Following:
             if groups is None:
                 missing = await self._fetcher.fetch(is_last=self._log.epoch is not None)
                 if self._log.epoch is not None:
-                    for file in missing:
-                        _log.error("the log store has not got %s: records in it cannot be read", file)
+                    await self._require_unneeded(missing)
                     return True
                 if self._reads is not None and self._log.claim.epoch and not missing:
                     # Before the end of the log, records may be in files that are not here, and a start may have found
@@ -320,6 +323,39 @@ class _Following:
                 await self._take(group)
                 read_bytes += len(group.data)
         return False
+
+    async def _require_unneeded(self, missing: Sequence[SharedFileRecord]) -> None:
+        """Refuse to serve acknowledged records of which the file is gone, so that it can be put back.
+
+        Raises:
+            LogDamagedError: A shard has records in one of these files.
+        """
+        if not missing:
+            return
+        files = {record.key: record for record in missing}
+        needed: set[FileKey] = set()
+        table, step = self._views.table, TimeSlice()
+        open_ids = set()
+        for shard in table.open_shards():
+            open_ids.add(shard.shard_id)
+            needed.update(
+                (segment.place.day, segment.place.file_id)
+                for segment in shard.segments
+                if isinstance(segment, ParquetSegment)
+            )
+            if step.is_over:
+                await step.rest()
+        for found in shard_records.references(self._views.store):
+            # What is recorded of open shards is older than what they have.
+            if found is not None and found[0] not in open_ids:
+                needed.add(found[1])
+            if step.is_over:
+                await step.rest()
+        for key in files.keys() & needed:
+            raise LogDamagedError(
+                f"the log store has not got the file {FileName(*key)}, in which shards have records: put it back. A "
+                f"server that has fetched it has it as {files[key].path(table.sealed_root)}"
+            )
 
     async def _take(self, group: SlotGroup) -> None:
         # First the copy: the store of the views may write what is folded to the disk at any time.

@@ -375,6 +375,16 @@ def log_ends(store: OrderedStore) -> Generator[tuple[int, int, int] | None, None
         yield end
 
 
+def references(store: OrderedStore) -> Generator[tuple[int, FileKey] | None, None, None]:
+    """Scan all records; yields (shard id, file) for each segment in a shared file.
+
+    Otherwise it yields None, so that the caller can pause.
+    """
+    for item in store.scan_in_steps(Family.SEGMENTS):
+        found = None if item is None else reference(*item)
+        yield None if item is None or found is None else (_SEGMENT.unpack(item[0])[0], found[0])
+
+
 def outlines(store: OrderedStore) -> Generator[Outline | None, None, None]:
     """Scan all records; yields (shard id, kind, closed, end position) for each segment, None for a pause.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import trio
 
 from journal.client.client import Client
 from journal.engine.segments.file_fetching import FileFetcher
@@ -24,14 +25,17 @@ from journal.logstore.settling import settle_create
 from journal.logstore.stores.directory import DirectoryLogStore
 from journal.logstore.stores.memory import MemoryLogStore
 from journal.logstore.writing import SlotWriter
+from shards.format.batch import read_records
 from shards.format.record import Record
 from shards.model import Mode, ShardConfig
 from shards.seams.memory_file_system import MemoryFileSystem
 from shards.seams.memory_store import MemoryStore
 from shards.seams.store import Mutations
 from shards.views.shared_files import SharedFileRecord, SharedFiles
-from tests.cluster.servers import remove, running
-from tests.cluster.writing import SHARD, connected
+from tests.cluster.numbers import QUICK
+from tests.cluster.servers import Server, remove, running
+from tests.cluster.writing import SHARD, connected, value_of
+from tests.patience import PATIENCE_S
 
 OWNER: Final = Member("root", b"S" * 16, b"N" * 16)
 NEXT: Final = Member("root", b"S" * 16, b"R" * 16)
@@ -105,6 +109,56 @@ async def test_a_server_with_an_empty_directory_does_not_begin_in_the_middle_of_
         assert not first.exists()
 
 
+async def fill_until_converted(server: Server, client: Client) -> Path:
+    """Append until a file of the history is in the log store; its name there."""
+    await fill(client)
+    folder = Path(server.data).parent / "store" / "journal" / "file"
+    with trio.fail_after(PATIENCE_S):
+        while not (files := [path for path in folder.glob("*") if not path.name.startswith("0000000-")]):
+            await trio.sleep(0.1)
+    return min(files)
+
+
+@pytest.mark.slow("starts a server twice, and waits until segments are converted")
+async def test_a_server_that_takes_over_without_a_file_that_is_needed_ends_with_its_name(tmp_path: Path) -> None:
+    """It served, and acknowledged records could not be read, also where another server still had the file."""
+    with running(tmp_path, 1, settings=QUICK) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            file = await fill_until_converted(server, client)
+        server.kill()
+        remove(server.data)
+        held = [(path, path.read_bytes()) for path in sorted(file.parent.glob(f"{file.name[:24]}*"))]
+        for path, _ in held:
+            path.unlink()
+        server.start(*QUICK)
+        assert server.wait() != 0
+        assert f"the log store has not got the file {file.name[:24]}, in which shards have records" in (
+            server.log.read_text()
+        )
+        for path, content in held:
+            path.write_bytes(content)
+        server.start(*QUICK)
+        async with connected(cluster) as client:
+            reply = await client.fetch(SHARD, 0)
+            assert [value_of(record) for record in read_records(reply.batches, start_offset=0)][:1] == [0]
+
+
+@pytest.mark.slow("starts a server twice, and waits until segments are converted")
+async def test_a_file_in_which_no_shard_has_records_any_more_may_be_missing(tmp_path: Path) -> None:
+    with running(tmp_path, 1, settings=QUICK) as cluster:
+        (server,) = cluster.servers
+        async with connected(cluster) as client:
+            file = await fill_until_converted(server, client)
+            await client.delete_shard(SHARD)
+            server.kill()
+            remove(server.data)
+            for path in file.parent.glob(f"{file.name[:24]}*"):
+                path.unlink()
+            server.start(*QUICK)
+            assert await client.list_shards("#") == []
+
+
 async def test_a_file_that_could_not_be_found_is_looked_for_again_at_a_takeover() -> None:
     """A follower looked for it once. When the folder of the files was back, it took over without the file."""
     store, files, content = MemoryLogStore(), MemoryFileSystem(), b"content"
@@ -113,7 +167,8 @@ async def test_a_file_that_could_not_be_found_is_looked_for_again_at_a_takeover(
     views = MemoryStore()
     records = SharedFiles(views)
     mutations = Mutations()
-    records.fold_put(mutations, SharedFileRecord(20_784, 7, 7, 1, 5, 0, 0, hashlib.sha256(content).digest()))
+    record = SharedFileRecord(20_784, 7, 7, 1, 5, 0, 0, hashlib.sha256(content).digest())
+    records.fold_put(mutations, record)
     views.write(mutations)
     fetcher = FileFetcher(
         StoredFiles(store, OWNER, files, at_once),
@@ -126,9 +181,9 @@ async def test_a_file_that_could_not_be_found_is_looked_for_again_at_a_takeover(
     )
     place = "/data/sealed/date=2026-11-27/0000000000000007.parquet"
     missing = await fetcher.fetch(is_last=False)
-    assert missing == [f"the file 0020784-0000000000000007, which is {place} here"]
+    assert missing == [record]
     run(store, put_piece(OWNER, bytes(16), FileName(20_784, 7), 0, Piece(content, 1)))
-    assert await fetcher.fetch(is_last=False) == []
+    assert await fetcher.fetch(is_last=False) == [record]
     assert not files.exists(place), "a log store is not asked again and again"
     assert await fetcher.fetch(is_last=True) == []
     assert files.open(place, write=False).pread(100, 0) == content

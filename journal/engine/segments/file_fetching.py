@@ -61,9 +61,9 @@ class FileFetcher:
         self._there: set[FileKey] = set()
         self._seen_generation: int | None = None
         self._look_again_at = 0.0
-        self._missing: list[str] = []
+        self._missing: list[SharedFileRecord] = []
 
-    async def fetch(self, *, is_last: bool) -> list[str]:
+    async def fetch(self, *, is_last: bool) -> list[SharedFileRecord]:
         """Fetch the files that may be needed and are not there.
 
         Args:
@@ -72,7 +72,8 @@ class FileFetcher:
 
         Returns:
             What is missing in the log store, too, when it was looked for last. It is not needed any more, unless
-            `is_last`: an entry that this server has not read yet has replaced it.
+            `is_last`: an entry that this server has not read yet has replaced it. Then it is needed if a shard still
+            has records in it.
 
         Raises:
             LogStoreError: The log store cannot be read, or a file in it is damaged.
@@ -91,7 +92,7 @@ class FileFetcher:
             place = record.path(self._root)
             if not await self._off_loop(partial(self._files.exists, place)):
                 if not await self._fetch(record, place):
-                    missing.append(f"the file {FileName(*record.key)}, which is {place} here")
+                    missing.append(record)
                     continue
                 fetched += 1
             self._there.add(record.key)
