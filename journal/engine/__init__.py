@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from journal.engine.engine import Engine
     from journal.engine.environment import Environment, open_rocks_store
-    from journal.engine.opening import FollowerReaders, open_engine, open_memory_engine
+    from journal.engine.opening import open_engine, open_memory_engine
     from journal.engine.shared_log.claims import Addresses, Claim
     from journal.engine.shared_log.log import Decision, SharedLog
     from journal.engine.startup import RecoveryReport
@@ -24,7 +24,6 @@ __all__ = [
     "Decision",
     "Engine",
     "Environment",
-    "FollowerReaders",
     "RecoveryReport",
     "SharedLog",
     "Subscription",
@@ -39,7 +38,6 @@ _MODULES = {
     "Claim": "journal.engine.shared_log.claims",
     "Engine": "journal.engine.engine",
     "Environment": "journal.engine.environment",
-    "FollowerReaders": "journal.engine.opening",
     "RecoveryReport": "journal.engine.startup",
     "Decision": "journal.engine.shared_log.log",
     "SharedLog": "journal.engine.shared_log.log",

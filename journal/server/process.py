@@ -186,7 +186,7 @@ class _Serving:
             await shared.lose()
             self._front.start_again()
 
-    # Reads while another server owns the store (see `FollowerReaders`)
+    # Reads while another server owns the store (see `journal.engine.opening.FollowerReaders`)
 
     def begin(self, engine: Engine) -> None:
         """Serve clients that read from this follower; others are told who owns the store."""
