@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from broker_adapter import StorageAdapter
 from broker_adapter.cache_queue import QueueDrain, QueueSettings, ensure_queue, names
@@ -53,7 +54,7 @@ async def report(adapter: StorageAdapter, drain: QueueDrain) -> None:
     await adapter.put_state(names.status_key(NAME), encode(status))
 
 
-async def told(
+async def said(
     adapter: StorageAdapter,
     state: str,
     *,
@@ -62,7 +63,7 @@ async def told(
     done_offset: int | None = None,
     queue: str = NAME,
 ) -> None:
-    """Store what the driver ``broker-1`` says of itself, that it has the lease, and how far it is if that is given."""
+    """Store what the driver ``broker-1`` says of itself, and how far it is if that is given."""
     told_us = time.time_ns() // 1000 - age_s * 1_000_000
     next_attempt_us = told_us + 30_000_000 if reason else 0
     status = Status(
@@ -72,4 +73,9 @@ async def told(
     if done_offset is not None:
         shard = await adapter.describe_shard(names.shard_of(queue))
         await adapter.put_state(names.progress_key(queue), encode(Progress(shard.shard_id, done_offset)))
+
+
+async def told(adapter: StorageAdapter, state: str, *, queue: str = NAME, **options: Any) -> None:
+    """The same, for a test without a driver: ``broker-1`` also has the lease."""
+    await said(adapter, state, queue=queue, **options)
     await adapter.put_state(names.lease_key(queue), encode(Lease("broker-1", "c1", 4, 9)))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
 import trio
@@ -19,7 +20,7 @@ from broker_adapter.cache_queue import QueueLease, QueueSettings, look, names
 from broker_adapter.cache_queue.cli import view_reader
 from broker_adapter.cache_queue.cli.commands import COMMANDS
 from broker_adapter.cache_queue.cli.connection import DEFAULT_SERVER
-from broker_adapter.cache_queue.queue import change_queue
+from broker_adapter.cache_queue.queue import QueueState, change_queue
 from broker_adapter.cache_queue.stored import Counts, Definition, Lease, Progress, Status, WriterCounts
 from broker_adapter.state_forms import decode, encode
 from command_line import output
@@ -407,19 +408,34 @@ async def test_a_drain_waits_for_what_waited_and_reports_the_outage(
     async with open_adapter("memory:") as adapter:
         await three_waiting(adapter)
         monkeypatch.setattr(command, "connect", lambda _server: Opened(adapter))
+        looks = 0
+
+        async def counted(*arguments: Any) -> QueueState:
+            nonlocal looks
+            found = await look(*arguments)
+            looks += 1
+            return found
+
+        monkeypatch.setattr("broker_adapter.cache_queue.queue.look", counted)
+
+        async def seen() -> None:
+            """Until the command has seen the present state and said what it thinks of it."""
+            enough = looks + 2
+            while looks < enough:
+                await trio.sleep(0.05)
 
         async def drive() -> None:
             async with QueueLease(adapter, NAME, "broker-1").hold():
-                await queues.told(adapter, "down", reason="refused")
+                await queues.said(adapter, "down", reason="refused")
                 while not (await look(adapter, NAME)).definition.wake_count:
                     await trio.sleep(0.05)
-                await trio.sleep(0.7)
+                await seen()
                 drain = await driven(adapter)
                 record = (await waiting(drain))[0]
                 await drain.set_aside([(record, "no")])
                 await drain.confirm(2, Counts(dead_lettered=1), 0)
                 await filled(adapter, b"later")
-                await trio.sleep(0.7)
+                await seen()
                 await drain.confirm(4 + late_count, Counts(confirmed=2 + late_count), 0)
                 await trio.sleep_forever()
 
