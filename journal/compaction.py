@@ -109,7 +109,7 @@ async def _known(engine: Engine) -> tuple[set[str], tuple[FileKey, ...]]:
                 known.update((segment.path, segment.index_path))
             elif isinstance(segment, ParquetSegment):
                 known.add(segment.path)
-                shared.add((segment.place.day, segment.place.file_id))
+                shared.add(segment.place.file)
         if number % _OPENED_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
     return known, tuple(sorted(shared))

@@ -109,7 +109,10 @@ class ClusterOutcome:
 
 
 def late(takeovers: Sequence[Takeover]) -> list[str]:
-    """The takeovers that took longer than their goal, a line each. A median of a few judges nothing; it is told."""
+    """The takeovers that took longer than their goal, a line each.
+
+    The goal for the median is not among these: a run has too few takeovers for one. The report shows it.
+    """
     goals = {KILLED: KILL_GOAL_S, CUT: CUT_GOAL_S}
     return [
         f"{each.owner} took over {each.pause_s:.2f} s after {each.former_owner} was {each.cause}; "

@@ -108,7 +108,7 @@ class StoreServers:
 
     @property
     def url(self) -> str:
-        """What brokers are told."""
+        """The address of all servers, for brokers and clients."""
         return f"journal://{','.join(server.address for server in self.all)}"
 
     def others(self, server: StoreServer) -> list[StoreServer]:

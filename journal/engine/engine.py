@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
 
 import trio
 
@@ -20,10 +19,10 @@ from journal.engine.startup import RecoveryReport
 from journal.engine.state.shard_discovery import NameScan
 from journal.engine.statistics import EngineStatistics
 from journal.engine.subscribe.subscription import Subscription, SubscriptionTarget
-from journal.engine.wal.group_commit import AckSink
 from journal.engine.wal.pending_ack import AppendResult, PendingAck
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import LARGEST_SCAN_BYTES
+from journal.engine.write.no_appends import NO_APPENDS, NoAppends
 from journal.engine.write.transactions import CursorCheck, Delete, Put
 from journal.settings.server import ServerConfig
 from shards.errors import NotOwnerError, StorageFailedError
@@ -45,28 +44,6 @@ from shards.segments.read_slices import Place, ReadSlice
 from shards.segments.shard import Shard
 from shards.views import shard_records
 from shards.views.inverted_index import By
-
-
-class NoAppends:
-    """Takes the place of an appender where another server owns the store: handles of its clients permit no append."""
-
-    def append_run(self, view: memoryview, start: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> int:
-        """Take no append."""
-        return start
-
-    def append(self, view: memoryview, at: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> None:
-        """Refuse an append.
-
-        Raises:
-            NotOwnerError: Always.
-        """
-        raise NotOwnerError("")
-
-    def finish(self) -> None:
-        """End a run without appends."""
-
-
-_NO_APPENDS: Final = NoAppends()
 
 
 class Engine:
@@ -229,7 +206,7 @@ class Engine:
             account: What the memory counts for that memory-mode appends of the run need; None for nothing.
         """
         if self._parts is None:
-            return _NO_APPENDS
+            return NO_APPENDS
         self._parts.begin_chunk(account)
         return self._parts.appender
 

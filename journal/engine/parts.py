@@ -20,7 +20,6 @@ from journal.engine.environment import Environment
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.history_table import HistoryTable
 from journal.engine.parquet.rewriting import due, due_in_s
-from journal.engine.parquet.rewriting_queue import file_of
 from journal.engine.parquet.scheduler import ParquetScheduler
 from journal.engine.read.reader import Reader
 from journal.engine.readable import Readable
@@ -62,6 +61,7 @@ from shards.model import Mode, ShardConfig
 from shards.quantities import format_size
 from shards.seams.store import DirectoryStore, Mutations
 from shards.segments.chunks import MemoryAccount
+from shards.segments.parquet_segment import file_of
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
 from shards.topics.publish_epochs import PublishEpochs

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import attrs
 
 from journal.engine.directory.restores import Restores
 from journal.engine.read.reader import Reader
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
-from journal.engine.state.views import Views
 from journal.settings.server import ServerConfig
 
 
@@ -33,17 +30,3 @@ class Readable:
     table: ShardTable
     time: NodeTime
     reader: Reader
-
-
-class FollowerReads(Protocol):
-    """Reads of clients, while a recovery follows the log of a store."""
-
-    @property
-    def are_open(self) -> bool:
-        """Whether clients read now."""
-
-    def begin(self, table: ShardTable, views: Views, time: NodeTime, restores: Restores) -> None:
-        """Let clients read what was recovered so far."""
-
-    async def end(self) -> None:
-        """Return when no client reads any more."""

@@ -1,4 +1,4 @@
-"""Counts of the requests to a log store: whoever runs one in a cloud pays for each of them."""
+"""Counts of the requests to a log store. Object stores in a cloud charge for each request."""
 
 from __future__ import annotations
 

@@ -31,6 +31,11 @@ class SharedPlace:
     file_id: int
     first_row: int
 
+    @property
+    def file(self) -> tuple[int, int]:
+        """The key of the file: its day and its number."""
+        return self.day, self.file_id
+
 
 class ParquetSegment(Segment):
     """A segment that was converted to Parquet; it never changes, but a shorter one may take its place after a trim.
@@ -105,7 +110,7 @@ class ParquetSegment(Segment):
 
     def is_in_file_of(self, other: ParquetSegment) -> bool:
         """Whether both are in one shared file."""
-        return (self.place.day, self.place.file_id) == (other.place.day, other.place.file_id)
+        return self.place.file == other.place.file
 
     def without_trimmed(self, start_offset: int) -> ParquetSegment:
         """The segment without the records below an offset of it, or this one if fewer than half of them go.
@@ -139,3 +144,8 @@ class ParquetSegment(Segment):
     def size_bytes(self) -> int:
         """Its share of the file."""
         return self._size_bytes
+
+
+def file_of(segment: Segment) -> tuple[int, int] | None:
+    """The key of the shared file in which a segment is; None if it is in none."""
+    return segment.place.file if isinstance(segment, ParquetSegment) else None

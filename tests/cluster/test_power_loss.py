@@ -71,7 +71,7 @@ async def test_everything_acknowledged_is_there_after_each_of_several_power_loss
     seed: int, sync: type[BackgroundSync], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sync of the last copy is not waited for: a part of it may be gone, while the views have what was in it."""
-    monkeypatch.setattr("journal.engine.wal.journal_file.BackgroundSync", sync)
+    monkeypatch.setattr("journal.engine.wal.journal_writer.BackgroundSync", sync)
     rng = random.Random(seed)
     store, files = MemoryLogStore(), SimulatedFileSystem()
     files.mkdir(DATA)

@@ -12,7 +12,7 @@ from journal.engine.shared_log.slot_groups import decode_groups
 from journal.engine.shared_log.writer import ResumePoint, SharedLogWriter
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import KINDS, Trimmed, encode_payload
-from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.wal.journal_writer import JournalWriter
 from journal.engine.wal.recovery import Recovered, read_journal
 from journal.logstore import run
 from journal.logstore.counting import CountedLogStore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from journal.engine import Addresses
 from journal.logstore.driver import run
 from journal.logstore.keys import server_key
 from journal.logstore.ownership import Member
+from journal.logstore.probe import Holds, identify
 from journal.logstore.servers import delist, enlist, list_servers
+from journal.logstore.stores.directory import DirectoryLogStore
 from journal.logstore.stores.memory import MemoryLogStore
 from journal.server.cluster.listing import listed
 from shards.format.record import Record
@@ -95,3 +98,28 @@ async def test_a_list_that_cannot_be_read_keeps_no_server_from_joining() -> None
         pass
     run(store, delist("root", bytes(16)))
     assert run(store, list_servers("root", STORE)) == []
+
+
+def test_status_of_a_place_without_a_log_fails_and_says_why(tmp_path: Path) -> None:
+    """It said that nobody owned the store, or printed an empty one with --json, and scripts went on."""
+    for name in ("files", "empty"):
+        (tmp_path / name).mkdir()
+    run(DirectoryLogStore(str(tmp_path / "files")), identify("journal", STORE, STORE, STORE, Holds.FILES))
+    expected = {
+        "files": "is the identity of the files of a store whose log is elsewhere (--store): give the place of the log",
+        "empty": "there is no store yet",
+    }
+    for name, reason in expected.items():
+        for options in ([], ["--json"]):
+            command = [
+                sys.executable,
+                "-m",
+                "journal.cli.main",
+                "cluster",
+                "status",
+                "--store",
+                f"file://{tmp_path / name}",
+            ]
+            done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert reason in done.stderr

@@ -37,7 +37,7 @@ from journal.engine.wal.entry_payloads import (
     Trimmed,
 )
 from journal.engine.wal.group_commit import Committer
-from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.wal.journal_writer import JournalWriter
 from journal.engine.wal.recovery import Expected, Verdict
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands

@@ -27,7 +27,8 @@ from journal.engine.wal.entry_payloads import (
     Trimmed,
     encode_payload,
 )
-from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader, JournalWriter
+from journal.engine.wal.journal_file import FIRST_GROUP_POSITION, JournalFileHeader
+from journal.engine.wal.journal_writer import JournalWriter
 from shards.model import Mode, Retention, ShardConfig
 from shards.segments.log_segment import LogHeader
 from shards.segments.sparse_index import SparseIndex

@@ -8,7 +8,8 @@ import attrs
 
 from journal.engine.wal.entry import CHECKED_PART, NODE_EPOCH, NODE_GROUP, Kind, encode_entry
 from journal.engine.wal.entry_payloads import CursorCommitted, encode_payload
-from journal.engine.wal.journal_file import JournalWriter, UsedFile
+from journal.engine.wal.journal_file import UsedFile
+from journal.engine.wal.journal_writer import JournalWriter
 from journal.engine.wal.recovery import Expected, Recovered, RecoveredGroup, read_journal
 from shards.format.batch import BatchHeader, encode_values
 from shards.format.checksum import crc32c

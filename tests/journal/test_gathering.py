@@ -17,7 +17,7 @@ from journal.engine.directory.data_directory import segment_directories
 from journal.engine.parquet.gathering_queue import Waiting
 from journal.engine.parquet.rewriting import LONGEST_DEAD_S, MERGED_AT_ONCE
 from journal.engine.parquet.scheduler import ConversionCounts
-from journal.engine.segments.checkpointer import SHARED_DROPS_WAIT_S
+from journal.engine.segments.checkpointer import SHARED_DROPS_WAIT_S, Checkpointer
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import MIB
 from shards.delta.actions import TableRequest, TableVersion
@@ -559,9 +559,12 @@ async def test_files_of_which_nothing_is_wanted_are_withdrawn(autojump_clock: ob
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_an_engine_stops_while_a_decision_about_files_waits_for_disk_space(
-    autojump_clock: object, *, is_cancelled: bool
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, *, is_cancelled: bool
 ) -> None:
     """The decision may not be cancelled, and nothing looked for space any more: the stop never came to its end."""
+    # A checkpoint would free a file of the journal, in which there is room for the decision.
+    for reason in ("_may_free_journal", "_checkpoint_due"):
+        monkeypatch.setattr(Checkpointer, reason, lambda _: False)
     files = FullJournalDisk()
     converter = Converter(files)
     converter.open = trio.Event()

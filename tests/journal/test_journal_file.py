@@ -14,11 +14,11 @@ from journal.engine.wal.entry import GROUP_HEADER_SIZE
 from journal.engine.wal.journal_file import (
     FIRST_GROUP_POSITION,
     JournalFileHeader,
-    JournalWriter,
     UsedFile,
     journal_path,
     list_journal_files,
 )
+from journal.engine.wal.journal_writer import JournalWriter
 from shards.errors import CorruptionError, DiskFullError, FormatVersionError
 from shards.format.checksum import crc32c
 from tests.journal.journals import DIRECTORY, FILE_BYTES, Written, cursor_entry, go_on, lsns, new_journal, read_back

@@ -1,4 +1,4 @@
-"""Requests to a log store are counted by kind, whatever comes of them: who runs a bucket pays for each."""
+"""Requests to a log store are counted by kind, also those that fail: object stores charge for each."""
 
 from __future__ import annotations
 

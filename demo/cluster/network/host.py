@@ -28,7 +28,7 @@ class Host(Protocol):
     command_prefix: Sequence[str]
 
     async def cut(self) -> None:
-        """Cut it from the network: from now on nothing reaches it, it reaches nothing, and nobody is told."""
+        """Cut it from the network: packets in both directions are lost from now on, and no connection is reset."""
 
     async def mend(self) -> None:
         """Connect it to the network again."""

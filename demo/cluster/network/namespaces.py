@@ -51,7 +51,7 @@ async def namespace_hosts(names: Sequence[str], store_port: int) -> AsyncIterato
         store_port: Port of the object store.
 
     Raises:
-        DemoError: This machine does not let us.
+        DemoError: This machine does not allow it.
     """
     await _ip("link", "set", "lo", "up")
     await _ip("link", "add", _BRIDGE, "type", "bridge")
@@ -89,7 +89,7 @@ class NamespaceHost:
         """Connect it to the bridge for the first time.
 
         Raises:
-            DemoError: This machine does not let us.
+            DemoError: This machine does not allow it.
         """
         await _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", str(self._pid))
         await _ip("link", "set", self._cable, "master", _BRIDGE, "up")
@@ -98,7 +98,7 @@ class NamespaceHost:
         await _ip("address", "add", f"{self._address}/24", "dev", "eth0", prefix=self.command_prefix)
 
     async def cut(self) -> None:
-        """Take its cable from the bridge. The cable itself stays up at both ends, so neither side is told."""
+        """Take its cable from the bridge. Both ends of the cable stay up, so no process sees its network go down."""
         await _ip("link", "set", self._cable, "nomaster")
 
     async def mend(self) -> None:

@@ -34,7 +34,7 @@ async def open_hosts(way: Way, names: Sequence[str], store_port: int) -> AsyncIt
     """Hosts for the context.
 
     Raises:
-        DemoError: This machine does not let us.
+        DemoError: This machine does not allow it.
     """
     if way is Way.NAMESPACES:
         async with namespaces.namespace_hosts(names, store_port) as isolated:

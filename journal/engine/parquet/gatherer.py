@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeGuard, overload
 
+import attrs
+
 from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.segments.lifecycle import SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
@@ -20,7 +22,7 @@ from shards.errors import ConversionFailedError, CorruptionError, StorageError
 from shards.model import Retention
 from shards.segments.conversion_plan import GatheredFiles, PartSource, SharedPlan, SourceKind
 from shards.segments.log_segment import LogSegment
-from shards.segments.parquet_segment import ParquetSegment
+from shards.segments.parquet_segment import ParquetSegment, file_of
 from shards.segments.retention import may_be_one
 from shards.segments.segment_paths import shared_path
 from shards.segments.shard import Shard
@@ -333,6 +335,50 @@ def is_wanted(shard: Shard, segment: LogSegment | ParquetSegment) -> bool:
         and first.next_offset == segment.next_offset
         and first.is_in_file_of(segment)
     )
+
+
+@attrs.frozen(slots=True)
+class Left:
+    """What is left of segments after they were gathered.
+
+    Attributes:
+        wanted: A shard that still has one of them; None if there is none.
+        replaced: Shared files in which they were, and in which no shard has one of them any more.
+    """
+
+    wanted: Shard | None
+    replaced: set[FileKey]
+
+
+async def look_again(chosen: Sequence[Chosen]) -> Left:
+    """Find what is left of segments, in short steps."""
+    wanted: Shard | None = None
+    files: set[FileKey] = set()
+    kept: set[FileKey] = set()
+    step = TimeSlice()
+    for shard, segment in chosen:
+        if step.is_over:
+            await step.rest()
+        key = file_of(segment)
+        if key is not None:
+            files.add(key)
+        if is_wanted(shard, segment):
+            if wanted is None:
+                wanted = shard
+            if key is not None:
+                kept.add(key)
+    return Left(wanted, files - kept)
+
+
+async def is_one_dropped(chosen: Sequence[Chosen]) -> bool:
+    """Whether a shard no longer has one of the segments; looks in short steps."""
+    step = TimeSlice()
+    for shard, segment in chosen:
+        if not is_wanted(shard, segment):
+            return True
+        if step.is_over:
+            await step.rest()
+    return False
 
 
 def closed_logs(shard: Shard) -> Iterator[LogSegment]:

@@ -19,8 +19,7 @@ from journal.engine.time_slice import TimeSlice
 from shards.errors import CorruptionError, FormatVersionError, StorageError
 from shards.model import Retention
 from shards.segments.log_segment import LogSegment
-from shards.segments.parquet_segment import ParquetSegment
-from shards.segments.segment import Segment
+from shards.segments.parquet_segment import ParquetSegment, file_of
 from shards.segments.shard import Shard
 from shards.views.shared_files import FileKey, SharedFileRecord
 
@@ -171,11 +170,6 @@ class RewritingQueue:
             count += shard is not last or shard.config.retention != Retention()
             last = shard
         return count
-
-
-def file_of(segment: Segment) -> FileKey | None:
-    """The shared file of a segment."""
-    return (segment.place.day, segment.place.file_id) if isinstance(segment, ParquetSegment) else None
 
 
 def _segments_in(shard: Shard, keys: set[FileKey]) -> Iterator[ParquetSegment]:

@@ -25,12 +25,13 @@ from journal.engine.parquet.gatherer import (
     closed_logs,
     in_order,
     is_in_part,
-    is_wanted,
+    is_one_dropped,
+    look_again,
     most_parts,
 )
 from journal.engine.parquet.gathering_queue import LARGE_SEGMENT_BYTES, GatheringQueue, Waiting
 from journal.engine.parquet.history_table import HistoryTable
-from journal.engine.parquet.rewriting_queue import RewritingQueue, file_of
+from journal.engine.parquet.rewriting_queue import RewritingQueue
 from journal.engine.segments.lifecycle import NotWithdrawnError, SegmentFiles, UnsyncedDirectoryError
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.time_slice import TimeSlice
@@ -407,7 +408,7 @@ class ParquetScheduler:
             async with self._share([((file.day, file_id), file.path) for file in written.files]):
                 with trio.CancelScope(shield=True):
                     self.sealed_segments += await gatherer.put_in_place(chosen, file_id, prefix, written)
-                    left = await _look_again(chosen)
+                    left = await look_again(chosen)
                     self._history.note_rewritten(left.replaced)
                     if isinstance(chosen[0][1], ParquetSegment):
                         self.counts.rewritings += 1
@@ -458,7 +459,7 @@ class ParquetScheduler:
                 # Files of the failed attempt are removed: the next one writes a new file under a new name.
                 await self._discard(discard)
             shard, segment = _concerned(chosen, error)
-            if isinstance(error, BeingFlushedError) or await _is_one_dropped(chosen):
+            if isinstance(error, BeingFlushedError) or await is_one_dropped(chosen):
                 # A log file may be removed before the worker has opened it: that is not a failure of the disk.
                 return False
             if isinstance(error, CorruptionError):
@@ -499,50 +500,6 @@ class ParquetScheduler:
         self.counts.failures += 1
         self.last_failure = str(error)
         _log.error("conversion stops: %s", error)
-
-
-@attrs.frozen(slots=True)
-class _Left:
-    """What is left of segments after they were gathered.
-
-    Attributes:
-        wanted: A shard that still has one of them; None if there is none.
-        replaced: Shared files in which they were, and in which no shard has one of them any more.
-    """
-
-    wanted: Shard | None
-    replaced: set[FileKey]
-
-
-async def _look_again(chosen: Sequence[Chosen]) -> _Left:
-    """Find what is left of segments, in short steps."""
-    wanted: Shard | None = None
-    files: set[FileKey] = set()
-    kept: set[FileKey] = set()
-    step = TimeSlice()
-    for shard, segment in chosen:
-        if step.is_over:
-            await step.rest()
-        key = file_of(segment)
-        if key is not None:
-            files.add(key)
-        if is_wanted(shard, segment):
-            if wanted is None:
-                wanted = shard
-            if key is not None:
-                kept.add(key)
-    return _Left(wanted, files - kept)
-
-
-async def _is_one_dropped(chosen: Sequence[Chosen]) -> bool:
-    """Whether a shard no longer has one of the segments; looks in short steps."""
-    step = TimeSlice()
-    for shard, segment in chosen:
-        if not is_wanted(shard, segment):
-            return True
-        if step.is_over:
-            await step.rest()
-    return False
 
 
 def _concerned(chosen: list[Chosen], error: Exception) -> Chosen:

@@ -260,7 +260,7 @@ def _group_at(opened: PartReader, offset: int) -> int:
 
 def _file_of(segment: ParquetSegment) -> FileKey:
     # Ids of files are never assigned again, and a Parquet file never changes.
-    return segment.place.day, segment.place.file_id
+    return segment.place.file
 
 
 def _group_key(segment: ParquetSegment, index: int) -> GroupKey:

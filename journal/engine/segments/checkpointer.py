@@ -34,7 +34,8 @@ from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.wal.disk import Disk, LimitedOffLoop, RetriableWhenFull
 from journal.engine.wal.group_commit import Committer
-from journal.engine.wal.journal_file import JournalWriter, WrittenFile
+from journal.engine.wal.journal_file import WrittenFile
+from journal.engine.wal.journal_writer import JournalWriter
 from journal.engine.write.commands import Commands
 from journal.settings.server import ServerConfig
 from journal.telemetry.histogram import DURATION_BOUNDS_S, Histogram

@@ -30,7 +30,8 @@ from journal.engine.environment import Environment
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.wal.disk import LimitedOffLoop
-from journal.engine.wal.journal_file import JournalWriter, WrittenFile
+from journal.engine.wal.journal_file import WrittenFile
+from journal.engine.wal.journal_writer import JournalWriter
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
 from shards.seams.store import DirectoryStore
 

@@ -15,7 +15,7 @@ from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.stored_views import StoredViews
 from journal.engine.shared_log.writer import ResumePoint, SharedLogWriter
 from journal.engine.wal.disk import OffLoop
-from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.wal.journal_writer import JournalWriter
 from journal.logstore.counting import CountedLogStore
 from journal.logstore.driver import drive
 from journal.logstore.errors import LogDamagedError, LogStoreError, StoreDeposedError

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from journal.engine.shared_log.slot_groups import encode_group
-from journal.engine.wal.journal_file import JournalWriter
+from journal.engine.wal.journal_writer import JournalWriter
 from journal.logstore.counting import CountedLogStore, RequestCounts
 from journal.logstore.driver import run
 from journal.logstore.errors import LogStoreError, StoreDeposedError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import attrs
 
@@ -55,6 +56,9 @@ from shards.views.state_store import StateStore
 # Of a batch header: base_offset, lsn, append_time_us; record_count; producer_epoch, producer_id, sequence; newest
 # timestamp.
 _REPLAYED = struct.Struct("<8xQQQ12xI4xIQI12xQ")
+
+FOLDED_AT_ONCE: Final = 2000
+"""So many entries are replayed in one step of the event loop."""
 
 
 @attrs.define(slots=True)
@@ -410,7 +414,7 @@ def _record_of(file: ConvertedFile, lsn: int) -> SharedFileRecord:
 
 def _files_of(segments: Iterable[Segment]) -> set[FileKey]:
     """The shared files in which segments are."""
-    return {(segment.place.day, segment.place.file_id) for segment in segments if isinstance(segment, ParquetSegment)}
+    return {segment.place.file for segment in segments if isinstance(segment, ParquetSegment)}
 
 
 def _decision_of(entry: Entry) -> Decision:

@@ -284,9 +284,10 @@ class Committer:
             self._close_group()
 
     def write_if_long(self) -> None:
-        """Begin to write what was collected if it is so much (see `close_if_long`); otherwise it waits for more.
+        """Begin to write the collecting group if it is long (see `close_if_long`); otherwise leave it open.
 
-        For decisions that nobody waits for: each write is a sync, or a request to a log store.
+        Use it for decisions of the engine itself, for which no client waits: fewer groups are fewer syncs, and fewer
+        requests to a log store.
         """
         self.close_if_long()
         if self._waiting:

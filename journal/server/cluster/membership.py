@@ -141,14 +141,18 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
             )
     address, store = await _opened(places[0])
     try:
-        for files_at in places[1:]:
-            await _check_before(address, store, files_at)
+        beside = None
+        if places[1:]:
+            beside = files_address, files = await _opened(places[1])
+            # Closed together from now on.
+            log_store, store = store, DividedLogStore(store, address.root, files, files_address.root)
+            await _check_places(address, log_store, files_address, files)
         server_id = secrets.token_bytes(ID_BYTES)
         limiter = trio.CapacityLimiter(1)
         holds = Holds.LOG if places[1:] else Holds.EVERYTHING
         identity = await _identified(store, address.root, secrets.token_bytes(ID_BYTES), server_id, holds)
-        for files_at in places[1:]:
-            store = await _divided(files_at, store, address.root, identity.store_id, server_id)
+        if beside is not None:
+            await _join_files(*beside, identity.store_id, server_id)
         member = Member(address.root, identity.store_id, server_id)
         log.info(
             "joined the store",
@@ -188,44 +192,41 @@ async def _identified(store: LogStore, root: str, store_id: bytes, server_id: by
     return await drive(store, identify(root, store_id, server_id, nonce, holds), trio.CapacityLimiter(1))
 
 
-async def _check_before(address: StoreAddress, store: LogStore, files_at: str) -> None:
+async def _check_places(address: StoreAddress, log_store: LogStore, beside: StoreAddress, files: LogStore) -> None:
     """Refuse a place of files that does not belong to a log, before anything is written into either.
 
     Raises:
-        ForeignStoreError: It does not.
+        ForeignStoreError: It does not belong to the log.
     """
-    files_address, files = await _opened(files_at)
-    try:
-        limiter = trio.CapacityLimiter(1)
-        log_identity = await drive(store, read_identity(address.root), limiter)
-        identity = await drive(files, read_identity(files_address.root), limiter)
-        if identity is not None and log_identity is None:
-            raise ForeignStoreError(
-                f"{files_address.text} has {told_of(identity)} already, of the store {identity.store_id.hex()}, but "
-                f"{address.text} has no store yet: give another place for the files"
-            )
-        if files_address.text == address.text:
-            raise ForeignStoreError(f"{address.text} is given for the log and for the files: give two places, or one")
-        epoch = await drive(store, newest_claim(address.root), limiter)
-        if identity is None and log_identity is not None and epoch:
-            raise ForeignStoreError(
-                f"{files_address.text} has no files of the store {log_identity.store_id.hex()}, which has been in use: "
-                "give the place that its servers were started with (--objects)"
-            )
-    finally:
-        files.close()
+    limiter = trio.CapacityLimiter(1)
+    of_log = await drive(log_store, read_identity(address.root), limiter)
+    of_files = await drive(files, read_identity(beside.root), limiter)
+    is_in_use = bool(await drive(log_store, newest_claim(address.root), limiter))
+    if of_files is not None and of_log is None:
+        raise ForeignStoreError(
+            f"{beside.text} has {told_of(of_files)} already, of the store {of_files.store_id.hex()}, but "
+            f"{address.text} has no store yet: give another place for the files"
+        )
+    if beside.text == address.text:
+        raise ForeignStoreError(f"{address.text} is given for the log and for the files: give two places, or one")
+    if of_files is None and of_log is not None and is_in_use:
+        raise ForeignStoreError(
+            f"{beside.text} has no files of the store {of_log.store_id.hex()}, which has been in use: give the place "
+            "that its servers were started with (--objects)"
+        )
 
 
-async def _divided(text: str, log_store: LogStore, root: str, store_id: bytes, server_id: bytes) -> LogStore:
-    """The store with its files in a place of their own."""
-    address, objects = await _opened(text)
-    divided = DividedLogStore(log_store, root, objects, address.root)
-    found = await _identified(objects, address.root, store_id, server_id, Holds.FILES)
+async def _join_files(address: StoreAddress, files: LogStore, store_id: bytes, server_id: bytes) -> None:
+    """Check that the place of the files does what is needed, and belongs to the store; make it if it is new.
+
+    Raises:
+        ForeignStoreError: It has the files of another store.
+    """
+    found = await _identified(files, address.root, store_id, server_id, Holds.FILES)
     if found.store_id != store_id:
         raise ForeignStoreError(
             f"{address.text} has the files of the store {found.store_id.hex()}, not of {store_id.hex()}"
         )
-    return divided
 
 
 def _http_address(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> str:

@@ -1,0 +1,196 @@
+"""Following the log of a store until this server owns it: its groups are copied, folded, and shown to readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import trio
+
+from journal.engine.directory.restores import Restores
+from journal.engine.segments.file_fetching import FileFetcher
+from journal.engine.shared_log.log import SharedLog
+from journal.engine.shared_log.slot_groups import SlotGroup
+from journal.engine.state.node_time import NodeTime
+from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import FOLDED_AT_ONCE, Views, files_named
+from journal.engine.time_slice import TimeSlice
+from journal.engine.wal.disk import LimitedOffLoop, OffLoop
+from journal.engine.wal.entry import Entry
+from journal.engine.wal.journal_writer import JournalWriter
+from journal.logstore.errors import LogDamagedError
+from journal.logstore.keys import FileName
+from shards.segments.parquet_segment import file_of
+from shards.views import shard_records
+from shards.views.shared_files import FileKey, SharedFileRecord
+
+
+class FollowerReads(Protocol):
+    """Reads of clients, while a recovery follows the log of a store."""
+
+    @property
+    def are_open(self) -> bool:
+        """Whether clients read now."""
+
+    def begin(self, table: ShardTable, views: Views, time: NodeTime, restores: Restores) -> None:
+        """Let clients read what was recovered so far."""
+
+    async def end(self) -> None:
+        """Return when no client reads any more."""
+
+
+class Following:
+    """Reads the log of a store: its groups are copied to the journal of this server, and folded.
+
+    Args:
+        log: The log.
+        writer: Writes to the journal of this server.
+        views: The views.
+        fetcher: Fetches files that entries name.
+        off_loop: Runs the writes.
+        checkpoint: The views have everything up to this lsn.
+        next_lsn: The journal, or the views, have everything before this lsn.
+        reads: Reads of clients; None for no reads.
+
+    Attributes:
+        next_lsn: The same now.
+    """
+
+    def __init__(
+        self,
+        log: SharedLog,
+        writer: JournalWriter,
+        views: Views,
+        fetcher: FileFetcher,
+        off_loop: OffLoop,
+        checkpoint: int,
+        next_lsn: int,
+        reads: ServedReads | None,
+    ) -> None:
+        self._reads = reads
+        self._log = log
+        self._writer = writer
+        self._views = views
+        self._fetcher = fetcher
+        self._checkpoint = checkpoint
+        self._off_loop = LimitedOffLoop(off_loop)
+        self.next_lsn = next_lsn
+
+    async def run(self, most_bytes: int) -> bool:
+        """Read until this server owns the store and has all of its log, or until it has read many bytes.
+
+        Returns:
+            Whether it owns the store.
+        """
+        read_bytes = 0
+        while read_bytes < most_bytes:
+            groups = await self._log.read(self.next_lsn)
+            if groups is None:
+                missing = await self._fetcher.fetch(is_last=self._log.epoch is not None)
+                if self._log.epoch is not None:
+                    await self._require_unneeded(missing)
+                    return True
+                if self._reads is not None and self._log.claim.epoch and not missing:
+                    # Before the end of the log, records may be in files that are not here, and a start may have found
+                    # views that are newer than its journal.
+                    self._reads.begin()
+                await self._log.wait()
+                continue
+            for group in groups:
+                await self._take(group)
+                read_bytes += len(group.data)
+        return False
+
+    async def _require_unneeded(self, missing: Sequence[SharedFileRecord]) -> None:
+        """Refuse to serve acknowledged records of which the file is gone, so that it can be put back.
+
+        Raises:
+            LogDamagedError: A shard has records in one of these files.
+        """
+        if not missing:
+            return
+        files = {record.key: record for record in missing}
+        needed: set[FileKey] = set()
+        table, step = self._views.table, TimeSlice()
+        open_ids = set()
+        for shard in table.open_shards():
+            open_ids.add(shard.shard_id)
+            needed.update(key for segment in shard.segments if (key := file_of(segment)) is not None)
+            if step.is_over:
+                await step.rest()
+        for found in shard_records.references(self._views.store):
+            # What is recorded of open shards is older than what they have.
+            if found is not None and found[0] not in open_ids:
+                needed.add(found[1])
+            if step.is_over:
+                await step.rest()
+        for key in files.keys() & needed:
+            raise LogDamagedError(
+                f"the log store has not got the file {FileName(*key)}, in which shards have records: put it back. A "
+                f"server that has fetched it has it as {files[key].path(table.sealed_root)}"
+            )
+
+    async def _take(self, group: SlotGroup) -> None:
+        # First the copy: the store of the views may write what is folded to the disk at any time.
+        size_bytes, first_lsn, next_lsn = len(group.data), group.first_lsn, group.next_lsn
+        await self._off_loop(lambda: self._writer.write_group([group.data], size_bytes, first_lsn, next_lsn))
+        wanted = [entry for entry in group.entries if entry.lsn > self._checkpoint]
+        reads = self._reads
+        if reads is not None and reads.are_open and not await self._fetcher.fetch_ahead(files_named(wanted)):
+            # Records in a missing file cannot be read until an entry that follows has replaced it.
+            await reads.end()
+        for start in range(0, len(wanted), FOLDED_AT_ONCE):
+            step = wanted[start : start + FOLDED_AT_ONCE]
+            self._views.replay(step)
+            if reads is not None and len(step) < len(wanted):
+                reads.folded_some(step)
+            await trio.lowlevel.checkpoint()
+        self.next_lsn = next_lsn
+        if reads is not None:
+            reads.folded(wanted)
+
+
+class ServedReads:
+    """Reads of clients while the log is followed. They are shown whole commit groups, so no half of a transaction.
+
+    Args:
+        reads: Serves them.
+        table: The shards.
+        views: The views.
+        time: The node's time.
+        restores: The restores of the node from backups.
+    """
+
+    def __init__(
+        self, reads: FollowerReads, table: ShardTable, views: Views, time: NodeTime, restores: Restores
+    ) -> None:
+        self._reads = reads
+        self._table = table
+        self._views = views
+        self._time = time
+        self._restores = restores
+
+    @property
+    def are_open(self) -> bool:
+        """Whether clients read now."""
+        return self._reads.are_open
+
+    def begin(self) -> None:
+        """Let clients read, if they do not yet."""
+        if not self._reads.are_open:
+            self._table.begin_reading()
+            self._reads.begin(self._table, self._views, self._time, self._restores)
+
+    async def end(self) -> None:
+        """Return when no client reads any more."""
+        await self._reads.end()
+
+    def folded_some(self, entries: Iterable[Entry]) -> None:
+        """A part of a commit group was folded: no shard may seem to begin after its end."""
+        if self._reads.are_open:
+            self._table.show_trimmed({entry.shard_id for entry in entries})
+
+    def folded(self, entries: Iterable[Entry]) -> None:
+        """A commit group was folded: show it."""
+        if self._reads.are_open:
+            self._table.show({entry.shard_id for entry in entries})
