@@ -14,9 +14,12 @@ import trio
 
 from journal.cli.main import run
 from journal.logstore.driver import run as run_steps
+from journal.logstore.ownership import Member, own
 from journal.logstore.probe import Holds, identify
-from journal.logstore.stores.addresses import DEFAULT_ROOT
+from journal.logstore.stores.addresses import DEFAULT_ROOT, StoreAddress
 from journal.logstore.stores.directory import DirectoryLogStore
+from journal.logstore.stores.memory import MemoryLogStore
+from journal.server.cluster.membership import _check_places
 from tests.cluster.servers import Server, format_of, running
 
 
@@ -156,3 +159,37 @@ def test_a_server_that_waits_for_its_log_store_stops_within_seconds(tmp_path: Pa
                 assert server.wait() == 0
         finally:
             server.kill()
+
+
+@pytest.mark.parametrize("requests_before", range(6))
+async def test_two_first_servers_of_a_store_do_not_refuse_each_other(requests_before: int) -> None:
+    """The other one makes the log, the place of the files and its claim between two requests of this one."""
+    log, files = MemoryLogStore(), MemoryLogStore()
+    rival = Member("plant", b"S" * 16, b"R" * 16)
+    requests = 0
+
+    class Watched(MemoryLogStore):
+        """Has the rival act before one of the requests."""
+
+        def __init__(self, store: MemoryLogStore) -> None:
+            super().__init__()
+            self._store = store
+
+        def _pass(self) -> MemoryLogStore:
+            nonlocal requests
+            requests += 1
+            if requests == requests_before:
+                run_steps(log, identify("plant", b"S" * 16, b"R" * 16, bytes(16), Holds.LOG))
+                run_steps(files, identify("plant", b"S" * 16, b"R" * 16, bytes(16), Holds.FILES))
+                run_steps(log, own(rival, bytes(16)))
+            return self._store
+
+        def get(self, key: str) -> bytes | None:
+            return self._pass().get(key)
+
+        def list_after(self, key: str) -> list[str]:
+            return self._pass().list_after(key)
+
+    here, beside = StoreAddress.parse("s3://bucket/plant"), StoreAddress.parse("s3://files/plant")
+    await _check_places(here, Watched(log), beside, Watched(files))
+    assert requests >= 3

@@ -199,9 +199,11 @@ async def _check_places(address: StoreAddress, log_store: LogStore, beside: Stor
         ForeignStoreError: It does not belong to the log.
     """
     limiter = trio.CapacityLimiter(1)
-    of_log = await drive(log_store, read_identity(address.root), limiter)
-    of_files = await drive(files, read_identity(beside.root), limiter)
+    # In the reverse of the order in which another first server may be making them now: what is read later is there if
+    # what was read before it is.
     is_in_use = bool(await drive(log_store, newest_claim(address.root), limiter))
+    of_files = await drive(files, read_identity(beside.root), limiter)
+    of_log = await drive(log_store, read_identity(address.root), limiter)
     if of_files is not None and of_log is None:
         raise ForeignStoreError(
             f"{beside.text} has {told_of(of_files)} already, of the store {of_files.store_id.hex()}, but "
