@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from command_line.boundary import run_guarded
+from command_line.interpreter import prepare_interpreter
 from journal.stop_signals import note_signals
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def _told(added: EntryPoint) -> str:
 
 def main() -> None:
     """Entry point of the installed command."""
+    prepare_interpreter()
     if _first_word(sys.argv[1:]) == "serve":
         note_signals()
     sys.exit(run(sys.argv[1:]))

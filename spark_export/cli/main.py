@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from command_line.boundary import run_guarded
+from command_line.interpreter import prepare_interpreter
 
 PROGRAM: Final = "journal-spark"
 
@@ -56,6 +57,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the installed command."""
+    prepare_interpreter()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from command_line.boundary import one_line, run_guarded
+from command_line.interpreter import prepare_interpreter
 
 # First lines of the functions' docstrings, here so that listing them imports no command (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -96,6 +97,7 @@ def explain(error: BaseException) -> str | None:
 
 def main() -> None:
     """Entry point of the installed command."""
+    prepare_interpreter()
     sys.exit(run(sys.argv[1:]))
 
 
