@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
+from itertools import pairwise
 
 import msgspec
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.gauge import gaps_of, gives_up_offsets
-from broker_adapter.cache_queue.ranges import Range, covered_count, intersection
+from broker_adapter.cache_queue.ranges import Range, contains, covered_count, intersection
 from broker_adapter.cache_queue.stored import Counts, Definition, KnownEnd, Progress, Status
 from broker_adapter.state_forms import decode
 from shards.model import ShardInfo
@@ -78,30 +79,39 @@ async def known_ends(adapter: StorageAdapter, queue: str, shard_id: int) -> list
 def unused_in(gap: Range, ends: Iterable[KnownEnd]) -> list[Range]:
     """The offsets of a gap that never had a record, as far as writers know; none without their knowledge."""
     ends = tuple(ends)
-    unused = intersection([gap], _agreed(ends))
-    first, after = gap
+    _, after = gap
     before = [end.end_offset for end in ends if end.end_offset < after]
-    if not before or not gives_up_offsets(max(before), after) or (unused and len(before) < len(ends)):
-        return unused
-    # Offsets that no writer has seen are after the last known record, and after what is known of earlier runs.
-    return [*unused, (max(first, *before), after)]
-
-
-def _agreed(ends: Sequence[KnownEnd]) -> list[Range]:
-    """Ranges without a record. Where ranges of several writers overlap, the intersection counts."""
-    agreed: list[Range] = []
-    for first, after in sorted(each for end in ends for each in end.unused):
-        if agreed and first < agreed[-1][1]:
-            agreed[-1] = (max(first, agreed[-1][0]), min(after, agreed[-1][1]))
-        else:
-            agreed.append((first, after))
-    return [each for each in agreed if each[0] < each[1]]
+    is_given_up = bool(before) and gives_up_offsets(max(before), after)
+    # A writer that has not looked since the store died knows of no record behind its end.
+    unseen = [[(end.end_offset, after)] if is_given_up and end.end_offset < after else [] for end in ends]
+    return intersection([gap], _agreed([[*end.unused, *rest] for end, rest in zip(ends, unseen, strict=True)]))
 
 
 def unused_of(info: ShardInfo, first_offset: int, ends: Sequence[KnownEnd]) -> list[Range]:
     """Offsets, from one on, that never had a record, as far as writers know."""
-    trimmed = intersection([(first_offset, info.start_offset)], _agreed(ends))
+    trimmed = intersection([(first_offset, info.start_offset)], _agreed([end.unused for end in ends]))
     return [*trimmed, *(each for gap in gaps_of(info, first_offset) for each in unused_in(gap, ends))]
+
+
+def _agreed(known: Iterable[Sequence[Range]]) -> list[Range]:
+    """The offsets without a record in the knowledge of each writer that knows of them.
+
+    A writer knows of the records since it began, which was at the latest when the store came back for the last time
+    before the first of its ranges. Of what was before that it may know nothing.
+
+    Args:
+        known: The ranges without a record of each writer, sorted. A range begins when the store has its last record
+            before a crash, and ends when it has come back.
+    """
+    writers = [ranges for ranges in known if ranges]
+    came_back = [after for ranges in writers for _, after in ranges]
+    began = [max((at for at in came_back if at <= ranges[0][0]), default=0) for ranges in writers]
+    found = []
+    for lower, upper in pairwise(sorted({offset for ranges in writers for each in ranges for offset in each})):
+        said = [contains(ranges, lower) for ranges, at in zip(writers, began, strict=True) if lower >= at]
+        if said and all(said):
+            found.append((lower, upper))
+    return found
 
 
 def left_behind(info: ShardInfo, progress: Progress, ends: Sequence[KnownEnd], end_offset: int | None = None) -> Counts:

@@ -166,6 +166,88 @@ def test_of_several_writers_each_knows_its_own_part() -> None:
     assert unused_in(gap, []) == []
 
 
+def test_a_writer_that_saw_only_the_second_of_two_deaths_does_not_hide_it_from_one_that_saw_the_first() -> None:
+    """What the first one knew was taken, and the offsets that the second life had reserved counted as lost."""
+    ends = [KnownEnd(1, RESERVED + 6, ((6, RESERVED + 6),)), KnownEnd(1, 2 * RESERVED + 22, ((0, 2 * RESERVED + 22),))]
+    assert covered_count(unused_in((0, 2 * RESERVED + 22), ends), 0, 2 * RESERVED + 22) == 2 * RESERVED + 16
+
+
+def test_writers_that_each_saw_another_life_of_the_store_know_all_three_deaths_together() -> None:
+    """Of overlapping ranges of two writers only the lower end was used, and a million offsets counted as lost."""
+    first, second = RESERVED + 10, 2 * RESERVED + 19
+    end = 3 * RESERVED + 26
+    ends = [KnownEnd(1, end, ((10, second), (second + 7, end))), KnownEnd(1, end, ((0, first), (first + 9, end)))]
+    assert unused_in((0, end), ends) == [(10, first), (first + 9, second), (second + 7, end)]
+
+
+def test_a_writer_that_began_after_a_death_does_not_hide_what_others_know_of_it() -> None:
+    later = 2 * RESERVED + 3
+    ends = [KnownEnd(1, later, ((7, RESERVED), (RESERVED + 5, later))), KnownEnd(1, later, ((RESERVED + 9, later),))]
+    assert unused_in((0, later), ends) == [(7, RESERVED), (RESERVED + 9, later)]
+
+
+class QueueInMemory:
+    """A queue whose store keeps its records in memory and dies, and what two writers and a driver see of it."""
+
+    def __init__(self) -> None:
+        self.put_count = self.lost_count = self.confirmed_count = 0
+        self._next_offset = self._reserved_offset = self._done_offset = 0
+        self._held: list[tuple[int, int]] = []
+        self._trackers = [EndTracker(), EndTracker()]
+        self._ends: list[KnownEnd | None] = [None, None]
+        for writer in (0, 1):
+            self.look(writer, 0)
+
+    @property
+    def info(self) -> ShardInfo:
+        return shard(0, self._next_offset, *self._held)
+
+    def append(self, writer: int, count: int, *, is_answered: bool = True) -> None:
+        first = self._next_offset
+        self._next_offset += count
+        self.put_count += count
+        if self._next_offset > self._reserved_offset - RESERVED // 2:
+            self._reserved_offset = self._next_offset + RESERVED
+        if is_answered:
+            self._trackers[writer].appended(first, self._next_offset)
+        if self._held:
+            self._held = [(self._held[0][0], self._next_offset)]
+        else:
+            self._held = [(first, self._next_offset)]
+
+    def append_and_die(self, writer: int, count: int) -> None:
+        self.append(writer, count, is_answered=False)
+        self.die(writer, count)
+
+    def die(self, _writer: int, _count: int) -> None:
+        self._next_offset = max(self._next_offset, self._reserved_offset)
+        self._held = []
+
+    def look(self, writer: int, _count: int) -> None:
+        tracker = self._trackers[writer]
+        tracker.look(self.info, self._done_offset)
+        self._ends[writer] = tracker.known or self._ends[writer]
+
+    def drain(self, _writer: int, _count: int) -> None:
+        """All of them are confirmed, and those in gaps counted as lost."""
+        counts = left_behind(self.info, Progress(1, self._done_offset), [end for end in self._ends if end is not None])
+        self.lost_count += counts.lost
+        self.confirmed_count += counts.purged
+        self._done_offset = self._next_offset
+
+
+STEPS = ("append", "append_and_die", "die", "look", "drain")
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 1), st.integers(1, 20)), max_size=12))
+def test_no_more_records_are_lost_than_were_put_in(steps: list[tuple[str, int, int]]) -> None:
+    """In some orders of deaths, looks and appends a million reserved offsets counted as lost."""
+    queue = QueueInMemory()
+    for step, writer, count in [*steps, ("drain", 0, 0)]:
+        getattr(queue, step)(writer, count)
+    assert queue.lost_count + queue.confirmed_count <= queue.put_count
+
+
 def test_a_queue_of_files_needs_no_such_knowledge() -> None:
     tracker = EndTracker()
     segments = (SegmentInfo(SegmentKind.LOG, 0, 9, 900, 0, closed=False),)
