@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TextIO, TypeVar
 
@@ -212,11 +211,16 @@ class Round(Generic[_Server]):
 
         The clients have ended, so the server seals the rest and the table gets everything.
         """
+
+        async def compare() -> list[str]:
+            # A client waits for a server that has ended.
+            with trio.fail_after(2 * PATIENCE_S):
+                return await compare_table(self.server.address, self.server.data, is_quiet=True)
+
         try:
-            compare = partial(compare_table, self.server.address, self.server.data, is_quiet=True)
             self.result.broken += trio.run(compare)[:5]
-        except (StorageError, UnreadableTableError) as error:
-            self.result.broken.append(f"the table cannot be compared: {error}")
+        except (StorageError, UnreadableTableError, trio.TooSlowError) as error:
+            self.result.broken.append(f"the table cannot be compared: {error!r}")
         self.result.counts["tables compared"] += 1
 
     def check_files(self) -> None:
