@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -19,6 +19,12 @@ from demo.errors import DemoError
 from shards.errors import StorageError
 
 _TABLE_WIDTH: Final = 150
+_INTERRUPTED: Final = 128 + signal.SIGINT
+_STOPPED: Final = 128 + signal.SIGTERM
+
+
+class _StoppedError(Exception):
+    """SIGTERM came."""
 
 
 class Checked(Protocol):
@@ -66,12 +72,13 @@ def run_demo(
         keep: The directory is never removed.
 
     Returns:
-        The exit status: 0 if every promise was kept, 1 if not, 130 after Ctrl-C.
+        The exit status: 0 if every promise was kept, 1 if not, 130 after Ctrl-C, 143 after SIGTERM. After a signal,
+        too, all processes of the demo have ended.
     """
     parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=parent)).resolve()
     try:
-        outcome = trio.run(partial(scenario, directory))
+        outcome = trio.run(_until_stopped, scenario, directory)
     except* (DemoError, StorageError, OSError) as errors:
         for error in _leaves(errors):
             sys.stderr.write(f"demo: {error}\n")
@@ -79,7 +86,10 @@ def run_demo(
         return_status = 1
     except* KeyboardInterrupt:
         shutil.rmtree(directory)
-        return_status = 130
+        return_status = _INTERRUPTED
+    except* _StoppedError:
+        shutil.rmtree(directory)
+        return_status = _STOPPED
     else:
         present(outcome)
         return_status = 1 if outcome.broken else 0
@@ -88,6 +98,25 @@ def run_demo(
         else:
             shutil.rmtree(directory)
     return return_status
+
+
+async def _until_stopped(scenario: Callable[[Path], Awaitable[OutcomeT]], directory: Path) -> OutcomeT:
+    """The outcome of a run, which SIGTERM ends.
+
+    Raises:
+        _StoppedError: It came.
+    """
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_raise_at, signals)
+            outcome = await scenario(directory)
+            nursery.cancel_scope.cancel()
+    return outcome
+
+
+async def _raise_at(signals: AsyncIterator[int]) -> None:
+    async for _ in signals:
+        raise _StoppedError
 
 
 def print_document(document: dict[str, Any]) -> None:
