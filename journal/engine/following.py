@@ -169,6 +169,7 @@ class ServedReads:
         self._views = views
         self._time = time
         self._restores = restores
+        self._deleted_count = 0
 
     @property
     def are_open(self) -> bool:
@@ -178,6 +179,7 @@ class ServedReads:
     def begin(self) -> None:
         """Let clients read, if they do not yet."""
         if not self._reads.are_open:
+            self._deleted_count = len(self._views.deleted)
             self._table.begin_reading()
             self._reads.begin(self._table, self._views, self._time, self._restores)
 
@@ -194,3 +196,7 @@ class ServedReads:
         """A commit group was folded: show it."""
         if self._reads.are_open:
             self._table.show({entry.shard_id for entry in entries})
+            for shard in self._views.deleted[self._deleted_count :]:
+                # Those that wait for its records get the error.
+                shard.notify()
+            self._deleted_count = len(self._views.deleted)

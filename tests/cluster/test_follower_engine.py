@@ -172,6 +172,21 @@ async def test_a_reader_that_waits_is_woken_by_the_next_group(tmp_path: Path) ->
         assert await values_in(engine, "a") == [b"0", b"1"]
 
 
+async def test_a_reader_that_waits_is_woken_by_the_deletion_of_the_shard(tmp_path: Path) -> None:
+    """At a follower it waited to its end, a minute by default. The owner answers at once."""
+    async with pair(tmp_path) as both:
+        await both.owner.create_shard("a", FILE_MODE)
+        await append(both.owner, "a", b"0")
+        engine = await both.caught_up("a", 1)
+        shard = engine.shard("a")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(both.owner.delete_shard, "a")
+            with trio.fail_after(PATIENCE_S):
+                await engine.wait_beyond(shard, 1, 2 * PATIENCE_S)
+        with pytest.raises(ShardNotFoundError):
+            shard.check_usable()
+
+
 async def test_a_follower_shows_all_of_a_transaction_or_nothing(tmp_path: Path) -> None:
     async with pair(tmp_path) as both:
         for name in "ab":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 import pytest
 
 from journal.engine.directory.data_directory import open_directory
-from shards.errors import DataDirectoryError
+from shards.errors import CorruptionError, DataDirectoryError
 from tests.simulation.file_system import SimulatedFileSystem
 
 DATA = "/data"
@@ -98,3 +99,15 @@ def test_each_reason_has_a_way_out_of_its_own(act: str, number: int, expected: s
     assert "data directory /data cannot be" in said
     files.refused = ("", "", 0)
     open_directory(files, DATA).close()
+
+
+@pytest.mark.parametrize(("store_id", "way_out"), [("", "restore a backup"), ("ab" * 16, "delete /data: it is a copy")])
+def test_a_part_that_is_gone_is_refused_with_the_way_out(store_id: str, way_out: str) -> None:
+    """A copy of the log of a store has no backup: what `journal restore` makes is refused there."""
+    files = SimulatedFileSystem()
+    directory = open_directory(files, DATA, store_id)
+    directory.complete()
+    directory.close()
+    files.remove(f"{DATA}/journal/.node")
+    with pytest.raises(CorruptionError, match=re.escape(way_out)):
+        open_directory(files, DATA, store_id)

@@ -336,6 +336,12 @@ def write_markers(files: FileSystem, path: str, node_id: str) -> None:
         files.sync_directory(f"{path}/{name}")
 
 
+def _way_out_of_loss(files: FileSystem, path: str) -> str:
+    if read_store_id(files, path):
+        return f"delete {path}: it is a copy, and the server reads the log of the store again"
+    return "restore a backup"
+
+
 def check_markers(files: FileSystem, path: str, node_id: str) -> None:
     """Refuse a data directory in which a directory is missing or belongs to another node.
 
@@ -349,7 +355,7 @@ def check_markers(files: FileSystem, path: str, node_id: str) -> None:
                 directory,
                 0,
                 f"the directory is missing or is not the one that was used before: it has no marker {MARKER}. If it is "
-                f"a file system of its own, mount it; if it is lost, restore a backup",
+                f"a file system of its own, mount it; if it is lost, {_way_out_of_loss(files, path)}",
             )
         found = read_json(files, f"{directory}/{MARKER}")
         if found != {"node_id": node_id}:

@@ -7,7 +7,7 @@ folded again, into views that may contain some of them already.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -111,6 +111,11 @@ class Views:
         self.lsns_reserved = 0
         self.newest_append_us = 0
         self.leftovers = dict(leftovers.noted(store))
+
+    @property
+    def deleted(self) -> Sequence[Shard]:
+        """The shards that were deleted since `take_changes`, in order."""
+        return self._changes.deleted
 
     def take_changes(self) -> ViewChanges | None:
         """The changes since the last call that other parts have to handle; None if there are none."""
