@@ -39,7 +39,8 @@ from journal.engine.subscribe.subscriptions import Subscriptions
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import Disk, LimitedOffLoop
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
-from journal.engine.wal.group_commit import MOST_WORDS, Committer, Group
+from journal.engine.wal.group import Group
+from journal.engine.wal.group_commit import MOST_WORDS, Committer
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
 from journal.engine.write.producer_expiry import ProducerExpiry

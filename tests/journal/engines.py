@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from journal.engine import Engine, Environment, open_engine
-from journal.engine.wal.group_commit import AckSink
+from journal.engine.wal.group import AckSink
 from journal.protocol.frames import APPEND_HEAD
 from journal.settings.server import ServerConfig, StorageConfig
 from shards.errors import StorageFailedError

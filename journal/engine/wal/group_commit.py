@@ -16,38 +16,17 @@ import trio
 from journal.engine.wal.disk import Disk
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import KINDS, Decision, encode_payload
-from journal.engine.wal.pending_ack import AppendResult
+from journal.engine.wal.group import Group
 from journal.protocol.frames import ACK
 from journal.telemetry.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
 from shards.errors import DiskFullError, LimitExceededError, NotOwnerError, StorageFailedError, afresh
-from shards.model import Appended
 from shards.segments.chunks import Readable
-from shards.segments.shard import Published, Shard
-from shards.views.inverted_index import Words
 
 MOST_DECISIONS = 2000
 MOST_TOUCHED = 5000
 MOST_WORDS = 10_000
 """Bound on a group: it is published in one step of the event loop, which takes some microseconds for each decision,
 each shard and each word of an index."""
-
-
-class AckSink(Protocol):
-    """Receiver of acknowledgements: the connection that sent the frames.
-
-    Attributes:
-        number: Number of the connection, rising.
-        producers: Prefix of the names of the producers that it may use; empty for all names.
-    """
-
-    number: int
-    producers: str
-
-    def acknowledge(self, acks: bytearray) -> None:
-        """Accept packed ``protocol.ACK`` entries; called on the event loop, must not block."""
-
-    def fail(self, error: StorageFailedError) -> None:
-        """Note that the engine failed: nothing outstanding will be acknowledged."""
 
 
 class GroupWriter(Protocol):
@@ -68,93 +47,6 @@ class GroupWriter(Protocol):
             Exception: Nothing of the group may be acknowledged, now or later.
         """
         ...
-
-
-class Group:
-    """Entries that are made durable together.
-
-    Attributes:
-        number: Place in the sequence of groups.
-        buffers: Encoded entries in order.
-        touched: Shards with batches or segments in it, each once.
-        decisions: (lsn, shard id, decision) of the entries that are not batches.
-        words: (shard, base offset, words) of batches whose shard has an index.
-        word_count: Number of these words.
-        acks: Packed acknowledgements by sink, sent after the commit.
-        results: Outcomes of appends from inside the process, passed on after the commit.
-        held: Receive buffers that contain the entries, released after the commit.
-        published: The next offset of each touched shard that becomes visible when the group is durable.
-        committed: It is durable and published.
-        taken_at_s: When the oldest of its entries arrived, on the monotonic clock; 0 before the first.
-    """
-
-    __slots__ = (
-        "_done",
-        "_is_finished",
-        "acks",
-        "buffers",
-        "committed",
-        "decisions",
-        "first_lsn",
-        "held",
-        "next_lsn",
-        "number",
-        "published",
-        "results",
-        "size_bytes",
-        "taken_at_s",
-        "touched",
-        "word_count",
-        "words",
-    )
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.buffers: list[Readable] = []
-        self.size_bytes = 0
-        self.touched: list[Shard] = []
-        self.decisions: list[tuple[int, int, Decision]] = []
-        self.words: list[tuple[Shard, int, Words]] = []
-        self.word_count = 0
-        self.acks: dict[AckSink, bytearray] = {}
-        self.results: list[tuple[AppendResult, Appended]] = []
-        self.held: list[Callable[[], None]] = []
-        self.published: list[tuple[Shard, Published]] = []
-        self.first_lsn = 0
-        self.next_lsn = 0
-        self.committed = False
-        self.taken_at_s = 0.0
-        self._done: trio.Event | None = None
-        self._is_finished = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to write and nothing to publish."""
-        return not self.buffers and not self.touched and not self.acks and not self.results and not self.held
-
-    def touch(self, shard: Shard) -> None:
-        """Note that this group changes the shard."""
-        if shard.group_number != self.number:
-            shard.group_number = self.number
-            shard.pending_groups += 1
-            self.touched.append(shard)
-
-    def done(self) -> trio.Event:
-        """Set when the group is published or has failed."""
-        if self._done is None:
-            self._done = trio.Event()
-            if self._is_finished:
-                self._done.set()
-        return self._done
-
-    def finish(self) -> None:
-        """Wake the tasks that wait for the group, and release its buffers."""
-        for give_back in self.held:
-            give_back()
-        self.held.clear()
-        self._is_finished = True
-        if self._done is not None:
-            self._done.set()
 
 
 def _failure_by(error: Exception) -> StorageFailedError:

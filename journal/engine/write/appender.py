@@ -16,7 +16,8 @@ from crc32c import crc32c
 from journal.engine.state.producer_use import ProducerUse
 from journal.engine.wal.entry import CHECKED_PART, ENTRY_HEADER_SIZE, NODE_EPOCH, NODE_GROUP, Kind
 from journal.engine.wal.entry_payloads import LsnsReserved, OffsetsReserved
-from journal.engine.wal.group_commit import AckSink, Committer
+from journal.engine.wal.group import AckSink
+from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.pending_ack import AppendResult
 from journal.engine.write.producer_sequences import InProcess, ProducerSequences, Sender, Taken
 from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD, Op

@@ -26,7 +26,8 @@ from journal.engine.wal.entry_payloads import (
     StatePut,
     Trimmed,
 )
-from journal.engine.wal.group_commit import Committer, Group
+from journal.engine.wal.group import Group
+from journal.engine.wal.group_commit import Committer
 from journal.engine.write.decisions import Decisions
 from shards.errors import (
     InvalidRequestError,

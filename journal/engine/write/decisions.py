@@ -17,7 +17,8 @@ from journal.engine.wal.entry_payloads import (
     StateDeleted,
     Trimmed,
 )
-from journal.engine.wal.group_commit import Committer, Group
+from journal.engine.wal.group import Group
+from journal.engine.wal.group_commit import Committer
 from shards.errors import CursorConflictError, InvalidRequestError, StorageError, VersionConflictError, afresh
 
 NOT_THERE = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from journal.engine.wal.group_commit import AckSink
+from journal.engine.wal.group import AckSink
 from shards.errors import NotOwnerError
 from shards.segments.shard import Shard
 
