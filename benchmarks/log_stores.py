@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from benchmarks import load, processes
+from benchmarks import late_store, load, processes
 from benchmarks.load import LoadError, Timing
 from benchmarks.ours import FILE, Generator, batch_of
 from benchmarks.peers.postgresql import Postgresql
@@ -27,6 +27,9 @@ from journal.protocol import frames
 
 THREADS: Final = 8
 """How many bare requests are under way for a rate."""
+
+LATE_MS: Final = 100
+"""How much longer than a directory the late store takes for each create."""
 
 TAKEOVERS: Final = 5
 _TAKEOVER_S: Final = 60.0
@@ -50,6 +53,10 @@ def measurements(stage: Stage) -> list[Measurement]:
         Measurement(
             ("store.postgresql.singles",),
             lambda t: {"store.postgresql.singles": _generator(stage, _on_postgresql(stage)).singles(t)},
+        ),
+        *(
+            Measurement((key,), lambda t, key=key, slots=slots: {key: _batches(stage, _on_late_store(stage, slots), t)})
+            for key, slots in (("store.window.one", 1), ("store.window.four", 4))
         ),
         Measurement(("store.takeover",), lambda _: _takeover(stage.directory / "takeover"), repeated=False),
     ]
@@ -99,10 +106,27 @@ def _on_postgresql(stage: Stage) -> Server:
     return stage.once("journal-postgresql", lambda: _start(stage, "postgresql", f"{url}#benchmark", {}), Server.stop)
 
 
-def _start(stage: Stage, name: str, address: str, environment: Mapping[str, str]) -> Server:
+def _on_late_store(stage: Stage, slots: int) -> Server:
+    """A server that writes so many slots at a time into a directory that answers late."""
+    name = f"late-{slots}"
+    store = stage.directory / f"store-{name}"
+
+    def start() -> Server:
+        store.mkdir()
+        address = f"file://{store.resolve()}?slots={slots}"
+        return _start(stage, name, address, {late_store.VARIABLE: str(LATE_MS)}, "benchmarks.late_store")
+
+    return stage.once(f"journal-{name}", start, Server.stop)
+
+
+def _start(
+    stage: Stage, name: str, address: str, environment: Mapping[str, str], module: str = "journal.cli.main"
+) -> Server:
     directory = stage.directory / f"journal-{name}"
     settings = {**_SETTINGS, "cluster.store": address}
-    return start_journal(directory / "data", directory / "log", settings=settings, environment=environment)
+    return start_journal(
+        directory / "data", directory / "log", settings=settings, environment=environment, module=module
+    )
 
 
 def _generator(stage: Stage, server: Server) -> Generator:

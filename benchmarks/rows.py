@@ -95,6 +95,19 @@ def _log_stores() -> list[Row]:
             )
         ),
         Row(
+            "store.window.one",
+            "log in a directory that answers 100 ms late: 16 KiB batches, pre-encoded, one slot at a time",
+            "MB/s",
+            "the create of the slot",
+        ),
+        Row(
+            "store.window.four",
+            "the same with up to 4 slots at a time",
+            "MB/s",
+            "the create of the slot",
+            goal=Goal(1.5, of="store.window.one"),
+        ),
+        Row(
             "store.takeover",
             "SIGKILL of the owner to the first append at the other server",
             "s",

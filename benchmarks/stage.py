@@ -36,6 +36,7 @@ def start_journal(
     settings: Mapping[str, str] | None = None,
     config: str = "",
     environment: Mapping[str, str] | None = None,
+    module: str = "journal.cli.main",
 ) -> processes.Server:
     """Start the product's server on a data directory, as a user would; its log also has its ``ready`` line.
 
@@ -45,11 +46,12 @@ def start_journal(
         settings: Single settings that differ from the default.
         config: Sections that are added to its configuration file.
         environment: Variables in addition to those of this process.
+        module: The server's program.
     """
     config_path = log_path.with_name("journal.toml")
     config_path.parent.mkdir(parents=True, exist_ok=True)
     config_path.write_text(JOURNAL_CONFIG + config)
-    argv = processes.python_module("journal.cli.main", "serve", "--data", str(directory.resolve()))
+    argv = processes.python_module(module, "serve", "--data", str(directory.resolve()))
     argv += ["--config", str(config_path.resolve()), "--listen", "127.0.0.1:0"]
     argv += [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
     return processes.start_announcing(argv, log_path, cwd=REPOSITORY, environment=environment)

@@ -211,6 +211,8 @@ async def _opened_parts(
                     await trio.lowlevel.checkpoint_if_cancelled()
                     yield parts
                 finally:
+                    if start.ahead is not None:
+                        start.ahead.close()
                     start.writer.close()
             finally:
                 disk.close()
@@ -252,7 +254,9 @@ async def _running(parts: EngineParts, log: SharedLog | None = None) -> AsyncIte
         parts.subscriptions.start(nursery)
         if log is not None:
             assert log.epoch is not None
+            assert parts.ahead is not None
             assert parts.store_checkpoints is not None
+            nursery.start_soon(parts.ahead.run, parts.committer.kick)
             nursery.start_soon(log.watch, parts.committer.fail)
             nursery.start_soon(parts.store_checkpoints.run, log.epoch)
         try:

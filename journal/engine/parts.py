@@ -41,6 +41,7 @@ from journal.engine.wal.disk import Disk, LimitedOffLoop
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
 from journal.engine.wal.group import Group
 from journal.engine.wal.group_commit import MOST_WORDS, Committer
+from journal.engine.wal.send_window import SendWindow
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
 from journal.engine.write.producer_expiry import ProducerExpiry
@@ -139,6 +140,7 @@ class EngineParts:
         self.recovery = start.report
         self.segment_files = SegmentFiles(files, directory.path, environment.off_loop)
         self.group_writer = start.groups
+        self.ahead = None if start.ahead is None else SendWindow(start.ahead)
         self.committer = Committer(
             self.group_writer,
             disk,
@@ -147,6 +149,7 @@ class EngineParts:
             publish=self._publish,
             committed=self._committed,
             failed=self._failed,
+            ahead=self.ahead,
         )
         self.discovery = ShardDiscovery(
             self.table, store, self.committer.committed_lsn, PublishEpochs(lambda: self.committer.next_lsn)

@@ -34,6 +34,7 @@ from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.engine.wal.group_commit import GroupWriter
 from journal.engine.wal.journal_writer import JournalWriter
 from journal.engine.wal.recovery import Recovered, RecoveredGroup, read_journal
+from journal.engine.wal.send_window import EarlyWriter
 from journal.logstore.keys import Position
 from journal.settings.server import StorageConfig
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
@@ -68,6 +69,7 @@ class RecoveredState:
         time: The node's time, no earlier than the newest append that was found.
         writer: Writes to the journal file that this start began.
         groups: Writes the groups of an engine: `writer`, or what writes to the log of the store.
+        ahead: The same, for what it sends ahead; None for `writer`.
         resume: Where reading the log of the store goes on later, if everything before an lsn is kept; None if there is
             no such log.
         stored: The checkpoints and files in the log store; None if there is no such log.
@@ -87,6 +89,7 @@ class RecoveredState:
     time: NodeTime
     writer: JournalWriter
     groups: GroupWriter
+    ahead: EarlyWriter | None
     resume: Callable[[int], ResumePoint | None]
     stored: StoredViews | None
     is_whole: bool
@@ -172,6 +175,7 @@ async def recover(
             writer = await new_file.begin(journal_next_lsn)
         restoration = Restoration(files, directory.path, restores)
         groups_writer: GroupWriter = writer
+        ahead: EarlyWriter | None = None
         is_whole = True
         if log is not None:
             assert stored is not None
@@ -196,7 +200,7 @@ async def recover(
                 await reads.end()
             journal_next_lsn = following.next_lsn
             if is_whole:
-                groups_writer = log.writer(writer)
+                groups_writer = ahead = log.writer(writer)
         time.raise_to(views.newest_append_us)
         time.warn_if_behind()
         views.lsns_reserved = max(views.lsns_reserved, record.lsns_reserved)
@@ -215,6 +219,7 @@ async def recover(
         time=time,
         writer=writer,
         groups=groups_writer,
+        ahead=ahead,
         resume=(lambda _: None) if log is None else log.resume,
         stored=stored,
         is_whole=is_whole,

@@ -11,6 +11,7 @@ the fence, and a fence may have been placed ahead of a writer that was faster.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -100,7 +101,7 @@ def own(
     about: bytes = b"",
     *,
     gives_way: bool = False,
-    window: int = MOST_UNDER_WAY,
+    window_of: Callable[[bytes], int] = lambda _: MOST_UNDER_WAY,
 ) -> Steps[Ownership]:
     """Become the owner of the store; its present owner, if there is one, loses it.
 
@@ -115,7 +116,8 @@ def own(
         about: What the claim says of the node to others, such as its address.
         gives_way: Claim only the epoch after the known one. So of several nodes that decide at the same time to take
             over from the same owner, one does.
-        window: How many writes owners have under way at most. A slot that is missing before so many is damage.
+        window_of: How many writes an owner has under way at most, by what its claim says of it (`about`). A slot that
+            is missing before so many is damage.
 
     Raises:
         LogDamagedError: A slot is missing, and later ones are there. No fence takes its place.
@@ -130,7 +132,7 @@ def own(
         epoch += 1
     checkpoint = yield from checkpoint_after(member.root, member.store_id, None)
     while True:
-        yield from _close_earlier(member, epoch, nonce, checkpoint.position if checkpoint else BEGINNING, window)
+        yield from _close_earlier(member, epoch, nonce, checkpoint.position if checkpoint else BEGINNING, window_of)
         newer = yield from _newer_checkpoint(member, checkpoint)
         if newer is None:
             break
@@ -151,10 +153,15 @@ def _claim(member: Member, epoch: int, nonce: bytes, about: bytes) -> Steps[bool
     return settlement.is_ours
 
 
-def _close_earlier(member: Member, by_epoch: int, nonce: bytes, start: Position, window: int) -> Steps[None]:
+def _close_earlier(
+    member: Member, by_epoch: int, nonce: bytes, start: Position, window_of: Callable[[bytes], int]
+) -> Steps[None]:
     """Close every epoch before this one that may have a writer, the newest first."""
     for epoch in range(by_epoch - 1, start.epoch - 1, -1):
         first = start if epoch == start.epoch else Position(epoch, 0)
+        claim = yield from read_claim(member, epoch)
+        # A claim that is missing was deleted by hand: then no other object may be missing.
+        window = 1 if claim is None else window_of(claim.body)
         yield from close_epoch(member, by_epoch, nonce, first, window)
         if epoch > start.epoch and (yield from _has_begun(member, epoch)):
             # Its owner had closed all epochs before it when it wrote its first slot.
@@ -177,7 +184,7 @@ def close_epoch(
         by_epoch: The epoch that this node has claimed.
         nonce: 16 random bytes of this claim.
         first: The first slot of the epoch that can be in the log: 0, or the position of the newest checkpoint.
-        window: See `own`.
+        window: How many writes its owner has under way at most.
 
     Raises:
         LogDamagedError: A slot is missing, and later ones are there.

@@ -39,6 +39,7 @@ class SlotWriter:
         window: How many writes may be under way at a time.
 
     Attributes:
+        window: See above.
         acknowledged: The slot after the last one that is known to be in the log, with all before it.
         acknowledged_lsn: The lsn after the last entry that is known to be in the log.
         is_fenced: Whether a slot was found to have the object of another node. Then nothing more is written or
@@ -49,7 +50,7 @@ class SlotWriter:
         if not 1 <= window <= MOST_UNDER_WAY:
             raise ValueError(f"{window} writes under way; allowed are 1 to {MOST_UNDER_WAY}")
         self._member = member
-        self._window = window
+        self.window = window
         self._next = Position(epoch, 0)
         self._next_lsn = next_lsn
         self._under_way: OrderedDict[Position, tuple[SlotWrite, bool]] = OrderedDict()
@@ -60,7 +61,7 @@ class SlotWriter:
     @property
     def can_write(self) -> bool:
         """Whether another write may be sent now."""
-        return not self.is_fenced and len(self._under_way) < self._window
+        return not self.is_fenced and len(self._under_way) < self.window
 
     def prepare(self, body: bytes, next_lsn: int, nonce: bytes) -> SlotWrite:
         """The next slot. It counts as under way from now on.

@@ -43,7 +43,9 @@ class Server:
         environment: Mapping[str, str] = {},
         objects: str = "",
         config: Path | None = None,
+        module: str = "journal.cli.main",
     ) -> None:
+        self._module = module
         self._config = [] if config is None else ["--config", str(config)]
         self.data = directory / f"data-{name}"
         self.log = directory / f"{name}.log"
@@ -60,7 +62,7 @@ class Server:
         store = ["--store", self._store] if self._store else []
         store += ["--objects", self._objects] if self._objects else []
         return [
-            sys.executable, "-m", "journal.cli.main", "serve", "--data", str(self.data), *self._config, *store,
+            sys.executable, "-m", self._module, "serve", "--data", str(self.data), *self._config, *store,
             *places, *options,
         ]  # fmt: skip
 
@@ -118,6 +120,7 @@ class Cluster:
         environment: Its credentials.
         objects: Address of the place of its files; empty for beside the log.
         config: The configuration file of all servers; None for none.
+        module: The program that they run.
     """
 
     def __init__(
@@ -128,12 +131,14 @@ class Cluster:
         environment: Mapping[str, str] = {},
         objects: str = "",
         config: Path | None = None,
+        module: str = "journal.cli.main",
     ) -> None:
         if not store:
             (directory / "store").mkdir()
         self.address_of_store = store or f"file://{directory / 'store'}"
         self.servers = [
-            Server(directory, self.address_of_store, name, environment, objects, config) for name in "abcdef"[:count]
+            Server(directory, self.address_of_store, name, environment, objects, config, module)
+            for name in "abcdef"[:count]
         ]
 
     @property
@@ -171,9 +176,10 @@ def running(
     settings: Sequence[str] = (),
     objects: str = "",
     config: Path | None = None,
+    module: str = "journal.cli.main",
 ) -> Iterator[Cluster]:
     """A cluster whose servers are all started; they are killed at the end."""
-    cluster = Cluster(directory, count, store, environment, objects, config)
+    cluster = Cluster(directory, count, store, environment, objects, config, module)
     try:
         for server in cluster.servers:
             server.start(*settings)

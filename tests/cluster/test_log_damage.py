@@ -13,6 +13,7 @@ import trio
 from journal.client.client import Client
 from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.shared_log.claims import window_of
 from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.wal.disk import at_once
 from journal.logstore import run
@@ -61,13 +62,13 @@ def test_a_slot_that_is_missing_before_others_is_refused_and_gets_no_fence(missi
     with pytest.raises(
         LogDamagedError, match=f"{key} is missing, but {slot_key('root', Position(epoch, missing + 1))}"
     ):
-        run(store, own(NEXT, secrets.token_bytes(16), window=1))
+        run(store, own(NEXT, secrets.token_bytes(16), window_of=window_of))
     assert store.get(key) is None
 
 
 def test_a_store_without_a_hole_is_owned() -> None:
     store, epoch = log_of(10)
-    run(store, own(NEXT, secrets.token_bytes(16), window=1))
+    run(store, own(NEXT, secrets.token_bytes(16), window_of=window_of))
     data = store.get(slot_key("root", Position(epoch, 10)))
     assert data is not None
     assert decode_object("key", data).kind is Kind.FENCE

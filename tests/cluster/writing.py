@@ -23,15 +23,16 @@ SHARD: Final = "plant/line"
 class Writer:
     """Appends numbers, one after the other, and keeps those that were acknowledged."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, shard: str = SHARD) -> None:
         self._client = client
+        self.shard = shard
         self.acknowledged: list[int] = []
         self._moved = trio.Condition()
 
     async def run(self) -> None:
         number = 0
         while True:
-            await self._client.append(SHARD, [Record(value=str(number).encode())])
+            await self._client.append(self.shard, [Record(value=str(number).encode())])
             self.acknowledged.append(number)
             number += 1
             async with self._moved:
@@ -68,20 +69,20 @@ def value_of(record: StoredRecord | Gap) -> int:
     return int(bytes(record.value or b""))
 
 
-async def stored(cluster: Cluster) -> list[int]:
+async def stored(cluster: Cluster, shard: str = SHARD) -> list[int]:
     """All numbers of the shard, in order."""
     values: list[int] = []
     async with connected(cluster) as client:
-        info = await client.describe_shard(SHARD)
+        info = await client.describe_shard(shard)
         offset = info.start_offset
         while offset < info.next_offset:
-            reply = await client.fetch(SHARD, offset)
+            reply = await client.fetch(shard, offset)
             values += map(value_of, read_records(reply.batches, start_offset=offset))
             offset = reply.next_offset
     return values
 
 
 async def check(cluster: Cluster, writer: Writer) -> None:
-    found = await stored(cluster)
+    found = await stored(cluster, writer.shard)
     assert found == sorted(set(found)), "out of order, or twice"
     assert set(writer.acknowledged) <= set(found)

@@ -211,7 +211,9 @@ class Owner(Reading):
 
     def __init__(self, world: World, name: int) -> None:
         super().__init__(world, name)
-        self.task: Task | None = Task(own(self.member, world.nonce()))
+        # Servers of one store may have different settings.
+        self.window = world.random.choice((1, world.window, world.window))
+        self.task: Task | None = Task(own(self.member, world.nonce(), about=b"%d" % self.window, window_of=int))
         self.ownership: Ownership | None = None
         self.is_serving = False
         self.must_have_read = 1
@@ -270,7 +272,7 @@ class Owner(Reading):
             raise BrokenPromiseError(
                 f"epoch {self.ownership.epoch} serves from lsn {self.next_lsn}; {self.must_have_read} was acknowledged"
             )
-        self.writer = SlotWriter(self.member, self.ownership.epoch, self.next_lsn, self.world.window)
+        self.writer = SlotWriter(self.member, self.ownership.epoch, self.next_lsn, self.window)
 
     def _advance_writes(self) -> None:
         assert self.writer is not None

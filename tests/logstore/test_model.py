@@ -200,7 +200,7 @@ def test_a_fence_ahead_stops_a_writer_that_takes_every_free_slot() -> None:
 
 def test_an_epoch_has_one_owner_when_nodes_race_and_answers_are_lost() -> None:
     world = World(1, fault_share=0.5)
-    tasks = [Task(own(Owner(world, name).member, world.nonce())) for name in range(1, 6)]
+    tasks = [Task(own(Owner(world, name).member, world.nonce(), about=b"1", window_of=int)) for name in range(1, 6)]
     owned = []
     while tasks:
         task = world.random.choice(tasks)

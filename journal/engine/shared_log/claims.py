@@ -6,6 +6,7 @@ import attrs
 import msgspec
 
 from journal.logstore.objects import LogObject
+from journal.logstore.ownership import MOST_UNDER_WAY
 
 
 @attrs.frozen(slots=True)
@@ -38,13 +39,46 @@ class Claim:
     addresses: Addresses = Addresses()
 
 
+@attrs.frozen(slots=True)
+class _ClaimBody:
+    """What a claim says: `Addresses`, and how many slots its owner has under way at most."""
+
+    tcp: str
+    http: str
+    encrypted: bool
+    window: int = 1
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Addresses)
+_claim_decoder = msgspec.json.Decoder(_ClaimBody)
 
 
 def encode_addresses(addresses: Addresses) -> bytes:
-    """The body of a claim, or of a server's object."""
+    """The body of a server's object."""
     return _encoder.encode(addresses)
+
+
+def encode_claim(addresses: Addresses, window: int) -> bytes:
+    """The body of a claim.
+
+    Args:
+        window: How many slots the owner has under way at most.
+    """
+    return _encoder.encode(_ClaimBody(addresses.tcp, addresses.http, addresses.encrypted, window))
+
+
+def window_of(body: bytes) -> int:
+    """How many slots the owner has under way at most that made a claim with this body.
+
+    A claim that does not say it was made by a version that had one under way. So a slot that is missing before others
+    is damage.
+    """
+    try:
+        window = _claim_decoder.decode(body).window
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 1
+    return min(max(window, 1), MOST_UNDER_WAY)
 
 
 def addresses_of(found: LogObject) -> Addresses:

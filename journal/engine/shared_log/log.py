@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import trio
 
-from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_addresses
+from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_claim, window_of
 from journal.engine.shared_log.slot_groups import SlotGroup, decode_groups
 from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.stored_views import StoredViews
@@ -74,6 +74,7 @@ class SharedLog:
         addresses: Where the other servers and clients reach this one.
         takeover: Decides when it takes the store over.
         largest_group_bytes: Bound on the entries of one group that it writes.
+        window: How many slots it writes at a time.
 
     Attributes:
         claim: The newest claim that was seen.
@@ -82,13 +83,20 @@ class SharedLog:
     """
 
     def __init__(
-        self, store: LogStore, member: Member, addresses: Addresses, takeover: Takeover, largest_group_bytes: int
+        self,
+        store: LogStore,
+        member: Member,
+        addresses: Addresses,
+        takeover: Takeover,
+        largest_group_bytes: int,
+        window: int = 1,
     ) -> None:
         self._store = CountedLogStore(store)
         self._member = member
         self._addresses = addresses
         self._takeover = takeover
         self._largest_group_bytes = largest_group_bytes
+        self._window = window
         self._limiter = trio.CapacityLimiter(1)
         self._reader = LogReader(member)
         self._writer: SharedLogWriter | None = None
@@ -187,7 +195,8 @@ class SharedLog:
         if decision is not Decision.TAKE_OVER:
             return False
         nonce = secrets.token_bytes(ID_BYTES)
-        steps = own(self._member, nonce, self.claim.epoch, encode_addresses(self._addresses), gives_way=True, window=1)
+        about = encode_claim(self._addresses, self._window)
+        steps = own(self._member, nonce, self.claim.epoch, about, gives_way=True, window_of=window_of)
         try:
             ownership = await drive(self._store, steps, self._limiter)
         except StoreDeposedError:
@@ -208,7 +217,7 @@ class SharedLog:
     def writer(self, journal: JournalWriter) -> SharedLogWriter:
         """What writes the groups of this server from now on. It owns the store, and has read the log to its end."""
         assert self.epoch is not None
-        slots = SlotWriter(self._member, self.epoch, self._reader.next_lsn)
+        slots = SlotWriter(self._member, self.epoch, self._reader.next_lsn, self._window)
         self._writer = SharedLogWriter(self._store, slots, journal, self._largest_group_bytes)
         return self._writer
 

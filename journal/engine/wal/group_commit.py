@@ -1,6 +1,7 @@
 """Group commit: everything decided while one group is being written forms the next group.
 
-A group is one `pwritev` and one `fdatasync` for all shards together. The committer does not interpret the entries; it
+A group is one `pwritev` and one `fdatasync` for all shards together; on a log store it is one slot, and the next groups
+may be sent before it is in the log (`send_window`). The committer does not interpret the entries; it
 passes each durable group to its owner, which publishes it.
 """
 
@@ -17,6 +18,7 @@ from journal.engine.wal.disk import Disk
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import KINDS, Decision, encode_payload
 from journal.engine.wal.group import Group
+from journal.engine.wal.send_window import SendWindow
 from journal.protocol.frames import ACK
 from journal.telemetry.histogram import COUNT_BOUNDS, DURATION_BOUNDS_S, SIZE_BOUNDS_BYTES, Histogram
 from shards.errors import DiskFullError, LimitExceededError, NotOwnerError, StorageFailedError, afresh
@@ -71,6 +73,7 @@ class Committer:
         publish: Called on the event loop with each durable group, in order.
         committed: Called on the loop when `committed_lsn` has moved.
         failed: Called once on the event loop when the disk failed.
+        ahead: The groups that the writer sends ahead; None if it writes one after the other.
 
     Attributes:
         next_lsn: lsn that the next batch or entry gets.
@@ -98,12 +101,14 @@ class Committer:
         publish: Callable[[Group], None],
         committed: Callable[[], None],
         failed: Callable[[StorageFailedError], None],
+        ahead: SendWindow | None = None,
     ) -> None:
         self._writer = writer
         self._disk = disk
         self._publish = publish
         self._committed = committed
         self._failed = failed
+        self._ahead = ahead
         self._in_flight: Group | None = None
         self._groups_started = 1
         self.next_lsn = next_lsn
@@ -203,25 +208,53 @@ class Committer:
         self._groups_started += 1
 
     def kick(self) -> None:
-        """Start writing if nothing is being written; otherwise it costs nothing."""
-        if self._in_flight is not None or self.failure is not None or (self._is_held and not self._is_closing):
+        """Start writing if nothing is being written, and send ahead what is due; otherwise it costs nothing."""
+        if self.failure is not None or (self._is_held and not self._is_closing):
             return
-        while True:
-            if not self._waiting:
-                if self.group.is_empty:
+        if self._in_flight is None:
+            while True:
+                group = self._next_group()
+                if group is None:
                     return
+                if group.buffers:
+                    break
+                # Nothing to write: memory-mode batches that had to wait for an entry that is durable by now.
+                if not self._settle(group):
+                    return
+            self._in_flight = group
+            self._write(group)
+        if self._ahead is not None and self.disk_full is None:
+            self._send_ahead(self._ahead)
+
+    def _next_group(self) -> Group | None:
+        """The oldest group that is not in flight; None if there is none."""
+        if self._ahead is not None and self._ahead.sent:
+            return self._ahead.sent.popleft()
+        if not self._waiting:
+            if self.group.is_empty:
+                return None
+            self._close_group()
+        return self._take_waiting()
+
+    def _take_waiting(self) -> Group:
+        group = self._waiting.pop(0)
+        if group.buffers:
+            # The lsn ranges of groups in the journal are contiguous, even if memory-mode batches took lsns in between.
+            group.first_lsn = self._journal_next_lsn
+            self._journal_next_lsn = group.next_lsn
+            if self._ahead is not None:
+                self._ahead.send(group)
+        return group
+
+    def _send_ahead(self, ahead: SendWindow) -> None:
+        if self._in_flight is None:
+            # It was written at once, by a disk in memory.
+            return
+        while ahead.has_room and (self._waiting or ahead.is_due(self.group)):
+            if not self._waiting:
                 self._close_group()
-            group = self._waiting.pop(0)
-            if group.buffers:
-                break
-            # Nothing to write: memory-mode batches that had to wait for an entry that is durable by now.
-            if not self._settle(group):
-                return
-        self._in_flight = group
-        # The lsn ranges of groups in the journal are contiguous, even if memory-mode batches took lsns in between.
-        group.first_lsn = self._journal_next_lsn
-        self._journal_next_lsn = group.next_lsn
-        self._write(group)
+            ahead.sent.append(self._take_waiting())
+        ahead.watch(self.group)
 
     def _write(self, group: Group) -> None:
         self._is_writing = True
@@ -297,6 +330,7 @@ class Committer:
         if (
             self.committed_lsn < newest
             and self._in_flight is None
+            and (self._ahead is None or not self._ahead.sent)
             and not self._waiting
             and self.group.is_empty
             and self.failure is None
@@ -310,6 +344,16 @@ class Committer:
             group, self._in_flight = self._in_flight or self.group, None
             self._fail(group, error)
 
+    def _pending(self) -> list[Group]:
+        """The groups that are neither published nor have failed, oldest first."""
+        groups = [] if self._in_flight is None else [self._in_flight]
+        if self._ahead is not None:
+            groups += self._ahead.sent
+        groups += self._waiting
+        if not self.group.is_empty:
+            groups.append(self.group)
+        return groups
+
     def _fail(self, group: Group, error: BaseException) -> None:
         if not isinstance(error, Exception):
             raise error
@@ -317,7 +361,8 @@ class Committer:
             return
         self.failure = failure = _failure_by(error)
         self.has_failed.set()
-        groups = [group, *self._waiting, self.group]
+        sent = () if self._ahead is None else self._ahead.abandon()
+        groups = [group, *sent, *self._waiting, self.group]
         self._failed(failure)
         for lost in groups:
             for sink in lost.acks:
@@ -344,10 +389,8 @@ class Committer:
         Raises:
             StorageFailedError: It will never be.
         """
-        pending = [self._in_flight, *self._waiting, None if self.group.is_empty else self.group]
-        newest = next((group for group in reversed(pending) if group is not None), None)
-        if newest is not None:
-            await self.wait(newest)
+        if pending := self._pending():
+            await self.wait(pending[-1])
 
     def begin_close(self) -> None:
         """From now on nothing waits for disk space or for the store: what cannot be written now counts as failed."""
@@ -363,9 +406,8 @@ class Committer:
         """
         self.begin_close()
         try:
-            while self.failure is None and (self._in_flight is not None or self._waiting or not self.group.is_empty):
-                group = self._in_flight or (self._waiting[0] if self._waiting else self.group)
+            while self.failure is None and (pending := self._pending()):
                 self.kick()
-                await group.done().wait()
+                await pending[0].done().wait()
         finally:
             self._is_closing = False

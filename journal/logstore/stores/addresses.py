@@ -8,6 +8,8 @@
 ``file:///DIRECTORY``                 a directory that all servers see, on one machine
 ====================================  ====================================================================
 
+``?slots=4`` is how many slots of the log an owner writes at a time. All other options are those of PostgreSQL.
+
 No address has a secret in it, since others can see the command line, and addresses are logged.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import os
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 import attrs
 
@@ -36,6 +38,9 @@ _SECRET_NAMES: Final = {"password", "sslpassword", "oauth_client_secret", "scram
 DEFAULT_ROOT: Final = "journal"
 """What the keys of a store begin with if its address does not say."""
 
+MOST_SLOTS: Final = 16
+_SLOTS: Final = "slots"
+
 
 @attrs.frozen(slots=True)
 class StoreAddress:
@@ -44,10 +49,12 @@ class StoreAddress:
     Attributes:
         text: As it was written; it has no secret in it.
         root: What the keys of the store begin with.
+        slots: How many slots of the log an owner writes at a time; None if the address does not say.
     """
 
     text: str
     root: str
+    slots: int | None
     _parts: SplitResult = attrs.field(repr=False)
 
     @classmethod
@@ -62,11 +69,16 @@ class StoreAddress:
             has_password = parts.password is not None
         except ValueError as error:
             raise InvalidRequestError(f"the address of the log store cannot be read: {error}") from error
-        names = {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        slots = _slots_of([value for name, value in options if name == _SLOTS])
+        if slots is not None:
+            options = [option for option in options if option[0] != _SLOTS]
+            parts = parts._replace(query=urlencode(options))
+        names = {name.lower() for name, _ in options}
         if parts.scheme != "postgresql" and names:
             raise InvalidRequestError(
-                "the address of the log store has a part behind '?', which only postgresql:// may have; credentials "
-                "and the like are read from the environment"
+                f"the address of the log store has a part behind '?' that is not {_SLOTS}=, which only postgresql:// "
+                "may have; credentials and the like are read from the environment"
             )
         if has_password or names & _SECRET_NAMES:
             raise InvalidRequestError(
@@ -94,7 +106,12 @@ class StoreAddress:
             check_key(root)
         except ValueError as error:
             raise InvalidRequestError(f"{text}: {error}") from error
-        return cls(text, root, parts)
+        return cls(text, root, slots, parts)
+
+    @property
+    def place(self) -> str:
+        """What it names, without how that is used."""
+        return urlunsplit(self._parts)
 
     def open(self) -> LogStore:
         """Open it. For most stores nothing is sent before the first request.
@@ -109,6 +126,17 @@ class StoreAddress:
             raise InvalidRequestError(
                 f"{self.text} needs {error.name}, which is not installed; it comes with the extra 'logstore'"
             ) from error
+
+
+def _slots_of(values: list[str]) -> int | None:
+    if not values:
+        return None
+    if len(values) > 1 or not values[0].isdecimal() or not 1 <= int(values[0]) <= MOST_SLOTS:
+        raise InvalidRequestError(
+            f"{_SLOTS}={values[-1][:20]} in the address of the log store: how many slots are written at a time is one "
+            f"number from 1 to {MOST_SLOTS}"
+        )
+    return int(values[0])
 
 
 def _open_s3(parts: SplitResult) -> LogStore:

@@ -144,6 +144,12 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         beside = None
         if places[1:]:
             beside = files_address, files = await _opened(places[1])
+            if files_address.slots is not None:
+                files.close()
+                raise ConfigurationError(
+                    f"cluster.store: {files_address.text} is the place of the files, which have no slots: write slots= "
+                    "into the address of the log"
+                )
             # Closed together from now on.
             log_store, store = store, DividedLogStore(store, address.root, files, files_address.root)
             await _check_places(address, log_store, files_address, files)
@@ -170,7 +176,7 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         owner = SeenOwner()
         watch = OwnerWatch(server_id.hex(), addresses.tcp, owner.ask)
         most_bytes = config.limits.max_frame_bytes + _ENTRIES_BYTES
-        shared = SharedLog(store, member, addresses, watch, most_bytes)
+        shared = SharedLog(store, member, addresses, watch, most_bytes, address.slots or 1)
         async with listed(store, member, addresses):
             yield Membership(server_id.hex(), shared, owner, encrypted=encrypted)
     finally:
@@ -209,7 +215,7 @@ async def _check_places(address: StoreAddress, log_store: LogStore, beside: Stor
             f"{beside.text} has {told_of(of_files)} already, of the store {of_files.store_id.hex()}, but "
             f"{address.text} has no store yet: give another place for the files"
         )
-    if beside.text == address.text:
+    if beside.place == address.place:
         raise ForeignStoreError(f"{address.text} is given for the log and for the files: give two places, or one")
     if of_files is None and of_log is not None and is_in_use:
         raise ForeignStoreError(

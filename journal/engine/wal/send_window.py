@@ -1,0 +1,104 @@
+"""Groups that are sent to a log store while those before them are not known to be durable, and when they are sent.
+
+Only sending runs ahead. Groups are finished, published and acknowledged one after the other, by the committer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final, Protocol
+
+import trio
+
+from journal.engine.wal.group import Group
+from shards.segments.chunks import Readable
+
+SEND_BYTES: Final = 256 << 10
+"""A group of this size is sent at once, if the window has room."""
+
+SEND_AFTER_S: Final = 0.05
+"""A smaller group is sent when its oldest entry has waited for so long. A store that answers sooner gets as many
+requests as with one group at a time: its groups are sent when the one before is done."""
+
+
+class EarlyWriter(Protocol):
+    """Sends groups ahead of those that it makes durable.
+
+    Attributes:
+        window: How many groups may be under way at a time.
+    """
+
+    @property
+    def window(self) -> int: ...
+
+    def begin_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
+        """Begin to send a group. It is made durable later, in its turn. On the event loop; must not block."""
+        ...
+
+    def abandon(self) -> None:
+        """The engine has failed: read no entries from now on, whose memory may be used again."""
+        ...
+
+    def close(self) -> None:
+        """Wait until nothing is sent any more."""
+        ...
+
+
+class SendWindow:
+    """The groups that were sent ahead.
+
+    Args:
+        writer: Sends them.
+
+    Attributes:
+        sent: Groups after the one in flight, oldest first. One without entries only waits for those before it.
+    """
+
+    def __init__(self, writer: EarlyWriter) -> None:
+        self._writer = writer
+        self._most: Final = writer.window
+        self.sent: deque[Group] = deque()
+        self._overdue: Group | None = None
+        self._watched: Group | None = None
+        self._is_watching = trio.Event()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more group may be sent, while one is in flight."""
+        return len(self.sent) < self._most - 1
+
+    def is_due(self, group: Group) -> bool:
+        """Whether the collecting group is to be sent though the one before it is not done."""
+        return bool(group.buffers) and (group.size_bytes >= SEND_BYTES or group is self._overdue)
+
+    def send(self, group: Group) -> None:
+        """Begin to send a group, which has entries. With a window of one, `GroupWriter.write_group` does it alone."""
+        if self._most > 1:
+            self._writer.begin_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn)
+
+    def watch(self, group: Group) -> None:
+        """Have the collecting group sent when its oldest entry has waited for long enough."""
+        if group.buffers and group is not self._watched and self._most > 1:
+            self._watched = group
+            self._is_watching.set()
+
+    def abandon(self) -> list[Group]:
+        """Nothing will be finished any more. Returns the groups that were sent, and reads no entries of theirs."""
+        self._writer.abandon()
+        groups = list(self.sent)
+        self.sent.clear()
+        return groups
+
+    async def run(self, kick: Callable[[], None]) -> None:
+        """Call ``kick`` whenever a group is due because of its age, until cancelled."""
+        while True:
+            await self._is_watching.wait()
+            self._is_watching = trio.Event()
+            group = self._watched
+            assert group is not None
+            await trio.sleep(max(0.0, group.taken_at_s + SEND_AFTER_S - perf_counter()))
+            # If it was sent in the meantime, nothing is due: there is no other group that is the same object.
+            self._overdue = group
+            kick()
