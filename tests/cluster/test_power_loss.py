@@ -26,7 +26,7 @@ from tests.journal.engines import DATA, InlineDisk, append, config, values_of
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 
 LIVES: Final = 4
-SHARDS: Final = ("plant/a", "plant/b")
+SHARDS: Final = ("plant/a", "plant/b", "plant/c")
 
 
 class AtOnce:
@@ -38,13 +38,15 @@ class AtOnce:
 
 
 @asynccontextmanager
-async def owner(store: MemoryLogStore, files: SimulatedFileSystem, rng: random.Random) -> AsyncIterator[Engine]:
+async def owner(
+    store: MemoryLogStore, files: SimulatedFileSystem, rng: random.Random, window: int
+) -> AsyncIterator[Engine]:
     member = Member("root", b"S" * 16, secrets.token_bytes(16))
     async with open_engine(
         DATA,
         attrs.evolve(config(), conversion=ConversionConfig(enabled=False)),
         Environment(files=files, make_disk=InlineDisk, open_store=lambda path: open_simulated_store(files, rng, path)),
-        log=SharedLog(store, member, Addresses("127.0.0.1:1", "127.0.0.1:2", False), AtOnce(), 1 << 16),
+        log=SharedLog(store, member, Addresses("127.0.0.1:1", "127.0.0.1:2", False), AtOnce(), 1 << 16, window),
     ) as engine:
         yield engine
 
@@ -67,30 +69,37 @@ class LateSync(BackgroundSync):
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("sync", [BackgroundSync, LateSync])
+@pytest.mark.parametrize("window", [1, 4])
 async def test_everything_acknowledged_is_there_after_each_of_several_power_losses(
-    seed: int, sync: type[BackgroundSync], monkeypatch: pytest.MonkeyPatch
+    seed: int, sync: type[BackgroundSync], window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sync of the last copy is not waited for: a part of it may be gone, while the views have what was in it."""
     monkeypatch.setattr("journal.engine.wal.journal_writer.BackgroundSync", sync)
+    # Whatever is appended while a slot is under way is sent at once.
+    monkeypatch.setattr("journal.engine.wal.send_window.SEND_BYTES", 1)
     rng = random.Random(seed)
     store, files = MemoryLogStore(), SimulatedFileSystem()
     files.mkdir(DATA)
     acknowledged: dict[str, list[bytes]] = {name: [] for name in SHARDS}
     for life in range(LIVES):
         try:
-            async with owner(store, files, rng) as engine:
+            async with owner(store, files, rng, window) as engine:
                 for name in SHARDS:
                     await engine.create_shard(name, ShardConfig(mode=Mode.FILE), exist_ok=True)
                     assert await values_of(engine, name) == acknowledged[name]
                 for number in range(rng.randrange(1, 40)):
-                    name, value = rng.choice(SHARDS), b"%d/%d" % (life, number)
-                    await append(engine, name, value)
-                    acknowledged[name].append(value)
+                    names, value = rng.sample(SHARDS, rng.randrange(1, len(SHARDS) + 1)), b"%d/%d" % (life, number)
+                    async with trio.open_nursery() as nursery:
+                        for name in names:
+                            nursery.start_soon(append, engine, name, value)
+                            await trio.lowlevel.checkpoint()
+                    for name in names:
+                        acknowledged[name].append(value)
                     if rng.randrange(10) == 0:
                         await engine.checkpoint()
                 files = files.crash(choices(seed if seed < 2 else rng.randrange(1 << 30)))
         except* CrashNow:
             pass  # as expected: it cannot even close its files
-    async with owner(store, files, rng) as engine:
+    async with owner(store, files, rng, window) as engine:
         for name in SHARDS:
             assert await values_of(engine, name) == acknowledged[name]

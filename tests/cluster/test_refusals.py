@@ -106,6 +106,8 @@ def test_a_store_whose_files_lie_elsewhere_is_refused_without_them_or_with_those
     )
     told = refusal(Server(tmp_path, log, "x", objects=log))
     assert f"{log} is given for the log and for the files" in told
+    told = refusal(Server(tmp_path, log, "x", objects=f"{objects}?slots=4"))
+    assert "is the place of the files, which have no slots: write slots= into the address of the log" in told
     without_log = Server(tmp_path, "", "x", objects=objects)
     assert "--objects without --store: give the address of the log as well" in refusal(without_log, statuses=(2,))
 

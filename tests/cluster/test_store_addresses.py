@@ -71,3 +71,24 @@ def test_a_directory_is_opened(tmp_path: Path) -> None:
 def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnreachableError, match="is no directory"):
         StoreAddress.parse(f"file://{tmp_path}/none").open()
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "slots"),
+    [
+        ("s3://bucket/plant", "s3://bucket/plant", None),
+        ("s3://bucket/plant?slots=4", "s3://bucket/plant", 4),
+        ("file:///var/lib/store?slots=16", "file:///var/lib/store", 16),
+        ("postgresql://host/db?slots=2&sslmode=require#north", "postgresql://host/db?sslmode=require#north", 2),
+    ],
+)
+def test_an_address_says_how_many_slots_are_written_at_a_time(text: str, place: str, slots: int | None) -> None:
+    address = StoreAddress.parse(text)
+    assert (address.place, address.slots) == (place, slots)
+    assert StoreAddress.parse(address.place).root == address.root
+
+
+@pytest.mark.parametrize("slots", ["0", "17", "many", "", "-1", "4&slots=4"])
+def test_another_number_of_slots_is_refused(slots: str) -> None:
+    with pytest.raises(InvalidRequestError, match="one number from 1 to 16"):
+        StoreAddress.parse(f"s3://bucket/plant?slots={slots}")

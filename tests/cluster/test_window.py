@@ -338,6 +338,7 @@ class FaultyStore(MemoryLogStore):
         return created
 
 
+@pytest.mark.slow("opens an engine five times, over a store that takes its time")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("window", [1, WINDOW])
 async def test_everything_acknowledged_is_there_after_each_of_several_takeovers(
@@ -417,7 +418,7 @@ async def test_nothing_acknowledged_is_lost_or_doubled_when_owners_with_slots_un
     with running(tmp_path, 3, store, late, module="benchmarks.late_store") as cluster:
         times = SessionTimes(first_within_s=PATIENCE_S)
         async with open_client(cluster.address, times=times) as client, trio.open_nursery() as nursery:
-            writers = [Writer(client, f"plant/line{number}") for number in range(8)]
+            writers = [Writer(client, f"plant/line{number}", 0.2) for number in range(16)]
             for writer in writers:
                 await client.create_shard(writer.shard, ShardConfig(mode=Mode.FILE))
                 nursery.start_soon(writer.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -21,9 +22,16 @@ SHARD: Final = "plant/line"
 
 
 class Writer:
-    """Appends numbers, one after the other, and keeps those that were acknowledged."""
+    """Appends numbers, one after the other, and keeps those that were acknowledged.
 
-    def __init__(self, client: Client, shard: str = SHARD) -> None:
+    Args:
+        client: Appends them.
+        shard: To this shard.
+        longest_pause_s: Pauses between them are random, up to this. So those of several writers are not in step.
+    """
+
+    def __init__(self, client: Client, shard: str = SHARD, longest_pause_s: float = 0.0) -> None:
+        self._longest_pause_s = longest_pause_s
         self._client = client
         self.shard = shard
         self.acknowledged: list[int] = []
@@ -37,6 +45,8 @@ class Writer:
             number += 1
             async with self._moved:
                 self._moved.notify_all()
+            if self._longest_pause_s:
+                await trio.sleep(random.random() * self._longest_pause_s)
 
     async def wait_for(self, count: int) -> None:
         """Until so many more were acknowledged."""

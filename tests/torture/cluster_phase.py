@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.late_store import VARIABLE
 from tests.cluster.servers import Cluster, Server, remove
 from tests.patience import PATIENCE_S
 from tests.torture.rounds import Result, Round
@@ -26,10 +27,21 @@ _LONGEST_S: Final = 6.0
 
 
 class Servers:
-    """Three servers that are started and ended as if they were one."""
+    """Three servers that are started and ended as if they were one.
 
-    def __init__(self, directory: Path) -> None:
-        self.cluster = Cluster(directory, 3)
+    Args:
+        directory: Where everything lies.
+        slots: How many slots of the log they write at a time. With several, the log store answers late: otherwise
+            there would never be more than one.
+    """
+
+    def __init__(self, directory: Path, slots: int = 1) -> None:
+        if slots > 1:
+            (directory / "store").mkdir()
+            address = f"file://{directory / 'store'}?slots={slots}"
+            self.cluster = Cluster(directory, 3, address, {VARIABLE: "5-150"}, module="benchmarks.late_store")
+        else:
+            self.cluster = Cluster(directory, 3)
         self.log = directory / "servers.log"
         for server in self.cluster.servers:
             server.log = self.log
@@ -44,7 +56,7 @@ class Servers:
 
     @property
     def store(self) -> Path:
-        return Path(self.cluster.address_of_store.removeprefix("file://"))
+        return Path(self.cluster.address_of_store.removeprefix("file://").partition("?")[0])
 
     @property
     def data(self) -> Path:
@@ -100,7 +112,9 @@ class _ClusterRound(Round[Servers]):
     """A round in which something is done to one of several servers."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
-        super().__init__(directory, Servers(directory), rng)
+        slots = rng.choice((1, 4))
+        super().__init__(directory, Servers(directory, slots), rng)
+        self.result.counts[f"rounds with up to {slots} slots under way"] += 1
 
     def choose(self) -> Server:
         """The owner, mostly."""
