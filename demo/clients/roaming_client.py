@@ -128,9 +128,9 @@ class RoamingClient:
         self._aim()
 
     def _disconnected(self, _client: Any, _data: Any, _flags: Any, _reason: Any, _properties: Any) -> None:
-        self.losses += 1
         self._connected.clear()
         if not self._is_leaving:
+            self.losses += 1
             self._turn += 1
             self._aim()
 

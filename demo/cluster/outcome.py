@@ -163,6 +163,7 @@ def cluster_outcome(
                     name: Seen(received=ledger.topics[topic], from_store=name == REPLAY)
                     for name, ledger in crowd.ledgers.items()
                 },
+                is_sent_again=any(publisher.client.losses for publisher in crowd.publishers),
                 killed_at_us=0,
             )
         )

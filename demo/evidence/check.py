@@ -4,7 +4,8 @@
   lost with the server are excused, if they were published before the server died and readers get a gap instead.
 - *Brought*: the warehouse has all acknowledged messages, despite all outages.
 - *Delivered*: every subscriber got all messages in the store, despite all kills and absences.
-- *Once*: at QoS 2 nothing is stored or delivered twice. At QoS 1 duplicates are allowed; they are counted.
+- *Once*: at QoS 2 nothing is stored or delivered twice. At QoS 1 duplicates are allowed where a client lost its
+  connection and sent again; they are counted.
 - *Order*: messages come in the publisher's order, repetitions excepted.
 - *Nothing else*: no subscriber got, and the store does not have, a message that was not published.
 """
@@ -71,6 +72,8 @@ class TopicEvidence:
         found: What was read back, in the order of reading.
         gaps: Gaps that the reader got.
         seen: By subscriber.
+        is_sent_again: A publisher has lost its connection, and sent again what was not acknowledged: at QoS 1 brokers
+            may store that twice.
         killed_at_us: When the server was killed; 0 if it never was. Messages published before may have been in its
             memory, even if the acknowledgement, which also waited for the bridge's queue, came from the new server.
     """
@@ -83,6 +86,7 @@ class TopicEvidence:
     found: Sequence[Found]
     gaps: Sequence[Range]
     seen: Mapping[str, Seen]
+    is_sent_again: bool
     killed_at_us: int
 
 
@@ -117,7 +121,7 @@ class TopicResult:
         lost_from_memory: Acknowledged, in memory mode, and lost with the server.
         lost: Must be 0: acknowledged, and not in the store without an excuse.
         unacknowledged: Must be 0: published, and not answered by a broker.
-        doubled: Must be 0: copies in the store at QoS 2.
+        doubled: Must be 0: copies in the store at QoS 2, and at QoS 1 if no client had sent again.
         unpublished: Must be 0: in the store, and not published.
         in_order: Must be true: the store's records are in order.
         seen: By subscriber.
@@ -189,7 +193,7 @@ def check_topic(evidence: TopicEvidence) -> TopicResult:
         gaps=tuple(evidence.gaps),
         lost=len(absent) - len(excused),
         unacknowledged=len(evidence.published) - len(acknowledged) if evidence.qos else 0,
-        doubled=copies if evidence.qos == 2 else 0,
+        doubled=copies if evidence.qos == 2 or (evidence.qos == 1 and not evidence.is_sent_again) else 0,
         unpublished=_unpublished(evidence.published, evidence.found),
         in_order=_is_in_order([record.number for record in evidence.found]),
         seen={name: _check_seen(evidence, acknowledged, stored, seen) for name, seen in evidence.seen.items()},

@@ -135,6 +135,7 @@ def _check(
                 for name, ledger in crowd.ledgers.items()
                 if is_kept or name == WATCHER
             },
+            is_sent_again=any(publisher.client.losses for publisher in crowd.publishers),
             killed_at_us=observations.server_killed_at_us,
         )
     )

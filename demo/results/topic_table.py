@@ -61,7 +61,7 @@ def topic_table(
         *(_received(topics, name) for name in subscribers),
         *after_received,
         _promise("lost", topics, lambda topic: topic.lost_in_all),
-        _promise("doubled\nat QoS 2", topics, lambda topic: topic.doubled_in_all),
+        _promise("doubled", topics, lambda topic: topic.doubled_in_all),
         Column(
             heading="in\norder",
             cell=lambda topic: yes_or_no(topic.in_order and all(each.in_order for each in topic.seen.values())),

@@ -42,6 +42,7 @@ def evidence(qos: int = 2, **changes: Any) -> TopicEvidence:
                 "group": Seen(received=received(1, 0, 2), shares=True),
                 "replay": Seen(received=received(0, 1, 2), from_store=True),
             },
+            is_sent_again=True,
             killed_at_us=KILLED_AT_US,
         ),
         **changes,
@@ -98,6 +99,13 @@ def test_a_copy_is_doubled_at_quality_2_and_counted_at_quality_1() -> None:
     result = check_topic(evidence(1, seen=twice))
     assert result.broken == []
     assert (result.seen["watcher"].received, result.seen["watcher"].again) == (3, 1)
+
+
+def test_a_copy_in_the_store_that_no_client_has_sent_again_is_doubled_at_quality_1() -> None:
+    """A broker that stored each message of a batch twice went unnoticed."""
+    result = check_topic(evidence(1, found=found(0, 1, 1, 2), is_sent_again=False))
+    assert result.doubled == 1
+    assert result.broken
 
 
 def test_a_copy_in_the_store_is_doubled_at_quality_2_and_is_played_twice_at_quality_1() -> None:
