@@ -33,6 +33,15 @@ class RequestCounts:
     sent_bytes: int = 0
     received_bytes: int = 0
 
+    def add(self, others: RequestCounts) -> None:
+        """Add other requests to these."""
+        self.creates += others.creates
+        self.gets += others.gets
+        self.lists += others.lists
+        self.deletes += others.deletes
+        self.sent_bytes += others.sent_bytes
+        self.received_bytes += others.received_bytes
+
     def by_kind(self) -> dict[str, int]:
         """The numbers of requests, by their kinds."""
         return {"create": self.creates, "delete": self.deletes, "get": self.gets, "list": self.lists}
@@ -52,6 +61,19 @@ class CountedLogStore:
         self._store: Final = store
         self._counting: Final = threading.Lock()
         self.requests: Final = RequestCounts()
+
+    def add(self, others: RequestCounts) -> None:
+        """Count requests that another process made for this one."""
+        with self._counting:
+            self.requests.add(others)
+
+    def take(self) -> RequestCounts:
+        """The requests since the last call, for another process that counts them."""
+        with self._counting:
+            taken = attrs.evolve(self.requests)
+            for name in (field.name for field in attrs.fields(RequestCounts)):
+                setattr(self.requests, name, 0)
+            return taken
 
     def create(self, key: str, data: bytes) -> Created:
         with self._counting:

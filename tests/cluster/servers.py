@@ -11,7 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -76,6 +76,16 @@ class Server:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def children(self) -> list[int]:
+        """The processes that it has started."""
+        assert self._process is not None
+        found: list[int] = []
+        for path in Path(f"/proc/{self._process.pid}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                # A thread may end meanwhile.
+                found += map(int, path.read_text().split())
+        return found
 
     @property
     def exit_status(self) -> int | None:

@@ -15,6 +15,7 @@ from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.shared_log.claims import window_of
 from journal.engine.shared_log.stored_files import StoredFiles
+from journal.engine.shared_log.transfers import DirectTransfers
 from journal.engine.wal.disk import at_once
 from journal.logstore import run
 from journal.logstore.errors import LogDamagedError, StoreUnreachableError
@@ -172,7 +173,7 @@ async def test_a_file_that_could_not_be_found_is_looked_for_again_at_a_takeover(
     records.fold_put(mutations, record)
     views.write(mutations)
     fetcher = FileFetcher(
-        StoredFiles(store, OWNER, files, at_once),
+        StoredFiles(store, OWNER, files, at_once, DirectTransfers(store, OWNER, files, at_once)),
         records,
         SegmentFiles(files, "/data", at_once),
         files,

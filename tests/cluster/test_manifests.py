@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from journal.engine.shared_log.manifests import ManifestFile, decode_manifest, encode_manifest
 from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.stored_views import LOG_ENDS, StoredViews, decode_log_ends, encode_log_ends
+from journal.engine.shared_log.transfers import DirectTransfers
 from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.wal.disk import at_once
 from journal.logstore import run
@@ -96,7 +97,7 @@ class Server:
         self.files = MemoryFileSystem()
         for directory in ("/data/snapshot", "/data/log"):
             self.files.mkdir(directory)
-        stored = StoredFiles(store, member, self.files, at_once)
+        stored = StoredFiles(store, member, self.files, at_once, DirectTransfers(store, member, self.files, at_once))
         self.views = StoredViews(store, member, stored, self.files, at_once)
         self.epoch = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Callable
@@ -13,8 +14,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.engine.shared_log import stored_files
+from journal.engine.shared_log import transfers
 from journal.engine.shared_log.stored_files import StoredFiles
+from journal.engine.shared_log.transfers import Content, DirectTransfers
 from journal.engine.wal.disk import at_once
 from journal.logstore import pieces, run
 from journal.logstore.errors import LogDamagedError, StoreDeposedError
@@ -130,28 +132,25 @@ class Files:
         self.store = store
         self.here = MemoryFileSystem()
         self.here.mkdir("/sealing")
-        self.stored = StoredFiles(store, MEMBER, self.here, at_once)
+        self.stored = StoredFiles(store, MEMBER, self.here, at_once, DirectTransfers(store, MEMBER, self.here, at_once))
 
     def write(self, path: str, content: bytes) -> str:
         self.here.open(path, create=True).pwritev([content], 0)
         return path
 
     async def fetched(self, name: FileName) -> bytes | None:
-        content = bytearray()
-
-        async def write(piece: bytes, position: int) -> None:
-            await trio.lowlevel.checkpoint()
-            assert position == len(content)
-            content.extend(piece)
-
-        size_bytes = await self.stored.fetch(name, write)
-        assert size_bytes in {None, len(content)}
-        return None if size_bytes is None else bytes(content)
+        content = await self.stored.fetch(name, "/sealing/fetched")
+        if content is None:
+            assert not any(path.startswith("fetched.") for path in self.here.listdir("/sealing"))
+            return None
+        found = self.here.open("/sealing/fetched", write=False).pread(1 << 20, 0)
+        assert content == Content(len(found), hashlib.sha256(found).hexdigest())
+        return found
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 63, 64, 65, 1000])
 async def test_a_file_comes_back_as_it_was_stored(size_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pieces, stored_files):
+    for module in (pieces, transfers):
         monkeypatch.setattr(module, "PIECE_BYTES", 64)
     files = Files(MemoryLogStore())
     content = secrets.token_bytes(size_bytes)

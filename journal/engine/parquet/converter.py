@@ -8,10 +8,7 @@ through all of them. `journal.engine.parquet.worker` is the other end.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -19,9 +16,8 @@ from typing import Protocol
 
 import attrs
 import msgspec
-import trio
 
-import journal
+from journal.engine.workers.process import WorkerEndedError, WorkerFailedError, WorkerProcess
 from journal.settings.server import ConversionConfig
 from journal.settings.values import ConfigurationError
 from shards.delta.actions import TableRequest, TableVersion
@@ -29,11 +25,8 @@ from shards.errors import ConversionFailedError, CorruptionError
 from shards.extras import install_command
 from shards.segments.conversion_plan import GatheredFiles, SharedPlan
 
-_LARGEST_LINE_BYTES = 16 << 20
-_GOODBYE_S = 5.0
+_WORKER = "the process that writes Parquet files"
 _ITEMS_IN_A_LINE = 250
-# The worker runs the code of this installation, wherever it is.
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(journal.__file__)))
 
 
 class ParquetConverter(Protocol):
@@ -191,14 +184,12 @@ class WorkerConverter:
     """
 
     def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "journal.engine.parquet.worker")) -> None:
-        self._command = command
-        self._process: trio.Process | None = None
-        self._received = bytearray()
+        self._worker = WorkerProcess(_WORKER, command)
 
     @property
     def pid(self) -> int | None:
         """The worker's process id, None while there is none."""
-        return self._process.pid if self._process is not None else None
+        return self._worker.pid
 
     async def gather(self, plan: SharedPlan) -> GatheredFiles:
         gathered = (await self._answer_to(Request(gather=plan))).gathered
@@ -218,117 +209,41 @@ class WorkerConverter:
             raise self._misunderstood()
         return table
 
+    async def rest(self) -> None:
+        await self._worker.rest()
+
     def _misunderstood(self) -> ConversionFailedError:
-        self._kill()
-        return ConversionFailedError("the process that writes Parquet files answered another request")
+        self._worker.kill()
+        return ConversionFailedError(f"{_WORKER} answered another request")
 
     async def _answer_to(self, request: Request) -> Answer:
         try:
             answer = await self._ask(request)
         except BaseException:
             # A late answer must not be taken for the answer to the next request.
-            self._kill()
+            self._worker.kill()
             raise
         if answer.corruption is None and not answer.failure:
             return answer
         if answer.corruption is not None:
             raise CorruptionError(*answer.corruption)
         # The cause may last as long as the process, such as a partly imported numpy after a shortage of open files.
-        self._kill()
+        self._worker.kill()
         raise ConversionFailedError(answer.failure)
 
     async def _ask(self, request: Request) -> Answer:
-        if self._process is None:
-            self._received.clear()
-            self._process = await _start(self._command)
-        process = self._process
-        assert process.stdin is not None  # the process was started with pipes
-        before: list[Answer] = []
+        answers: list[Answer] = []
         try:
-            for line in lines_of_request(request):
-                await process.stdin.send_all(line)
-            answer = await self._receive(process)
-            while answer is not None and answer.continues:
-                before.append(answer)
-                answer = await self._receive(process)
-        except trio.BrokenResourceError:
-            answer = None
-        if answer is None:
-            with trio.move_on_after(_GOODBYE_S):
-                await process.wait()
+            await self._worker.send(lines_of_request(request))
+            while not answers or answers[-1].continues:
+                line = await self._worker.receive()
+                answers.append(msgspec.json.decode(line, type=Answer))
+        except WorkerEndedError as error:
             raise ConversionFailedError(
-                f"the process that writes Parquet files (pid {process.pid}) ended while it wrote {request}: "
-                f"{_ending(process.returncode)}"
-            )
-        return joined_answer([*before, answer])
-
-    async def _receive(self, process: trio.Process) -> Answer | None:
-        """The answer in the next line; None when the process has closed its output."""
-        line = await self._receive_line(process)
-        if not line:
-            return None
-        try:
-            return msgspec.json.decode(line, type=Answer)
-        except msgspec.DecodeError as error:
-            raise ConversionFailedError(
-                f"the process that writes Parquet files answered {line[:80]!r}: {error}"
+                f"{_WORKER} (pid {error.pid}) ended while it wrote {request}: {error.ending}"
             ) from error
-
-    async def _receive_line(self, process: trio.Process) -> bytes:
-        """The next line, or nothing when the process has closed its output."""
-        assert process.stdout is not None  # the process was started with pipes
-        received = self._received
-        while (at := received.find(b"\n")) < 0 and len(received) < _LARGEST_LINE_BYTES:
-            data = await process.stdout.receive_some()
-            if not data:
-                return b""
-            received += data
-        line = bytes(received[:at])
-        del received[: at + 1]
-        return line
-
-    async def rest(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None  # the process was started with pipes
-        # The process ends when its input is closed.
-        with trio.CancelScope(shield=True):
-            await process.stdin.aclose()
-            with trio.move_on_after(_GOODBYE_S):
-                await process.wait()
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-
-    def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            trio.lowlevel.spawn_system_task(_reap, process)
-
-
-async def _reap(process: trio.Process) -> None:
-    with trio.CancelScope(shield=True):
-        await process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                await stream.aclose()
-
-
-async def _start(command: tuple[str, ...]) -> trio.Process:
-    paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    try:
-        return await trio.lowlevel.open_process(
-            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-        )
-    except OSError as error:
-        raise ConversionFailedError(f"the process that writes Parquet files cannot be started: {error}") from error
-
-
-def _ending(returncode: int | None) -> str:
-    if returncode is None:
-        return "it closed its output"
-    return f"killed by signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
+        except WorkerFailedError as error:
+            raise ConversionFailedError(str(error)) from error
+        except msgspec.DecodeError as error:
+            raise ConversionFailedError(f"{_WORKER} answered {line[:80]!r}: {error}") from error
+        return joined_answer(answers)

@@ -1,29 +1,23 @@
 """The process that writes Parquet files: ``python -m journal.engine.parquet.worker``, started by `converter`.
 
-It reads requests from standard input, in lines of JSON, and writes an answer for each to standard output. It ends
-when its input is closed, even while it writes a file: then its engine has ended, and the file would not be used.
+Requests and answers are lines of JSON. It ends when its input is closed, even while it writes a file
+(`journal.engine.workers.serving`).
 """
 
 from __future__ import annotations
 
 import errno
-import os
-import queue
-import signal
-import sys
-import threading
 import time
-from typing import BinaryIO
 
 import msgspec
 
 from journal.engine.parquet.converter import Answer, Request, joined_request, lines_of_answer
+from journal.engine.workers.serving import incoming_lines, write_lines
 from shards.delta.actions import TableRequest
 from shards.errors import CorruptionError, StorageError
 from shards.seams.file_system import FileSystem
 from shards.seams.os_file_system import OsFileSystem
 
-_NICENESS = 10
 _OF_ONE_FILE = (errno.ENOENT, errno.EIO)
 """Errors that say that a file is lost or cannot be read, and nothing about others."""
 
@@ -68,33 +62,17 @@ def _update_table(files: FileSystem, request: TableRequest) -> Answer:
     return Answer(table=update_table(files, request, DeltaLibrary(), time.time_ns() // 1_000_000))
 
 
-def _read_requests(source: BinaryIO, requests: queue.SimpleQueue[bytes]) -> None:
-    for line in source:
-        requests.put(line)
-    os._exit(0)
-
-
 def main() -> None:
     """Answer requests until the input is closed."""
-    os.nice(_NICENESS)
-    # Ctrl-C in a terminal also goes to the server, which stops in order and ends this process by closing its input.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     files = OsFileSystem()
-    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
+    requests = incoming_lines()
     while True:
         lines = [msgspec.json.decode(requests.get(), type=Request)]
         while lines[-1].continues:
             lines.append(msgspec.json.decode(requests.get(), type=Request))
         said = answer(files, joined_request(lines))
         del lines
-        try:
-            sys.stdout.buffer.writelines(lines_of_answer(said))
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            # The engine was killed while the file was written. The thread that reads requests would block an orderly
-            # exit, and there is nothing to clean up.
-            os._exit(0)
+        write_lines(lines_of_answer(said))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ what was replaced or trimmed later in the log is not, and may have been deleted 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable
 from functools import partial
@@ -125,22 +124,15 @@ class FileFetcher:
     async def _fetch(self, record: SharedFileRecord, place: str) -> bool:
         prefix = self._segment_files.new_prefix(record.file_id)
         path = f"{prefix}-fetched"
-        digest = hashlib.sha256()
-
-        async def write(content: bytes, position: int) -> None:
-            await self._off_loop(lambda: digest.update(content))
-            await self._segment_files.write_aside(path, content, position)
-
         try:
-            size_bytes = await self._stored.fetch(FileName(*record.key), write)
-            if size_bytes is not None:
-                if size_bytes != record.size_bytes or digest.digest() != record.digest:
+            content = await self._stored.fetch(FileName(*record.key), path)
+            if content is not None:
+                if (content.size_bytes, content.sha256) != (record.size_bytes, record.digest.hex()):
                     raise LogDamagedError(
                         f"the file {FileName(*record.key)} in the log store is not the one that the log names: it has "
-                        f"{size_bytes} bytes and SHA-256 {digest.hexdigest()}, not {record.size_bytes} and "
+                        f"{content.size_bytes} bytes and SHA-256 {content.sha256}, not {record.size_bytes} and "
                         f"{record.digest.hex()}"
                     )
-                await self._segment_files.sync_aside(path)
                 await self._segment_files.place_shared(prefix, [(path, place)], ())
             await self._segment_files.discard_shared(prefix)
         except (ConversionFailedError, OSError) as error:
@@ -148,4 +140,4 @@ class FileFetcher:
                 f"{place} could not be fetched from the log store: {error}. Free space or repair the disk, then start "
                 "again"
             ) from error
-        return size_bytes is not None
+        return content is not None

@@ -287,22 +287,6 @@ class SegmentFiles:
 
         await self._off_loop(write)
 
-    async def sync_aside(self, path: str) -> None:
-        """Make a file in ``sealing/`` durable, so that it can be moved into place.
-
-        Raises:
-            OSError: The disk failed, or the file is missing.
-        """
-
-        def sync() -> None:
-            file = self._files.open(path)
-            try:
-                file.fsync()
-            finally:
-                file.close()
-
-        await self._off_loop(sync)
-
     async def discard_shared(self, prefix: str) -> None:
         """Remove the files in ``sealing/`` of a conversion to shared files that is finished or given up, and its note.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 import trio
@@ -13,6 +14,8 @@ from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_
 from journal.engine.shared_log.slot_groups import SlotGroup, decode_groups
 from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.stored_views import StoredViews
+from journal.engine.shared_log.transfers import DirectTransfers
+from journal.engine.shared_log.worker_transfers import WorkerTransfers
 from journal.engine.shared_log.writer import ResumePoint, SharedLogWriter
 from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.journal_writer import JournalWriter
@@ -97,6 +100,7 @@ class SharedLog:
         self._takeover = takeover
         self._largest_group_bytes = largest_group_bytes
         self._window = window
+        self._transfers: WorkerTransfers | None = None
         self._limiter = trio.CapacityLimiter(1)
         self._reader = LogReader(member)
         self._writer: SharedLogWriter | None = None
@@ -106,6 +110,17 @@ class SharedLog:
         self.claim = Claim()
         self.epoch: int | None = None
         self.slots_read = 0
+
+    @asynccontextmanager
+    async def transferring(self, places: Sequence[str]) -> AsyncIterator[None]:
+        """Let a process of its own carry files to and from the log store within the block.
+
+        Args:
+            places: The addresses of the log store: that of the log, and that of the files if it is another one.
+        """
+        async with WorkerTransfers(places, self._member, self._store.add).running() as self._transfers:
+            yield
+        self._transfers = None
 
     @property
     def store_id(self) -> str:
@@ -119,7 +134,8 @@ class SharedLog:
 
     def stored_views(self, files: FileSystem, off_loop: OffLoop) -> StoredViews:
         """The checkpoints and files in the log store, for one opening of the data directory."""
-        stored = StoredFiles(self._store, self._member, files, off_loop)
+        transfers = self._transfers or DirectTransfers(self._store, self._member, files, off_loop)
+        stored = StoredFiles(self._store, self._member, files, off_loop, transfers)
         return StoredViews(self._store, self._member, stored, files, off_loop)
 
     def resume(self, next_lsn: int) -> ResumePoint:

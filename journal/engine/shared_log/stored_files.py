@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
 
+from journal.engine.shared_log.transfers import Content, Transfers
 from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.logstore.driver import drive
 from journal.logstore.errors import LogStoreError, StoreDeposedError
 from journal.logstore.keys import FileName
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member
-from journal.logstore.pieces import PIECE_BYTES, Piece, delete_unneeded, get_piece, piece_count, put_piece
+from journal.logstore.pieces import delete_unneeded
 from journal.logstore.steps import Steps
 from journal.logstore.store import LogStore
 from shards.errors import ConversionFailedError
@@ -37,18 +38,22 @@ class StoredFiles:
         store: The log store. Closed by the caller.
         member: This server, and the store.
         files: The file system.
-        off_loop: Reads the files.
+        off_loop: Gives fetched files their names.
+        transfers: Carries the files.
 
     Attributes:
         stored_bytes: Bytes of files that were stored since the start.
         deleted: Files that were deleted from the log store.
     """
 
-    def __init__(self, store: LogStore, member: Member, files: FileSystem, off_loop: OffLoop) -> None:
+    def __init__(
+        self, store: LogStore, member: Member, files: FileSystem, off_loop: OffLoop, transfers: Transfers
+    ) -> None:
         self._store = store
         self._member = member
         self._files = files
         self._off_loop = LimitedOffLoop(off_loop)
+        self._transfers = transfers
         self._limiter = trio.CapacityLimiter(1)
         self._under_way: set[FileName] = set()
         self._has_given_up = False
@@ -80,45 +85,41 @@ class StoredFiles:
     async def _store_file(self, name: FileName, path: str) -> None:
         nonce = secrets.token_bytes(ID_BYTES)
         try:
-            file = await self._off_loop(lambda: self._files.open(path, write=False))
-            try:
-                size_bytes = file.size()
-                count = piece_count(size_bytes)
-                for number in range(count):
-                    content = await self._off_loop(partial(file.pread, PIECE_BYTES, number * PIECE_BYTES))
-                    await self._drive(put_piece(self._member, nonce, name, number, Piece(content, count)))
-            finally:
-                file.close()
+            self.stored_bytes += await self._transfers.upload(name, path, nonce)
         except LogStoreError as error:
             raise ConversionFailedError(f"the log store does not take the file {name}: {error}") from error
         except OSError as error:
             raise ConversionFailedError(f"{path} cannot be read: {error.strerror}") from error
-        self.stored_bytes += size_bytes
 
-    async def fetch(self, name: FileName, write: Callable[[bytes, int], Awaitable[None]]) -> int | None:
-        """Fetch a file.
+    async def fetch(self, name: FileName, path: str) -> Content | None:
+        """Fetch a file, durably but for its name. What was at the path is replaced when it is whole.
 
-        Args:
-            name: The file.
-            write: Is called with the content of each piece, and its position in the file.
+        A part of it may be left beside the path, under its name and a suffix.
 
         Returns:
-            Its size in bytes; None if it is not there.
+            What was written, to be compared with what was expected; None if the file is not there.
 
         Raises:
             LogStoreError: It cannot be read.
+            OSError: The disk refused.
         """
-        number = position = 0
-        count = 1
-        while number < count:
-            piece = await self._drive(get_piece(self._member, name, number))
-            if piece is None:
-                return None
-            await write(piece.content, position)
-            position += len(piece.content)
-            count = piece.count
-            number += 1
-        return position
+        # Another name each time: what fetched it for a server that was killed may not have ended yet.
+        aside = f"{path}.{secrets.token_hex(4)}"
+        content = await self._transfers.download(name, aside)
+        if content is None:
+            await self._off_loop(partial(self._files.remove, aside))
+        else:
+            await self._off_loop(partial(self._files.rename, aside, path))
+        return content
+
+    async def digest(self, path: str) -> Content:
+        """Read a file of this server.
+
+        Raises:
+            LogStoreError: What reads it failed.
+            OSError: It cannot be read.
+        """
+        return await self._transfers.digest(path)
 
     async def delete_unneeded(
         self, epoch: int, names: Callable[[], Hashable], is_needed: Callable[[FileName], bool]

@@ -9,12 +9,11 @@ dropped.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import posixpath
 import secrets
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
@@ -34,7 +33,7 @@ from journal.logstore.ownership import Member, check_owned
 from journal.logstore.pieces import list_files, piece_count
 from journal.logstore.steps import Steps
 from journal.logstore.store import LogStore
-from shards.seams.file_system import File, FileSystem
+from shards.seams.file_system import FileSystem
 from shards.segments.segment_paths import log_path
 
 _T = TypeVar("_T")
@@ -48,7 +47,6 @@ _CURRENT: Final = "CURRENT"
 _PART: Final = ".part"
 
 _LOG_END: Final = struct.Struct("<QQQ")
-_READ_AT_ONCE: Final = 1 << 20
 
 _log = logging.getLogger("journal.engine")
 
@@ -150,13 +148,13 @@ class StoredViews:
         files: list[ManifestFile] = []
         new: list[tuple[FileName, str]] = []
         for path in await self._off_loop(partial(self._file_system.listdir, directory)):
-            size_bytes, digest = await self._off_loop(partial(self._digest, f"{directory}/{path}"))
-            same = known.get(digest)
+            content = await self.files.digest(f"{directory}/{path}")
+            same = known.get(content.sha256)
             file_id = secrets.token_hex(8) if same is None else same.file_id
-            file = ManifestFile(path, file_id, size_bytes, digest)
+            file = ManifestFile(path, file_id, content.size_bytes, content.sha256)
             files.append(file)
             if same is None:
-                known[digest] = file
+                known[content.sha256] = file
                 new.append((file.name, f"{directory}/{path}"))
         async with self.files.stored(new):
             await self._drive(check_owned(self._member.root, epoch))
@@ -167,17 +165,6 @@ class StoredViews:
             )
             if is_new:
                 self._manifests[point.position] = Manifest(tuple(files))
-
-    def _digest(self, path: str) -> tuple[int, str]:
-        file = self._file_system.open(path, write=False)
-        try:
-            size_bytes = file.size()
-            digest = hashlib.sha256()
-            for position in range(0, size_bytes, _READ_AT_ONCE):
-                digest.update(file.pread(_READ_AT_ONCE, position))
-            return size_bytes, digest.hexdigest()
-        finally:
-            file.close()
 
     async def collect(self, epoch: int) -> None:
         """Delete the slots and checkpoints that the last two whole checkpoints make superfluous.
@@ -257,24 +244,14 @@ class StoredViews:
                 self._file_system.remove(f"{directory}/{name}")
 
     async def _fetch(self, file: ManifestFile, path: str) -> bool:
-        out = await self._off_loop(partial(self._file_system.open, path, create=True))
-        try:
-            digest = hashlib.sha256()
-
-            async def write(content: bytes, position: int) -> None:
-                await self._off_loop(partial(_write, out, digest.update, content, position))
-
-            size_bytes = await self.files.fetch(file.name, write)
-            if size_bytes is None:
-                return False
-            if size_bytes != file.size_bytes or digest.hexdigest() != file.sha256:
-                raise LogDamagedError(
-                    f"the file {file.name} in the log store is not the {file.path} that a checkpoint names: it has "
-                    f"{size_bytes} bytes and SHA-256 {digest.hexdigest()}, not {file.size_bytes} and {file.sha256}"
-                )
-            await self._off_loop(out.fsync)
-        finally:
-            out.close()
+        content = await self.files.fetch(file.name, path)
+        if content is None:
+            return False
+        if (content.size_bytes, content.sha256) != (file.size_bytes, file.sha256):
+            raise LogDamagedError(
+                f"the file {file.name} in the log store is not the {file.path} that a checkpoint names: it has "
+                f"{content.size_bytes} bytes and SHA-256 {content.sha256}, not {file.size_bytes} and {file.sha256}"
+            )
         return True
 
     def _make_log_files(self, state: str, log: str) -> None:
@@ -303,11 +280,6 @@ class StoredViews:
 
     async def _drive(self, steps: Steps[_T]) -> _T:
         return await drive(self._store, steps, self._limiter)
-
-
-def _write(out: File, update: Callable[[bytes], None], content: bytes, position: int) -> None:
-    update(content)
-    out.pwritev([content], position)
 
 
 def _is_whole(manifest: Manifest, stored: dict[FileName, int]) -> bool:

@@ -177,7 +177,7 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         watch = OwnerWatch(server_id.hex(), addresses.tcp, owner.ask)
         most_bytes = config.limits.max_frame_bytes + _ENTRIES_BYTES
         shared = SharedLog(store, member, addresses, watch, most_bytes, address.slots or 1)
-        async with listed(store, member, addresses):
+        async with shared.transferring(places), listed(store, member, addresses):
             yield Membership(server_id.hex(), shared, owner, encrypted=encrypted)
     finally:
         store.close()
