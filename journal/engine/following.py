@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import trio
@@ -96,10 +96,19 @@ class Following:
                     self._reads.begin()
                 await self._log.wait()
                 continue
-            for group in groups:
-                await self._take(group)
-                read_bytes += len(group.data)
+            for several in joined(groups, self._writer.largest_group_bytes):
+                # First the copy: the store of the views may write what is folded to the disk at any time.
+                await self._copy(several)
+                for group in several:
+                    await self._fold(group)
+                    read_bytes += len(group.data)
         return False
+
+    async def _copy(self, groups: Sequence[SlotGroup]) -> None:
+        """Write groups that follow each other into the journal as one, with one sync."""
+        data = [group.data for group in groups]
+        size_bytes, first_lsn, next_lsn = sum(map(len, data)), groups[0].first_lsn, groups[-1].next_lsn
+        await self._off_loop(lambda: self._writer.write_group(data, size_bytes, first_lsn, next_lsn))
 
     async def _require_unneeded(self, missing: Sequence[SharedFileRecord]) -> None:
         """Refuse to serve acknowledged records of which the file is gone, so that it can be put back.
@@ -130,10 +139,7 @@ class Following:
                 f"server that has fetched it has it as {files[key].path(table.sealed_root)}"
             )
 
-    async def _take(self, group: SlotGroup) -> None:
-        # First the copy: the store of the views may write what is folded to the disk at any time.
-        size_bytes, first_lsn, next_lsn = len(group.data), group.first_lsn, group.next_lsn
-        await self._off_loop(lambda: self._writer.write_group([group.data], size_bytes, first_lsn, next_lsn))
+    async def _fold(self, group: SlotGroup) -> None:
         wanted = [entry for entry in group.entries if entry.lsn > self._checkpoint]
         reads = self._reads
         if reads is not None and reads.are_open and not await self._fetcher.fetch_ahead(files_named(wanted)):
@@ -145,9 +151,23 @@ class Following:
             if reads is not None and len(step) < len(wanted):
                 reads.folded_some(step)
             await trio.lowlevel.checkpoint()
-        self.next_lsn = next_lsn
+        self.next_lsn = group.next_lsn
         if reads is not None:
             reads.folded(wanted)
+
+
+def joined(groups: Sequence[SlotGroup], most_bytes: int) -> Iterator[list[SlotGroup]]:
+    """Groups in runs that have so many bytes at most; one that has more is alone."""
+    run: list[SlotGroup] = []
+    size_bytes = 0
+    for group in groups:
+        if run and size_bytes + len(group.data) > most_bytes:
+            yield run
+            run, size_bytes = [], 0
+        run.append(group)
+        size_bytes += len(group.data)
+    if run:
+        yield run
 
 
 class ServedReads:

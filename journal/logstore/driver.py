@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import outcome
@@ -55,17 +56,32 @@ async def _perform_in_thread(
     return await run_sync(perform, store, operation, delays, limiter=limiter)
 
 
-async def drive(store: LogStore, steps: Steps[_T], limiter: trio.CapacityLimiter, delays: BackOff = DELAYS) -> _T:
+def _unknown(_: str) -> None:
+    return None
+
+
+async def drive(
+    store: LogStore,
+    steps: Steps[_T],
+    limiter: trio.CapacityLimiter,
+    delays: BackOff = DELAYS,
+    known: Callable[[str], bytes | None] = _unknown,
+) -> _T:
     """Carry all steps out, each request in a thread.
 
     A cancellation takes effect at a pause, or after the request that is under way: its thread is not abandoned.
 
     Args:
         limiter: How many requests may be under way at a time.
+        known: Returns the object under a key if it was read already: it is not read again.
     """
     try:
         operation = next(steps)
         while True:
+            if isinstance(operation, Get) and (data := known(operation.key)) is not None:
+                await trio.lowlevel.checkpoint()
+                operation = steps.send(data)
+                continue
             result = await outcome.acapture(_perform_in_thread, store, operation, limiter, delays)
             operation = result.send(steps)
     except StopIteration as end:

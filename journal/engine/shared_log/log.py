@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import trio
 
 from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_claim, window_of
+from journal.engine.shared_log.read_ahead import ReadAhead
 from journal.engine.shared_log.slot_groups import SlotGroup, decode_groups
 from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.stored_views import StoredViews
@@ -103,6 +104,7 @@ class SharedLog:
         self._transfers: WorkerTransfers | None = None
         self._limiter = trio.CapacityLimiter(1)
         self._reader = LogReader(member)
+        self._ahead = ReadAhead(self._store, member.root)
         self._writer: SharedLogWriter | None = None
         self._has_moved = False
         self._looks_for_claims = True
@@ -150,9 +152,10 @@ class SharedLog:
         self._writer = None
         self._reader = LogReader(self._member, first_lsn=resume.next_lsn)
         self._reader.position = resume.position
+        self._ahead = ReadAhead(self._store, self._member.root)
 
     async def read(self, next_lsn: int) -> list[SlotGroup] | None:
-        """The groups of the next slot that has something from this lsn on.
+        """The groups of the next slots that have something from this lsn on: of one, or of several that are here.
 
         Returns:
             None at the end of the log.
@@ -162,32 +165,45 @@ class SharedLog:
             LogDamagedError: An object is damaged or missing, or the lsn is not between two slots.
             LogStoreError: The store cannot be read.
         """
-        while True:
-            key = slot_key(self._member.root, self._reader.position)
-            steps = self._reader.read(self.epoch, looks_for_checkpoints=self.epoch is not None or self._looks_now())
-            found = await drive(self._store, steps, self._limiter)
-            if isinstance(found, AtTail):
-                if self._reader.next_lsn < next_lsn:
-                    raise LogDamagedError(
-                        f"the log ends at lsn {self._reader.next_lsn - 1}, but this server has lsn {next_lsn - 1} of it"
-                    )
-                return None
-            if not isinstance(found, SlotRead):
-                raise BehindLogError(
-                    f"{key} was removed from the log store, which has the checkpoint "
-                    f"{checkpoint_key(self._member.root, found.checkpoint.position)}"
-                )
-            self.slots_read += 1
-            self._has_moved = True
-            if found.slot.next_lsn <= next_lsn:
-                # The journal of this server has it.
-                continue
-            if found.slot.first_lsn != next_lsn:
+        groups: list[SlotGroup] = []
+        while not groups or self._ahead.has(self._reader.position):
+            if not self._ahead.has(self._reader.position):
+                await self._ahead.read(self._reader.position)
+            found = await self._read_slot(next_lsn)
+            if found is None:
+                return groups or None
+            groups += found
+            next_lsn = max(next_lsn, self._reader.next_lsn)
+        return groups
+
+    async def _read_slot(self, next_lsn: int) -> list[SlotGroup] | None:
+        """The groups of the next slot, none if it ends before this lsn; None at the end of the log."""
+        key = slot_key(self._member.root, self._reader.position)
+        steps = self._reader.read(self.epoch, looks_for_checkpoints=self.epoch is not None or self._looks_now())
+        found = await drive(self._store, steps, self._limiter, known=self._ahead.take)
+        self._ahead.note(is_slot=isinstance(found, SlotRead))
+        if isinstance(found, AtTail):
+            if self._reader.next_lsn < next_lsn:
                 raise LogDamagedError(
-                    f"{key} begins with lsn {found.slot.first_lsn}, but what this server has of the log ends with "
-                    f"{next_lsn - 1}"
+                    f"the log ends at lsn {self._reader.next_lsn - 1}, but this server has lsn {next_lsn - 1} of it"
                 )
-            return list(decode_groups(key, found.slot.body))
+            return None
+        if not isinstance(found, SlotRead):
+            raise BehindLogError(
+                f"{key} was removed from the log store, which has the checkpoint "
+                f"{checkpoint_key(self._member.root, found.checkpoint.position)}"
+            )
+        self.slots_read += 1
+        self._has_moved = True
+        if found.slot.next_lsn <= next_lsn:
+            # The journal of this server has it.
+            return []
+        if found.slot.first_lsn != next_lsn:
+            raise LogDamagedError(
+                f"{key} begins with lsn {found.slot.first_lsn}, but what this server has of the log ends with "
+                f"{next_lsn - 1}"
+            )
+        return list(decode_groups(key, found.slot.body))
 
     def _looks_now(self) -> bool:
         """Whether a missing slot may have been collected; a listing each time that nothing is new would cost a lot."""
