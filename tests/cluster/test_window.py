@@ -407,6 +407,11 @@ def test_a_missing_slot_is_damage_if_its_owner_cannot_have_had_it_under_way(
         assert decode_object(key, found).kind is Kind.FENCE
 
 
+_LEAST_TURNS: Final = 4
+_MOST_TURNS: Final = 41
+"""An odd number: the last turn kills. A server that was suspended answers with old data when it wakes up."""
+
+
 @pytest.mark.slow("kills and suspends servers whose log store answers late, and waits for takeovers")
 async def test_nothing_acknowledged_is_lost_or_doubled_when_owners_with_slots_under_way_are_killed_and_suspended(
     tmp_path: Path,
@@ -429,7 +434,8 @@ async def test_nothing_acknowledged_is_lost_or_doubled_when_owners_with_slots_un
                         waiting.start_soon(writer.wait_for, 6)
 
             await go_on()
-            for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
+            for turn in range(_MOST_TURNS):
+                number = (signal.SIGKILL, signal.SIGSTOP)[turn % 2]
                 server = await cluster.owner()
                 await trio.sleep(rng.random() * 0.2)
                 if number == signal.SIGKILL:
@@ -439,17 +445,20 @@ async def test_nothing_acknowledged_is_lost_or_doubled_when_owners_with_slots_un
                 await go_on()
                 if number == signal.SIGKILL:
                     server.start()
+                    # Which slots of an owner arrive is by chance.
+                    if turn >= _LEAST_TURNS and _has_slots_after_fence(tmp_path / "store"):
+                        break
                 else:
                     server.send(signal.SIGCONT)
             nursery.cancel_scope.cancel()
         for writer in writers:
             await check(cluster, writer)
-    after_fences = [
-        folder
-        for folder in (tmp_path / "store" / "journal" / "log").iterdir()
-        if not _ends_with_fence(sorted(folder.iterdir()))
-    ]
-    assert after_fences, "no server was ended with several slots under way"
+    assert _has_slots_after_fence(tmp_path / "store"), "no server was ended with several slots under way"
+
+
+def _has_slots_after_fence(store: Path) -> bool:
+    """Whether later slots of an owner arrived, but one before them did not: a fence has its place."""
+    return any(not _ends_with_fence(sorted(epoch.iterdir())) for epoch in (store / "journal" / "log").iterdir())
 
 
 def _ends_with_fence(slots: list[Path]) -> bool:
