@@ -29,7 +29,7 @@ from journal.logstore.stores.memory import MemoryLogStore
 from journal.logstore.writing import SlotWriter
 from shards.format.batch import read_records
 from shards.format.record import Record
-from shards.model import Mode, ShardConfig
+from shards.model import Mode, SegmentKind, ShardConfig
 from shards.seams.memory_file_system import MemoryFileSystem
 from shards.seams.memory_store import MemoryStore
 from shards.seams.store import Mutations
@@ -112,13 +112,14 @@ async def test_a_server_with_an_empty_directory_does_not_begin_in_the_middle_of_
 
 
 async def fill_until_converted(server: Server, client: Client) -> Path:
-    """Append until a file of the history is in the log store; its name there."""
+    """Append until records are in a file of the history; its name in the log store."""
     await fill(client)
-    folder = Path(server.data).parent / "store" / "journal" / "file"
     with trio.fail_after(PATIENCE_S):
-        while not (files := [path for path in folder.glob("*") if not path.name.startswith("0000000-")]):
+        # A file is stored before the entry that names it is in the log.
+        while SegmentKind.PARQUET not in {segment.kind for segment in (await client.describe_shard(SHARD)).segments}:
             await trio.sleep(0.1)
-    return min(files)
+    folder = Path(server.data).parent / "store" / "journal" / "file"
+    return min(path for path in folder.glob("*") if not path.name.startswith("0000000-"))
 
 
 @pytest.mark.slow("starts a server twice, and waits until segments are converted")
