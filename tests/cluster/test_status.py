@@ -100,6 +100,7 @@ async def test_a_list_that_cannot_be_read_keeps_no_server_from_joining() -> None
     assert run(store, list_servers("root", STORE)) == []
 
 
+@pytest.mark.slow("runs the command four times")
 def test_status_of_a_place_without_a_log_fails_and_says_why(tmp_path: Path) -> None:
     """It said that nobody owned the store, or printed an empty one with --json, and scripts went on."""
     for name in ("files", "empty"):
