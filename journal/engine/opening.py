@@ -31,6 +31,7 @@ from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
 from journal.engine.wal.disk import LimitedOffLoop
+from journal.engine.wal.recovery import IncompleteCopyError
 from journal.settings.server import ServerConfig
 from shards.delta.log_files import remove_log
 from shards.seams.clock import Clock
@@ -93,8 +94,8 @@ async def open_engine(
                 with trio.CancelScope(shield=True):
                     await parts.checkpointer.require_checkpoint()
                 parts.checkpointer.close()
-        except BehindLogError as error:
-            _log.warning("%s is emptied, and begins with a checkpoint of the log store: %s", path, error)
+        except (BehindLogError, IncompleteCopyError) as error:
+            _log.warning("%s is emptied, and gets everything from the log store again: %s", path, error)
             await LimitedOffLoop(environment.off_loop)(partial(empty_copy, environment.files, path, log.store_id))
     async with _opened_parts(path, config, environment, converter, to_read=to_read) as parts, _running(parts):
         yield Engine(parts.readable, parts)

@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 import random
-import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
-import attrs
 import pytest
 import trio
 
-from journal.engine import Addresses, Claim, Engine, Environment, SharedLog, open_engine
-from journal.engine.shared_log.log import Decision
 from journal.engine.wal.background_sync import BackgroundSync
-from journal.logstore.ownership import Member
 from journal.logstore.stores.memory import MemoryLogStore
-from journal.settings.server import ConversionConfig
 from shards.model import Mode, ShardConfig
 from shards.seams.file_system import File
+from tests.cluster.simulated_owner import owner
 from tests.crash.fates import choices
-from tests.crash.simulation import open_simulated_store
-from tests.journal.engines import DATA, InlineDisk, append, config, values_of
+from tests.journal.engines import DATA, append, values_of
 from tests.simulation.file_system import CrashNow, SimulatedFileSystem
 
 LIVES: Final = 4
 SHARDS: Final = ("plant/a", "plant/b", "plant/c")
-
-
-class AtOnce:
-    """Takes the store over whenever it is at the end of the log."""
-
-    async def wait(self, claim: Claim, *, has_moved: bool) -> Decision:
-        await trio.lowlevel.checkpoint()
-        return Decision.TAKE_OVER
-
-
-@asynccontextmanager
-async def owner(
-    store: MemoryLogStore, files: SimulatedFileSystem, rng: random.Random, window: int
-) -> AsyncIterator[Engine]:
-    member = Member("root", b"S" * 16, secrets.token_bytes(16))
-    async with open_engine(
-        DATA,
-        attrs.evolve(config(), conversion=ConversionConfig(enabled=False)),
-        Environment(files=files, make_disk=InlineDisk, open_store=lambda path: open_simulated_store(files, rng, path)),
-        log=SharedLog(store, member, Addresses("127.0.0.1:1", "127.0.0.1:2", False), AtOnce(), 1 << 16, window),
-    ) as engine:
-        yield engine
 
 
 class LateSync(BackgroundSync):

@@ -87,6 +87,10 @@ def judge(*, group_header_ok: bool, entry_headers_ok: bool, payloads_ok: bool, i
     return table[group_header_ok, entry_headers_ok, payloads_ok, is_tail]
 
 
+class IncompleteCopyError(CorruptionError):
+    """A file of a journal is missing that is a copy: the log store has what was in it."""
+
+
 @attrs.frozen(slots=True)
 class Damage:
     """A damaged entry of acknowledged data whose shard is known."""
@@ -176,6 +180,10 @@ class Expected:
                 f"there is no journal file, but the views end with lsn {self.checkpoint}. Is the journal's file system "
                 f"mounted? If it is lost, restore a backup",
             )
+
+    def gap(self, path: str, position: int, problem: str) -> CorruptionError:
+        """The error for a file that is missing, before or behind others that are there."""
+        return (IncompleteCopyError if self.is_copy else CorruptionError)(path, position, problem)
 
     def check_end(self, directory: str, next_lsn: int) -> None:
         """Refuse a journal that ends before the last entry in the views.
@@ -278,11 +286,11 @@ def read_journal(
             and header.first_lsn != found.next_lsn
             and not found.next_lsn <= header.first_lsn <= checkpoint + 1
         ):
-            raise CorruptionError(
+            raise expected.gap(
                 path, 0, f"begins with lsn {header.first_lsn}, but the file before it ends with {found.next_lsn - 1}"
             )
         if not found.used and header.first_lsn > checkpoint + 1:
-            raise CorruptionError(
+            raise expected.gap(
                 path,
                 0,
                 f"begins with lsn {header.first_lsn}, but the views end with {checkpoint}: a file is missing before it",
@@ -303,7 +311,7 @@ def read_journal(
         found.next_lsn = header.first_lsn
         used = UsedFile(path, header, header.first_lsn - 1)
         found.used.append(used)
-        for group in _read_groups(source, data, found, checkpoint):
+        for group in _read_groups(source, data, found, expected):
             expected.check_use(path)
             used.last_lsn = group.next_lsn - 1
             used.keep = used.keep or bool(group.damages)
@@ -330,7 +338,8 @@ def _sources(files: FileSystem, directory: str, expected: Expected) -> list[_Sou
     ]
 
 
-def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint: int) -> Iterator[RecoveredGroup]:
+def _read_groups(source: _Source, data: memoryview, found: Recovered, expected: Expected) -> Iterator[RecoveredGroup]:
+    checkpoint = expected.checkpoint
     path, replaced_from = source.path, source.replaced_from
     is_last_file = replaced_from is None
     salt = source.header.salt & 0xFFFFFFFF
@@ -352,7 +361,7 @@ def _read_groups(source: _Source, data: memoryview, found: Recovered, checkpoint
                 path, position, f"group of lsns from {header.first_lsn} up to {header.next_lsn}, which is before them"
             )
         if header is not None and header.continues_in and is_last_file:
-            raise CorruptionError(
+            raise expected.gap(
                 journal_path(posixpath.dirname(path), header.continues_in),
                 0,
                 f"the file is missing: {path} says at byte {position} that the journal continues in it. Restore it "
