@@ -183,7 +183,6 @@ class EngineParts:
         self.snapshots = Snapshots(
             environment=environment,
             directory=directory,
-            writer=self.writer,
             checkpointer=self.checkpointer,
             segment_files=self.segment_files,
             store=store,

@@ -8,11 +8,9 @@ and entries, a look at the disk.
 from __future__ import annotations
 
 import logging
-import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 
-import outcome
 import trio
 
 from journal.engine.directory.data_directory import DataDirectory
@@ -21,6 +19,7 @@ from journal.engine.environment import Environment
 from journal.engine.segments.checkpoint_requests import CheckpointRequests
 from journal.engine.segments.disk_space import DiskSpace
 from journal.engine.segments.flusher import LARGE_TAIL_BYTES, Flusher, slices
+from journal.engine.segments.journal_upkeep import JournalUpkeep
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.segments.record_saver import RecordSaver
 from journal.engine.segments.retention import SegmentRetention
@@ -32,9 +31,8 @@ from journal.engine.state.node_record import NodeKey, put_number
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
-from journal.engine.wal.disk import Disk, LimitedOffLoop, RetriableWhenFull
+from journal.engine.wal.disk import Disk, LimitedOffLoop
 from journal.engine.wal.group_commit import Committer
-from journal.engine.wal.journal_file import WrittenFile
 from journal.engine.wal.journal_writer import JournalWriter
 from journal.engine.write.commands import Commands
 from journal.settings.server import ServerConfig
@@ -69,6 +67,7 @@ class Checkpointer:
 
     Attributes:
         dirty: Shards that changed since their records were saved.
+        journal: Prepares, marks and recycles journal files.
         retention: Applies the retention of shards.
         checkpoints: Checkpoints made since the start.
         checkpoint_lsn: Everything up to this lsn is durable without the journal.
@@ -108,7 +107,6 @@ class Checkpointer:
         self._storage = storage = config.storage
         # The same pass closes segments by age: it comes often enough for the age that they may have.
         self._retention_interval_s = min(storage.retention_interval_s, max(1.0, config.conversion.gather_after_s))
-        self._disk = disk
         self._writer = writer
         self._committer = committer
         self._table = table
@@ -142,6 +140,15 @@ class Checkpointer:
             checkpoint_lsn=checkpoint_lsn,
             may_remove=may_remove,
         )
+        self.journal = JournalUpkeep(
+            directory=directory.journal,
+            storage=storage,
+            writer=writer,
+            committer=committer,
+            disk=disk,
+            off_loop=self._off_loop,
+            disk_space=disk_space,
+        )
         self.retention = SegmentRetention(
             defaults=config.shards,
             conversion=config.conversion,
@@ -166,8 +173,6 @@ class Checkpointer:
         self.log_point: ResumePoint | None = None
         self.checkpointed_at = trio.current_time()
         self.checkpoint_s = Histogram(DURATION_BOUNDS_S)
-        self._seen_committed = 0
-        self._seen_committed_at = trio.current_time()
 
     # Back-pressure
 
@@ -273,7 +278,7 @@ class Checkpointer:
                 await self._remove_shared_files()
                 await self.clean_views()
                 await self.prepare_spares()
-                await self._mark_when_idle()
+                await self.journal.mark_when_idle()
                 if trio.current_time() >= next_retention and self._committer.disk_full is None:
                     next_retention = trio.current_time() + self._retention_interval_s
                     await self.retention.apply()
@@ -287,35 +292,10 @@ class Checkpointer:
             self._requests.end(failure)
             self._progress.unpark_all()
 
-    def _spares_wanted(self) -> int:
-        """One zeroed spare file is enough for a quiet node; a node under load prepares the whole budget early."""
-        used = self._writer.used_count
-        return 1 if used < 2 else max(1, self._spares() - used)
-
     async def prepare_spares(self) -> None:
         """Prepare zeroed journal files before they are needed, one for each call."""
-        if self._writer.spare_count < self._spares_wanted() and self._disk_space.full is None:
-            try:
-                # A spare whose sync fails is removed; the next attempt writes another file.
-                with RetriableWhenFull(self._directory.journal):
-                    await self._off_loop(self._writer.add_spare)
-            except DiskFullError as error:
-                # The reserve is smaller than a journal file. A missing spare loses nothing.
-                self._disk_space.refuse_for(error)
-                return
-            if self._writer.spare_count < self._spares_wanted():
-                self.wake()
-
-    async def _mark_when_idle(self) -> None:
-        """Write a mark when nothing was committed for a while: it proves that the last group was durable."""
-        committed, now = self._committer.groups_committed, trio.current_time()
-        if committed != self._seen_committed:
-            self._seen_committed, self._seen_committed_at = committed, now
-        elif not self._writer.is_marked and now - self._seen_committed_at >= self._storage.flush_interval_ms / 1000:
-            try:
-                await self._on_disk_thread(self._writer.write_mark)
-            except DiskFullError as error:
-                self._disk_space.refuse_for(error)
+        if await self.journal.prepare_spares():
+            self.wake()
 
     def look_at_disk(self) -> None:
         """Refuse appends before a disk is completely full, and accept them again when there is space.
@@ -422,12 +402,6 @@ class Checkpointer:
             return None
         return self._disk_space.full or DiskFullError(f"{self._directory.path}: no checkpoint could be made")
 
-    async def written(self, writer: JournalWriter) -> list[WrittenFile]:
-        """How far the journal is written; read between two groups."""
-        found: list[WrittenFile] = []
-        await self._on_disk_thread(lambda: found.extend(writer.written()))
-        return found
-
     async def checkpoint(self) -> None:
         """Make all views durable without the journal, and recycle the journal files that are not needed any more."""
         # Decisions up to the lsn will not be replayed: their parts have to be in the records of shards.
@@ -460,7 +434,7 @@ class Checkpointer:
             self.look_at_disk()
             return
         self._require_in_place()
-        await self._on_disk_thread(lambda: self._writer.release_up_to(lsn, self._spares()))
+        await self.journal.recycle(lsn)
         self.checkpoints += 1
         self.checkpoint_lsn = lsn
         self.log_point = resume
@@ -497,21 +471,6 @@ class Checkpointer:
                 # Perhaps cancelled by the stop of the engine, whose last checkpoint saves them.
                 self.dirty = dirty | self.dirty
         return True
-
-    def _spares(self) -> int:
-        return math.ceil(self._storage.journal_budget_bytes / self._storage.journal_file_bytes)
-
-    async def _on_disk_thread(self, work: Callable[[], None]) -> None:
-        done = trio.Event()
-        results: list[outcome.Outcome[None]] = []
-
-        def finished(result: outcome.Outcome[None]) -> None:
-            results.append(result)
-            done.set()
-
-        self._disk.submit(work, finished)
-        await done.wait()
-        results[0].unwrap()
 
     def close(self) -> None:
         """Close the log files that are open for writing. No other method may be called after it."""

@@ -31,7 +31,6 @@ from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.wal.disk import LimitedOffLoop
 from journal.engine.wal.journal_file import WrittenFile
-from journal.engine.wal.journal_writer import JournalWriter
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
 from shards.seams.store import DirectoryStore
 
@@ -59,7 +58,6 @@ class Snapshots:
     Args:
         environment: What the engine runs on.
         directory: The data directory.
-        writer: Writes the journal.
         checkpointer: Makes checkpoints, and moves no file while a snapshot is made.
         segment_files: Moves and removes segment files.
         store: The store of the views.
@@ -71,7 +69,6 @@ class Snapshots:
         *,
         environment: Environment,
         directory: DataDirectory,
-        writer: JournalWriter,
         checkpointer: Checkpointer,
         segment_files: SegmentFiles,
         store: DirectoryStore,
@@ -79,7 +76,6 @@ class Snapshots:
     ) -> None:
         self._files = environment.files
         self._directory = directory
-        self._writer = writer
         self._checkpointer = checkpointer
         self._segment_files = segment_files
         self._store = store
@@ -130,7 +126,7 @@ class Snapshots:
             # The views first: what they contain is then durable in the journal, which is copied up to a later point.
             await self._off_loop(lambda: self._copy_views(path))
             async with self._segment_files.hold():
-                written = await self._checkpointer.written(self._writer)
+                written = await self._checkpointer.journal.written()
                 await self._off_loop(lambda: self._copy_rest(path, written))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
