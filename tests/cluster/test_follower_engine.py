@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from shards.errors import NotOwnerError, OffsetOutOfRangeError, ShardNotFoundErr
 from shards.format.batch import encode, read_records
 from shards.format.record import Record, StoredRecord
 from shards.model import Mode, ShardConfig
+from shards.segments.shard import Shard
 from shards.views.shared_files import SharedFileRecord
 from tests.patience import PATIENCE_S
 
@@ -159,30 +161,29 @@ async def test_a_follower_reads_what_its_owner_has_acknowledged(tmp_path: Path) 
             await engine.read(engine.shard("a"), 3, MIB)
 
 
+async def waited_until(both: Pair, change: Callable[[], Awaitable[None]]) -> tuple[Engine, Shard]:
+    """The engine of the follower, and a shard of which a reader has waited for the second record during a change."""
+    await both.owner.create_shard("a", FILE_MODE)
+    await append(both.owner, "a", b"0")
+    engine = await both.caught_up("a", 1)
+    shard = engine.shard("a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change)
+        with trio.fail_after(PATIENCE_S):
+            await engine.wait_beyond(shard, 1, 2 * PATIENCE_S)
+    return engine, shard
+
+
 async def test_a_reader_that_waits_is_woken_by_the_next_group(tmp_path: Path) -> None:
     async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
-        shard = engine.shard("a")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(append, both.owner, "a", b"1")
-            with trio.fail_after(PATIENCE_S):
-                await engine.wait_beyond(shard, 1, 2 * PATIENCE_S)
+        engine, _ = await waited_until(both, partial(append, both.owner, "a", b"1"))
         assert await values_in(engine, "a") == [b"0", b"1"]
 
 
 async def test_a_reader_that_waits_is_woken_by_the_deletion_of_the_shard(tmp_path: Path) -> None:
     """At a follower it waited to its end, a minute by default. The owner answers at once."""
     async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
-        shard = engine.shard("a")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(both.owner.delete_shard, "a")
-            with trio.fail_after(PATIENCE_S):
-                await engine.wait_beyond(shard, 1, 2 * PATIENCE_S)
+        _, shard = await waited_until(both, partial(both.owner.delete_shard, "a"))
         with pytest.raises(ShardNotFoundError):
             shard.check_usable()
 
