@@ -4,6 +4,9 @@ The file FORMAT, without which no server opens the directory, is written last. U
 the number of the backup and of the files that were synced, so that an interrupted restore can continue. Files after
 those are copied again: they may be readable without being on the disk. A third file informs the first server that opens
 the directory that it was restored, see `journal.engine.directory.restores`.
+
+A backup of a copy of a shared log becomes the directory of a server on its own: the log store knows nothing of the
+restore, and may be lost.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from journal.backup.directory import PART_BYTES, BackupDirectory, Manifest, open
 from journal.backup.manifest import FileEntry
 from journal.backup.objects import chunks_of, digest_of
 from journal.backup.tree import DIRECTORIES
-from journal.engine.directory.data_directory import write_markers
+from journal.engine.directory.data_directory import drop_store_id, write_markers
 from journal.engine.directory.json_files import read_json, replace_json
 from journal.engine.directory.restores import RestoreMarker, write_restore_marker
 from shards.errors import CorruptionError, DataDirectoryError
@@ -41,6 +44,8 @@ class RestoreResult:
         files: Number of its files.
         size_bytes: Size of all of them together.
         copied_files: Number of files that an interrupted restore had not copied already.
+        former_store: Id of the store whose log the directory was a copy of, 32 hexadecimal digits; empty if there was
+            none.
     """
 
     directory: str
@@ -49,6 +54,7 @@ class RestoreResult:
     files: int
     size_bytes: int
     copied_files: int
+    former_store: str
 
 
 def restore(
@@ -96,7 +102,22 @@ def restore(
         finally:
             lock.release()
         header, last = manifest.header, manifest.last_line
-        return RestoreResult(target, number, header.lsn, last.files, last.size_bytes, restoring.copied_files)
+        return RestoreResult(
+            target,
+            number,
+            header.lsn,
+            last.files,
+            last.size_bytes,
+            restoring.copied_files,
+            _store_id_of(backup, files, number),
+        )
+
+
+def _store_id_of(backup: BackupDirectory, files: FileSystem, number: int) -> str:
+    """Id of the store whose log the directory in a backup is a copy of, or an empty string."""
+    digest = next(entry.sha256 for entry in backup.entries(number) if entry.path == "FORMAT")
+    content = read_json(files, backup.object_path(digest))
+    return str(content.get("store", "")) if isinstance(content, dict) else ""
 
 
 def _mark_of(manifest: Manifest) -> dict[str, object]:
@@ -180,6 +201,7 @@ class _RestoreRun:
             raise CorruptionError(self._manifest.path, 0, "the backup has no file FORMAT")
         write_markers(files, target, self._manifest.header.node_id)
         self._bring(last, f"{target}/FORMAT.new", was_synced=False)
+        drop_store_id(files, f"{target}/FORMAT.new")
         # Without it, a server would assign numbers again that were assigned after the backup.
         write_restore_marker(files, target, RestoreMarker(secrets.token_hex(8), self._manifest.header.number))
         self._root.sync_all()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from journal.backup import is_backup
 from journal.check.backups import check_backups
@@ -16,7 +17,7 @@ from journal.check.log_files import check_segment
 from journal.check.report import Progress, Report
 from journal.check.sealed_files import SealedPass
 from journal.check.views import CheckedViews, ViewPass
-from journal.engine.directory.data_directory import MARKER, check_markers, is_complete, read_format
+from journal.engine.directory.data_directory import MARKER, check_markers, is_complete, read_format, read_store_id
 from shards.delta.log_library import LogLibrary
 from shards.errors import CorruptionError, DataDirectoryError, StorageFailedError
 from shards.seams.file_system import FileSystem
@@ -80,7 +81,8 @@ def check_directory(
     path = path.rstrip("/") or "/"
     report = Report(path)
     if is_backup(files, path):
-        check_backups(files, path, report, progress, open_store, _check)
+        # Restored, a copy of a shared log belongs to a server on its own, which cannot read again what is missing.
+        check_backups(files, path, report, progress, open_store, partial(_check, may_be_copy=False))
         return report
     if not files.exists(path):
         raise DataDirectoryError(f"there is no directory {path}; name a data or backup directory")
@@ -103,6 +105,8 @@ def _check(
     report: Report,
     progress: Progress | None,
     open_store: Callable[[str], OrderedStore],
+    *,
+    may_be_copy: bool = True,
 ) -> None:
     node_id = _check_format(files, path, report)
     if node_id is not None and _is_half_made(files, path):
@@ -124,8 +128,8 @@ def _check(
             what = f"the {name} segments were not checked: the views that describe them cannot be read"
             report.note(f"{path}/{name}", 0, what)
         return
-    _check_agreement(files, path, node_id, views, journal, report)
-    is_copy = bool(views.node.log_epoch)
+    is_copy = may_be_copy and node_id is not None and bool(read_store_id(files, path))
+    _check_agreement(files, path, node_id, views, journal, report, is_copy=is_copy)
     for segment in views.segments.values():
         try:
             may_be_missing = journal.drops(segment.shard_id, segment.flushed_offset) or journal.converts(
@@ -142,7 +146,14 @@ def _check(
 
 
 def _check_agreement(
-    files: FileSystem, path: str, node_id: str | None, views: CheckedViews, journal: CheckedJournal, report: Report
+    files: FileSystem,
+    path: str,
+    node_id: str | None,
+    views: CheckedViews,
+    journal: CheckedJournal,
+    report: Report,
+    *,
+    is_copy: bool,
 ) -> None:
     """Check that views and journal belong to this node and to each other, by the rules of a start."""
     try:
@@ -150,7 +161,7 @@ def _check_agreement(
             views.node.require_node(f"{path}/state", node_id)
         expected = views.node.expected(
             was_complete=files.exists(f"{path}/FORMAT") and is_complete(files, path),
-            is_copy=bool(views.node.log_epoch),
+            is_copy=is_copy,
         )
         expected.check_files(f"{path}/journal", journal.numbers)
         if journal.has_groups:

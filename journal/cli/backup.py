@@ -123,6 +123,14 @@ def _server_of(directory: str) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         server = ""
     if not server:
+        from journal.engine.directory.data_directory import read_store_id
+        from shards.seams.os_file_system import OsFileSystem
+
+        if read_store_id(OsFileSystem(), directory):
+            raise CommandError(
+                f"{directory} is a copy of the log of a store, and its server does not own the store, or not yet; back "
+                f"up the directory of the owner, which `journal cluster status` names, on its machine"
+            )
         raise CommandError(
             f"{directory} is in use, but by a process that no client can connect to: a server that is just starting or "
             f"stopping, or an embedded one; wait, or stop it and then back up the directory"
@@ -174,3 +182,8 @@ def restore(
         f"{counted(restored.files, 'file')} of "
         f"{format_size(restored.size_bytes)}, all digests compared"
     )
+    if restored.former_store:
+        write_text(
+            f"it was a copy of the log of the store {restored.former_store}, and belongs to a server on its own now: "
+            "start it without --store"
+        )

@@ -26,7 +26,7 @@ import secrets
 
 import attrs
 
-from journal.engine.directory.json_files import read_json, read_marker, replace_json
+from journal.engine.directory.json_files import read_json, read_marker, replace_json, write_json
 from shards.errors import CorruptionError, DataDirectoryError, way_out
 from shards.seams.file_system import FileSystem, Lock, make_durable_directory
 from shards.seams.held_files import HeldFiles
@@ -198,7 +198,8 @@ def _require_store(path: str, found: str, wanted: str) -> None:
         return
     if not found:
         raise DataDirectoryError(
-            f"data directory {path} belongs to a server on its own, not to a store (--store): choose an empty directory"
+            f"data directory {path} belongs to a server on its own, not to a store (--store): start the server without "
+            "--store, or choose an empty directory"
         )
     if not wanted:
         raise DataDirectoryError(
@@ -397,6 +398,17 @@ def read_store_id(files: FileSystem, path: str) -> str:
     """
     content = read_json(files, f"{path}/FORMAT")
     return str(content.get("store", "")) if isinstance(content, dict) else ""
+
+
+def drop_store_id(files: FileSystem, path: str) -> None:
+    """Make a FORMAT file, which no server uses yet, that of a server on its own. Synced on return.
+
+    Raises:
+        CorruptionError: It cannot be read.
+    """
+    content = read_json(files, path)
+    if isinstance(content, dict) and content.pop("store", ""):
+        write_json(files, path, {**content, "version": LAYOUT_OF_A_NODE})
 
 
 def let_go_of_snapshot(files: FileSystem, path: str) -> None:
