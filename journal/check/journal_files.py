@@ -13,7 +13,7 @@ import attrs
 
 from journal.check.report import Progress, Report
 from journal.check.window import Window
-from journal.engine.directory.data_directory import MARKER
+from journal.engine.directory.data_directory import LOG_POSITION, MARKER
 from journal.engine.wal.entry import (
     ENTRY_HEADER_SIZE,
     GROUP_HEADER_SIZE,
@@ -135,7 +135,7 @@ def check_journal(files: FileSystem, directory: str, report: Report, progress: P
             report.note(
                 path, 0, "a recovery set this damaged journal file aside; remove it when it is not needed any more"
             )
-        elif path not in names and name != MARKER and not _SPARE.fullmatch(name):
+        elif path not in names and name not in (MARKER, LOG_POSITION) and not _SPARE.fullmatch(name):
             report.note(path, 0, "a journal contains no file of this name")
     checked.numbers = [number for number, _ in used]
     headers = [_header_of(files, path) for _, path in used]

@@ -11,6 +11,8 @@ from journal.engine.directory.restores import Restores
 from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.shared_log.log import SharedLog
 from journal.engine.shared_log.slot_groups import SlotGroup
+from journal.engine.shared_log.stored_position import StoredPosition
+from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import FOLDED_AT_ONCE, Views, files_named
@@ -46,6 +48,7 @@ class Following:
         log: The log.
         writer: Writes to the journal of this server.
         views: The views.
+        position: Notes for a later start how far the journal is.
         fetcher: Fetches files that entries name.
         off_loop: Runs the writes.
         checkpoint: The views have everything up to this lsn.
@@ -60,6 +63,7 @@ class Following:
         self,
         log: SharedLog,
         writer: JournalWriter,
+        position: StoredPosition,
         views: Views,
         fetcher: FileFetcher,
         off_loop: OffLoop,
@@ -70,6 +74,7 @@ class Following:
         self._reads = reads
         self._log = log
         self._writer = writer
+        self._position = position
         self._views = views
         self._fetcher = fetcher
         self._checkpoint = checkpoint
@@ -98,17 +103,29 @@ class Following:
                 continue
             for several in joined(groups, self._writer.largest_group_bytes):
                 # First the copy: the store of the views may write what is folded to the disk at any time.
-                await self._copy(several)
+                is_last = several[-1] is groups[-1]
+                await self._copy(several, self._log.resume(several[-1].next_lsn) if is_last else None)
                 for group in several:
                     await self._fold(group)
                     read_bytes += len(group.data)
         return False
 
-    async def _copy(self, groups: Sequence[SlotGroup]) -> None:
-        """Write groups that follow each other into the journal as one, with one sync."""
+    async def _copy(self, groups: Sequence[SlotGroup], resume: ResumePoint | None) -> None:
+        """Write groups that follow each other into the journal as one, with one sync.
+
+        Args:
+            groups: The groups.
+            resume: Where the log goes on after them, if they are the end of what was read.
+        """
         data = [group.data for group in groups]
         size_bytes, first_lsn, next_lsn = sum(map(len, data)), groups[0].first_lsn, groups[-1].next_lsn
-        await self._off_loop(lambda: self._writer.write_group(data, size_bytes, first_lsn, next_lsn))
+
+        def write() -> None:
+            self._writer.write_group(data, size_bytes, first_lsn, next_lsn)
+            if resume is not None:
+                self._position.note(resume)
+
+        await self._off_loop(write)
 
     async def _require_unneeded(self, missing: Sequence[SharedFileRecord]) -> None:
         """Refuse to serve acknowledged records of which the file is gone, so that it can be put back.

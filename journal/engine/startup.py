@@ -23,6 +23,7 @@ from journal.engine.restoration import Restoration
 from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.shared_log.log import NOWHERE, SharedLog
+from journal.engine.shared_log.stored_position import StoredPosition, read_position
 from journal.engine.shared_log.stored_views import StoredViews
 from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.state.node_record import NodeKey, NodeRecord, number_of_node, put_number, read_node_record
@@ -169,7 +170,8 @@ async def recover(
         journal_next_lsn = found.next_lsn if found.used else record.checkpoint + 1
         if log is not None:
             # A part of the journal may be missing: it is read again.
-            journal_next_lsn = max(found.next_lsn if found.used else 0, _resume_point(record).next_lsn)
+            resume = _resume_point(record, found, read_position(files, directory.journal))
+            journal_next_lsn = max(found.next_lsn if found.used else 0, resume.next_lsn)
         writer = new_file.writer
         if writer is None:
             writer = await new_file.begin(journal_next_lsn)
@@ -180,7 +182,8 @@ async def recover(
         if log is not None:
             assert stored is not None
             _require_unbroken(directory, found, restoration)
-            log.begin(_resume_point(record))
+            log.begin(resume)
+            position = StoredPosition(files, directory.journal)
             fetcher = FileFetcher(
                 stored.files,
                 views.files,
@@ -192,7 +195,7 @@ async def recover(
             )
             served = None if reads is None else ServedReads(reads, table, views, time, restores)
             following = Following(
-                log, writer, views, fetcher, environment.off_loop, record.checkpoint, journal_next_lsn, served
+                log, writer, position, views, fetcher, environment.off_loop, record.checkpoint, journal_next_lsn, served
             )
             is_whole = await following.run(storage.journal_budget_bytes // 2)
             if reads is not None and not is_whole:
@@ -200,7 +203,7 @@ async def recover(
                 await reads.end()
             journal_next_lsn = following.next_lsn
             if is_whole:
-                groups_writer = ahead = log.writer(writer)
+                groups_writer = ahead = log.writer(writer, position.note)
         time.raise_to(views.newest_append_us)
         time.warn_if_behind()
         views.lsns_reserved = max(views.lsns_reserved, record.lsns_reserved)
@@ -253,10 +256,20 @@ def _require_unbroken(directory: DataDirectory, found: Recovered, restoration: R
         )
 
 
-def _resume_point(record: NodeRecord) -> ResumePoint:
-    if not record.log_epoch:
-        return NOWHERE
-    return ResumePoint(Position(record.log_epoch, record.log_slot), record.log_lsn)
+def _resume_point(record: NodeRecord, found: Recovered, noted: ResumePoint | None) -> ResumePoint:
+    """Where reading the log goes on: at that of the checkpoint, or later if the journal is known to have more.
+
+    Args:
+        record: The numbers in the views.
+        found: The journal, which is read.
+        noted: A position after which the journal was written, unless a power loss took the end of it.
+    """
+    resume = NOWHERE
+    if record.log_epoch:
+        resume = ResumePoint(Position(record.log_epoch, record.log_slot), record.log_lsn)
+    if noted is not None and found.used and resume.next_lsn <= noted.next_lsn <= found.next_lsn:
+        return noted
+    return resume
 
 
 class _NewJournalFile:

@@ -47,6 +47,8 @@ async def test_everything_acknowledged_is_there_after_each_of_several_power_loss
     monkeypatch.setattr("journal.engine.wal.journal_writer.BackgroundSync", sync)
     # Whatever is appended while a slot is under way is sent at once.
     monkeypatch.setattr("journal.engine.wal.send_window.SEND_BYTES", 1)
+    # Every second time, the position in the log is noted after each slot.
+    monkeypatch.setattr("journal.engine.shared_log.stored_position.EVERY_SLOTS", (1, 16)[seed % 2])
     rng = random.Random(seed)
     store, files = MemoryLogStore(), SimulatedFileSystem()
     files.mkdir(DATA)

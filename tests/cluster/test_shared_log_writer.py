@@ -64,7 +64,9 @@ class Log:
         self.epoch = run(self.store, own(MEMBER, secrets.token_bytes(16))).epoch
         journal = JournalWriter(self.files, "/journal", 1 << 20, lambda: 1, [])
         journal.begin(1)
-        self.writer = SharedLogWriter(CountedLogStore(self.store), SlotWriter(MEMBER, self.epoch, 1), journal, 1 << 16)
+        self.positions: list[ResumePoint] = []
+        slots = SlotWriter(MEMBER, self.epoch, 1)
+        self.writer = SharedLogWriter(CountedLogStore(self.store), slots, journal, 1 << 16, self.positions.append)
 
     def write(self, lsn: int) -> None:
         decision = Trimmed(lsn)
@@ -95,6 +97,7 @@ def test_groups_are_in_the_store_and_in_the_journal(log: Log) -> None:
     for lsn in (1, 2, 3):
         log.write(lsn)
     assert log.lsns_in_the_store() == log.lsns_in_the_journal() == [1, 2, 3]
+    assert [(point.position.slot, point.next_lsn) for point in log.positions] == [(1, 2), (2, 3), (3, 4)]
 
 
 def test_a_later_start_reads_on_behind_what_is_kept_and_not_behind_what_was_written_since(log: Log) -> None:

@@ -37,6 +37,9 @@ LAYOUT_VERSION = 3
 LAYOUT_OF_A_NODE = 2
 """The layout of a directory that has its whole journal in it."""
 
+LOG_POSITION = "log-position"
+"""Name of the file in *journal/* that says where the log of a store goes on."""
+
 MARKER = ".node"
 MARKED = ("journal", "log", "sealed")
 """Directories that hold a marker."""

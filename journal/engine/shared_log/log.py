@@ -246,11 +246,16 @@ class SharedLog:
         claim = await drive(self._store, read_claim(self._member, epoch), self._limiter)
         return Claim(epoch) if claim is None else claim_of(claim)
 
-    def writer(self, journal: JournalWriter) -> SharedLogWriter:
-        """What writes the groups of this server from now on. It owns the store, and has read the log to its end."""
+    def writer(self, journal: JournalWriter, written: Callable[[ResumePoint], None]) -> SharedLogWriter:
+        """What writes the groups of this server from now on. It owns the store, and has read the log to its end.
+
+        Args:
+            journal: The journal of this server.
+            written: Called in the disk thread when the journal has everything before a position.
+        """
         assert self.epoch is not None
         slots = SlotWriter(self._member, self.epoch, self._reader.next_lsn, self._window)
-        self._writer = SharedLogWriter(self._store, slots, journal, self._largest_group_bytes)
+        self._writer = SharedLogWriter(self._store, slots, journal, self._largest_group_bytes, written)
         return self._writer
 
     async def watch(self, deposed: Callable[[NotOwnerError], None]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -75,6 +75,7 @@ class SharedLogWriter:
         slots: The slots of the epoch that this server owns.
         journal: The journal of this server, which has everything before the epoch.
         largest_group_bytes: Bound on the entries of one group.
+        written: Called in the disk thread when the journal has everything before a position.
 
     Attributes:
         epoch: The epoch that this server owns.
@@ -85,13 +86,19 @@ class SharedLogWriter:
     """
 
     def __init__(
-        self, store: CountedLogStore, slots: SlotWriter, journal: JournalWriter, largest_group_bytes: int
+        self,
+        store: CountedLogStore,
+        slots: SlotWriter,
+        journal: JournalWriter,
+        largest_group_bytes: int,
+        written: Callable[[ResumePoint], None],
     ) -> None:
         self._store = store
         self._slots = slots
         self.epoch = slots.acknowledged.epoch
         self.window = slots.window
         self._journal = journal
+        self._written = written
         # Oldest first. Both are appended to by the event loop and emptied by other threads: each single operation of a
         # deque is atomic.
         self._under_way: deque[_Writing] = deque()
@@ -143,6 +150,7 @@ class SharedLogWriter:
         self._journal.write_copy(entries, size_bytes, first_lsn, next_lsn)
         self._under_way.popleft()
         self._points = ResumePoint(self._slots.acknowledged, self._slots.acknowledged_lsn), self._points[0]
+        self._written(self._points[0])
 
     def abandon(self) -> None:
         """Nothing more will be reported: read no entries any more, whose memory may be used again. On the event loop.
