@@ -22,7 +22,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test test-slow test-all wheel crash torture fuzz lint format screenshots demo demo-cluster bench bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test test-slow test-all wheel crash torture fuzz lint format screenshots demo demo-cluster bench bench-compare bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,10 @@ demo-cluster: $(VENV_STAMP) ## three servers on SeaweedFS (make peers), three br
 
 bench: $(VENV_STAMP) ## measure against the machine's limits and the peers that are installed (ARGS="--json FILE")
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-compare: $(VENV_STAMP) ## measure this state in turns with that of REV= (ROWS=, PAIRS=): ratios, and whether they prove anything
+	@test -n "$(REV)" || { echo 'bench-compare: which state? REV=main, or a commit' >&2; exit 2; }
+	@$(BIN)/python -m benchmarks.compare $(REV) $(if $(ROWS),--rows "$(ROWS)") $(if $(PAIRS),--pairs $(PAIRS)) $(ARGS)
 
 bench-quick: $(VENV_STAMP) ## the same in a few minutes, with fewer repetitions and less data
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
