@@ -15,7 +15,6 @@ import attrs
 import trio
 
 from broker_adapter.mqtt.access.permissions import Principal
-from broker_adapter.mqtt.access.quotas import Limit
 from broker_adapter.mqtt.connection.handshake import Admission
 from broker_adapter.mqtt.connection.services import Services
 from broker_adapter.mqtt.connection.subscription_handler import SubscriptionHandler
@@ -118,36 +117,11 @@ class PacketHandler:
             start=start,
             statistics=services.statistics,
         )
-        self._subscriptions = SubscriptionHandler(
-            session,
-            self._inbox,
-            self._sender,
-            output,
-            principal=admission.principal,
-            access=services.access,
-            on_denied=partial(services.audit.denied, "subscribe", admission.principal, admission.peer),
-            distributor=services.distributor,
-            sessions=services.sessions,
-            retained=services.retained,
-            max_subscriptions=self._max_subscriptions(),
-            on_quota=self._note_quota,
-            clock=services.clock,
-            start=start,
-            system_messages=services.system_messages,
-            max_packet_bytes=terms.max_packet_bytes,
-        )
+        self._subscriptions = SubscriptionHandler(admission, services, self._inbox, self._sender, output, start)
         self._times = AcknowledgementTimes(services.statistics.acknowledge_s)
         # Most clients never publish.
         self._validator: PublishValidator | None = None
         self._pipeline: PublishPipeline | None = None
-
-    def _max_subscriptions(self) -> int:
-        services = self._services
-        quota = services.handshake.quotas.of(self.principal.username)
-        return min(quota.subscriptions or services.limits.max_subscriptions, services.limits.max_subscriptions)
-
-    def _note_quota(self) -> None:
-        self._services.handshake.quotas.refusals.note(Limit.SUBSCRIPTIONS, self.principal.username)
 
     async def _save(self) -> None:
         await self._services.sessions.save(self.session)

@@ -7,7 +7,7 @@ connection handles other packets.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -15,22 +15,21 @@ import attrs
 import trio
 
 from broker_adapter.errors import ServerRestoredError, StorageError
-from broker_adapter.mqtt.access.permissions import Access, Principal
-from broker_adapter.mqtt.delivery import Arrival, Distributor, Inbox
+from broker_adapter.mqtt.access.quotas import Limit
+from broker_adapter.mqtt.connection.handshake import Admission
+from broker_adapter.mqtt.connection.services import Services
+from broker_adapter.mqtt.delivery import Arrival, Inbox
 from broker_adapter.mqtt.delivery.replays import parse_replay_start
 from broker_adapter.mqtt.delivery.sender import MessageSender
-from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import BEGINNING, Position, RetainedScan
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from broker_adapter.mqtt.model.topics import FilterRequest, TopicRefusedError, parse_filter
 from broker_adapter.mqtt.publish.store_changes import until_reached
-from broker_adapter.mqtt.session import Retained, Session, Sessions
 from broker_adapter.mqtt_codec import ReasonCode, encode
 from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from broker_adapter.mqtt_codec.text import shown
 from journal.net.output import Output
-from shards.seams.clock import Clock
 from shards.topics.topic_filters import is_filter, matches
 
 MAX_WAITING: Final = 32
@@ -60,54 +59,33 @@ class SubscriptionHandler:
     """The subscriptions of one connection.
 
     Args:
-        session: Keeps the subscriptions.
+        admission: The accepted client, whose session keeps the subscriptions.
+        services: The parts of the broker.
         inbox: Receives the messages that match.
         sender: Gets retained messages, before live ones.
         output: Where answers are sent.
-        max_subscriptions: Subscriptions that the session may have.
-        on_quota: Called when one was refused because of that.
         start: Starts a task that ends with the connection.
-        on_denied: Called with a filter that the rules do not allow to the client.
-        system_messages: The newest statistics of this broker, by topic.
-        max_packet_bytes: Largest packet that the client accepts.
     """
 
     def __init__(
         self,
-        session: Session,
+        admission: Admission,
+        services: Services,
         inbox: Inbox,
         sender: MessageSender,
         output: Output,
-        *,
-        principal: Principal,
-        access: Access,
-        on_denied: Callable[[str], None],
-        distributor: Distributor,
-        sessions: Sessions,
-        retained: Retained,
-        max_subscriptions: int,
-        on_quota: Callable[[], None],
-        clock: Clock,
         start: Callable[[Callable[[], Awaitable[None]]], None],
-        system_messages: Mapping[str, Message],
-        max_packet_bytes: int,
     ) -> None:
-        self._session = session
+        self._admission = admission
+        self._session = admission.session
+        self._principal = admission.principal
+        self._services = services
         self._inbox = inbox
         self._sender = sender
         self._output = output
-        self._principal = principal
-        self._access = access
-        self._on_denied = on_denied
-        self._distributor = distributor
-        self._sessions = sessions
-        self._retained = retained
-        self._max_subscriptions = max_subscriptions
-        self._on_quota = on_quota
-        self._clock = clock
         self._start = start
-        self._system_messages = system_messages
-        self._max_packet_bytes = max_packet_bytes
+        limit, quota = services.limits.max_subscriptions, services.handshake.quotas.of(admission.principal.username)
+        self._max_subscriptions = min(quota.subscriptions or limit, limit)
         self._requests: deque[Callable[[], Awaitable[None]]] = deque()
         self._is_working = False
         self._progress = trio.lowlevel.ParkingLot()
@@ -167,11 +145,13 @@ class SubscriptionHandler:
                 shared.append((request, options))
             else:
                 plain[text] = options
-        await until_reached(lambda: self._distributor.restore(self._inbox, plain))
+        await until_reached(lambda: self._services.distributor.restore(self._inbox, plain))
         for request, options in shared:
             membership = self._session.memberships.get((request.group, request.topic_filter))
             if membership is not None:
-                join = partial(self._distributor.join_group, self._inbox, membership.group, request.topic_filter)
+                join = partial(
+                    self._services.distributor.join_group, self._inbox, membership.group, request.topic_filter
+                )
                 await until_reached(partial(join, options, after=membership.after))
 
     async def _end_denied(self) -> None:
@@ -182,9 +162,9 @@ class SubscriptionHandler:
             del self._session.subscriptions[text]
             self._sender.forget_retained(text)
             if request.group:
-                await self._sessions.leave_share(self._session, request.group, request.topic_filter)
+                await self._services.sessions.leave_share(self._session, request.group, request.topic_filter)
         if denied:
-            await self._sessions.save_subscriptions(self._session)
+            await self._services.sessions.save_subscriptions(self._session)
         self._check_topics()
 
     def _is_allowed(self, request: FilterRequest) -> bool:
@@ -192,14 +172,14 @@ class SubscriptionHandler:
 
         A shared one must be allowed as a whole: a message that is left out for one member would reach no other.
         """
-        is_asked = self._access.may_subscribe if request.group else self._access.may_subscribe_except
+        is_asked = self._services.access.may_subscribe if request.group else self._services.access.may_subscribe_except
         return is_asked(self._principal, request.topic_filter)
 
     def _check_topics(self) -> None:
         """Have each message checked if the rules deny some topics of a subscription or replay."""
         requests = [parse_filter(text) for text in (*self._session.subscriptions, *self._replays)]
         self._sender.checks_topics = self._has_narrowed or not all(
-            self._access.may_subscribe(self._principal, request.topic_filter) for request in requests
+            self._services.access.may_subscribe(self._principal, request.topic_filter) for request in requests
         )
 
     async def _narrow(self) -> None:
@@ -210,7 +190,7 @@ class SubscriptionHandler:
         if denied:
             # Messages of these may wait in the inbox, so from now on each one is checked.
             self._has_narrowed = True
-            await self._sessions.save_subscriptions(self._session)
+            await self._services.sessions.save_subscriptions(self._session)
         self._check_topics()
 
     # SUBSCRIBE
@@ -229,7 +209,9 @@ class SubscriptionHandler:
                 except TopicRefusedError as error:
                     codes.append(error.reason_code)
                     if error.reason_code == ReasonCode.NOT_AUTHORIZED:
-                        self._on_denied(asked.topic_filter)
+                        self._services.audit.denied(
+                            "subscribe", self._principal, self._admission.peer, asked.topic_filter
+                        )
                 except ServerRestoredError:
                     raise
                 except StorageError:
@@ -242,7 +224,7 @@ class SubscriptionHandler:
                     first += self._schedule_retained(made)
             if any(made.request.replay_from is None and not made.request.group for made in granted):
                 # Stored together with the retained messages that are still to be sent: they survive a lost connection.
-                await self._sessions.save_subscriptions(self._session)
+                await self._services.sessions.save_subscriptions(self._session)
             self._answer(Suback(packet.packet_id, tuple(codes)))
         finally:
             self._sender.release(first)
@@ -256,12 +238,12 @@ class SubscriptionHandler:
         topic_filter = request.topic_filter
         if not self._is_allowed(request):
             raise TopicRefusedError(ReasonCode.NOT_AUTHORIZED, f"{shown(topic_filter)} is not allowed")
-        if not self._access.may_subscribe(self._principal, topic_filter):
+        if not self._services.access.may_subscribe(self._principal, topic_filter):
             self._sender.checks_topics = True
         subscriptions = self._session.subscriptions
         is_new = text not in subscriptions
         if is_new and len(subscriptions) + len(self._replays) >= self._max_subscriptions:
-            self._on_quota()
+            self._services.handshake.quotas.refusals.note(Limit.SUBSCRIPTIONS, self._principal.username)
             raise TopicRefusedError(ReasonCode.QUOTA_EXCEEDED, f"more than {self._max_subscriptions} subscriptions")
         memberships = self._session.memberships
         is_new_share = bool(request.group) and (request.group, topic_filter) not in memberships
@@ -276,21 +258,21 @@ class SubscriptionHandler:
         if request.group:
             await self._join(text, request, options)
             return _Granted(request, options)
-        since = await until_reached(lambda: self._distributor.subscribe(self._inbox, topic_filter, options))
+        since = await until_reached(lambda: self._services.distributor.subscribe(self._inbox, topic_filter, options))
         options = subscriptions[text] = attrs.evolve(options, since=since)
         wants_retained = asked.retain_handling == 0 or (asked.retain_handling == 1 and is_new)
         if wants_retained and not is_new:
             # The client got messages retained up to now as live ones, and gets them once more as retained ones.
-            since = await until_reached(self._distributor.current_position)
+            since = await until_reached(self._services.distributor.current_position)
         return _Granted(request, options, wants_retained, since)
 
     async def _join(self, text: str, request: FilterRequest, options: SubscriptionOptions) -> None:
         topic_filter = request.topic_filter
         self._session.subscriptions[text] = options
-        after = await until_reached(self._distributor.current_position)
-        membership = await self._sessions.join_share(self._session, request.group, topic_filter, after=after)
+        after = await until_reached(self._services.distributor.current_position)
+        membership = await self._services.sessions.join_share(self._session, request.group, topic_filter, after=after)
         await until_reached(
-            lambda: self._distributor.join_group(
+            lambda: self._services.distributor.join_group(
                 self._inbox, membership.group, topic_filter, options, after=membership.after
             )
         )
@@ -300,14 +282,16 @@ class SubscriptionHandler:
         if request.group or request.is_system:
             raise TopicRefusedError(ReasonCode.TOPIC_FILTER_INVALID, f"{shown(text)} cannot be replayed")
         try:
-            start = parse_replay_start(request.replay_from, now_us=self._clock.now_us())
+            start = parse_replay_start(request.replay_from, now_us=self._services.clock.now_us())
         except ValueError as error:
             raise TopicRefusedError(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from error
         if start.kind == "offset" and is_filter(request.topic_filter):
             raise TopicRefusedError(
                 ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"{shown(text)}: an offset needs a single topic, not a filter"
             )
-        await until_reached(lambda: self._distributor.replay(self._inbox, request.topic_filter, start, options))
+        await until_reached(
+            lambda: self._services.distributor.replay(self._inbox, request.topic_filter, start, options)
+        )
         self._replays[text] = request.topic_filter
 
     def _schedule_retained(self, made: _Granted) -> list[Arrival]:
@@ -322,16 +306,16 @@ class SubscriptionHandler:
         ids = (options.subscription_id,) if options.subscription_id else ()
         return [
             Arrival(message, min(message.qos, options.qos), retain=True, subscription_ids=ids)
-            for topic, message in self._system_messages.items()
+            for topic, message in self._services.system_messages.items()
             if matches(request.topic_filter, topic)
         ]
 
     def _answer(self, packet: Suback | Unsuback) -> None:
         data = encode(packet, self._session.version)
-        if len(data) > self._max_packet_bytes:
+        if len(data) > self._admission.terms.max_packet_bytes:
             raise ProtocolViolationError(
                 ReasonCode.PACKET_TOO_LARGE,
-                f"the answer has {len(data)} bytes, the client accepts {self._max_packet_bytes}",
+                f"the answer has {len(data)} bytes, the client accepts {self._admission.terms.max_packet_bytes}",
             )
         self._output.collect(data)
 
@@ -339,29 +323,29 @@ class SubscriptionHandler:
 
     async def _unsubscribe(self, packet: Unsubscribe) -> None:
         codes = [await self._end(text) for text in packet.topic_filters]
-        await self._sessions.save_subscriptions(self._session)
+        await self._services.sessions.save_subscriptions(self._session)
         self._answer(Unsuback(packet.packet_id, tuple(codes)))
         self._output.flush()
 
     async def _end(self, text: str) -> ReasonCode:
         subscriptions = self._session.subscriptions
         if (replayed := self._replays.pop(text, None)) is not None:
-            await self._distributor.stop_replay(self._inbox, replayed)
+            await self._services.distributor.stop_replay(self._inbox, replayed)
             if text not in subscriptions:
                 return ReasonCode.SUCCESS
         if text not in subscriptions:
             return ReasonCode.NO_SUBSCRIPTION_EXISTED
         request = parse_filter(text)
         if not request.group:
-            await until_reached(lambda: self._distributor.unsubscribe(self._inbox, request.topic_filter))
+            await until_reached(lambda: self._services.distributor.unsubscribe(self._inbox, request.topic_filter))
             self._sender.forget_retained(text)
             del subscriptions[text]
             return ReasonCode.SUCCESS
         membership = self._session.memberships.get((request.group, request.topic_filter))
         if membership is not None:
             await until_reached(
-                lambda: self._distributor.leave_group(self._inbox, membership.group, request.topic_filter)
+                lambda: self._services.distributor.leave_group(self._inbox, membership.group, request.topic_filter)
             )
         del subscriptions[text]
-        await self._sessions.leave_share(self._session, request.group, request.topic_filter)
+        await self._services.sessions.leave_share(self._session, request.group, request.topic_filter)
         return ReasonCode.SUCCESS
