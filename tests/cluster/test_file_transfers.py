@@ -172,11 +172,17 @@ async def test_nothing_is_named_if_every_attempt_fails_and_the_next_time_it_is_s
     assert await place.direct().download(NAME, f"{path}.back") == content
 
 
-async def test_a_log_store_that_cannot_be_opened_is_an_error_of_the_log_store(tmp_path: Path) -> None:
-    transfers = WorkerTransfers([f"file://{tmp_path}/none"], MEMBER, ignore)
-    async with transfers.running():
-        with pytest.raises(StoreUnreachableError, match="none"):
-            await transfers.download(NAME, str(tmp_path / "file"))
+async def test_a_log_store_that_cannot_be_opened_is_opened_at_the_next_request(place: Place) -> None:
+    """The process ended, with an abort of the interpreter."""
+    path, content = place.file(10)
+    async with place.worker().running() as transfers:
+        (place.path / "store").rename(place.path / "away")
+        with pytest.raises(StoreUnreachableError, match="is no directory"):
+            await transfers.upload(NAME, path, NONCE)
+        pid = transfers.pid
+        (place.path / "away").rename(place.path / "store")
+        assert await transfers.upload(NAME, path, NONCE) == content.size_bytes
+        assert transfers.pid == pid
 
 
 @pytest.mark.slow("starts a process twice")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TypeVar
 
 import msgspec
@@ -98,17 +98,20 @@ async def answer(store: LogStore, request: TransferRequest) -> Said:
 
 async def _serve() -> None:
     lines = incoming_lines()
-    request = msgspec.json.decode(await trio.to_thread.run_sync(lines.get), type=TransferRequest)
-    try:
-        store = _ReportingLogStore(await trio.to_thread.run_sync(_opened, request.place))
-    except (InvalidRequestError, LogStoreError) as error:
-        # Whoever asks starts another process, which may be luckier.
-        _say(Said(is_done=True, error=(StoreUnreachableError.__name__, str(error))))
-        return
-    with closing(store):
+    with ExitStack() as stack:
+        store: _ReportingLogStore | None = None
         while True:
-            _say(await answer(store, request))
             request = msgspec.json.decode(await trio.to_thread.run_sync(lines.get), type=TransferRequest)
+            try:
+                if store is None:
+                    opened = _ReportingLogStore(await trio.to_thread.run_sync(_opened, request.place))
+                    store = stack.enter_context(closing(opened))
+            except (InvalidRequestError, LogStoreError) as error:
+                # It is tried again with the next request.
+                kind = type(error) if isinstance(error, LogStoreError) else StoreUnreachableError
+                _say(Said(is_done=True, error=(kind.__name__, str(error))))
+            else:
+                _say(await answer(store, request))
 
 
 def main() -> None:
