@@ -92,3 +92,23 @@ def test_an_address_says_how_many_slots_are_written_at_a_time(text: str, place: 
 def test_another_number_of_slots_is_refused(slots: str) -> None:
     with pytest.raises(InvalidRequestError, match="one number from 1 to 16"):
         StoreAddress.parse(f"s3://bucket/plant?slots={slots}")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "interval_s"),
+    [
+        ("s3://bucket/plant", "s3://bucket/plant", None),
+        ("s3://bucket/plant?interval=250ms", "s3://bucket/plant", 0.25),
+        ("file:///var/lib/store?interval=0ms&slots=2", "file:///var/lib/store", 0.0),
+        ("postgresql://host/db?interval=10000ms&sslmode=require#n", "postgresql://host/db?sslmode=require#n", 10.0),
+    ],
+)
+def test_an_address_says_how_much_time_is_between_two_slots(text: str, place: str, interval_s: float | None) -> None:
+    address = StoreAddress.parse(text)
+    assert (address.place, address.interval_s) == (place, interval_s)
+
+
+@pytest.mark.parametrize("interval", ["1", "ms", "10001ms", "-1ms", "1.5ms", "1s", "", "1ms&interval=1ms"])
+def test_another_interval_is_refused(interval: str) -> None:
+    with pytest.raises(InvalidRequestError, match="the time between two slots is one number of milliseconds"):
+        StoreAddress.parse(f"s3://bucket/plant?interval={interval}")

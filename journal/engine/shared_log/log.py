@@ -79,6 +79,7 @@ class SharedLog:
         takeover: Decides when it takes the store over.
         largest_group_bytes: Bound on the entries of one group that it writes.
         window: How many slots it writes at a time.
+        interval_s: Time between two slots that are not full, at least, in seconds.
 
     Attributes:
         claim: The newest claim that was seen.
@@ -94,6 +95,7 @@ class SharedLog:
         takeover: Takeover,
         largest_group_bytes: int,
         window: int = 1,
+        interval_s: float = 0.0,
     ) -> None:
         self._store = CountedLogStore(store)
         self._member = member
@@ -101,6 +103,7 @@ class SharedLog:
         self._takeover = takeover
         self._largest_group_bytes = largest_group_bytes
         self._window = window
+        self._interval_s = interval_s
         self._transfers: WorkerTransfers | None = None
         self._limiter = trio.CapacityLimiter(1)
         self._reader = LogReader(member)
@@ -255,7 +258,9 @@ class SharedLog:
         """
         assert self.epoch is not None
         slots = SlotWriter(self._member, self.epoch, self._reader.next_lsn, self._window)
-        self._writer = SharedLogWriter(self._store, slots, journal, self._largest_group_bytes, written)
+        self._writer = SharedLogWriter(
+            self._store, slots, journal, self._largest_group_bytes, written, self._interval_s
+        )
         return self._writer
 
     async def watch(self, deposed: Callable[[NotOwnerError], None]) -> None:

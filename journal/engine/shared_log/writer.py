@@ -76,10 +76,12 @@ class SharedLogWriter:
         journal: The journal of this server, which has everything before the epoch.
         largest_group_bytes: Bound on the entries of one group.
         written: Called in the disk thread when the journal has everything before a position.
+        interval_s: Time between the beginnings of two groups that are not full, at least, in seconds.
 
     Attributes:
         epoch: The epoch that this server owns.
         window: How many groups may be under way at a time.
+        interval_s: See above.
         largest_group_bytes: See above.
         slots_written: Slots written since the start.
         bytes_written: Bytes of these.
@@ -92,11 +94,13 @@ class SharedLogWriter:
         journal: JournalWriter,
         largest_group_bytes: int,
         written: Callable[[ResumePoint], None],
+        interval_s: float = 0.0,
     ) -> None:
         self._store = store
         self._slots = slots
         self.epoch = slots.acknowledged.epoch
         self.window = slots.window
+        self.interval_s = interval_s
         self._journal = journal
         self._written = written
         # Oldest first. Both are appended to by the event loop and emptied by other threads: each single operation of a

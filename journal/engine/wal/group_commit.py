@@ -227,11 +227,13 @@ class Committer:
             self._send_ahead(self._ahead)
 
     def _next_group(self) -> Group | None:
-        """The oldest group that is not in flight; None if there is none."""
+        """The oldest group that is not in flight; None if there is none, or if it is too early to send it."""
         if self._ahead is not None and self._ahead.sent:
             return self._ahead.sent.popleft()
         if not self._waiting:
             if self.group.is_empty:
+                return None
+            if self._ahead is not None and not self._is_closing and self._ahead.defers(self.group):
                 return None
             self._close_group()
         return self._take_waiting()

@@ -1,4 +1,4 @@
-"""Groups that are sent to a log store while those before them are not known to be durable, and when they are sent.
+"""When groups are sent to a log store, and those that are sent while the ones before them are not known to be durable.
 
 Only sending runs ahead. Groups are finished, published and acknowledged one after the other, by the committer.
 """
@@ -28,10 +28,14 @@ class EarlyWriter(Protocol):
 
     Attributes:
         window: How many groups may be under way at a time.
+        interval_s: Time between the beginnings of two groups that are not full, at least; 0 for as soon as possible.
     """
 
     @property
     def window(self) -> int: ...
+
+    @property
+    def interval_s(self) -> float: ...
 
     def begin_group(self, entries: Sequence[Readable], size_bytes: int, first_lsn: int, next_lsn: int) -> None:
         """Begin to send a group. It is made durable later, in its turn. On the event loop; must not block."""
@@ -59,9 +63,11 @@ class SendWindow:
     def __init__(self, writer: EarlyWriter) -> None:
         self._writer = writer
         self._most: Final = writer.window
+        self._interval_s: Final = writer.interval_s
+        self._sent_at_s = float("-inf")
         self.sent: deque[Group] = deque()
         self._overdue: Group | None = None
-        self._watched: Group | None = None
+        self._wake: tuple[Group, float] | None = None
         self._is_watching = trio.Event()
 
     @property
@@ -71,17 +77,45 @@ class SendWindow:
 
     def is_due(self, group: Group) -> bool:
         """Whether the collecting group is to be sent though the one before it is not done."""
-        return bool(group.buffers) and (group.size_bytes >= SEND_BYTES or group is self._overdue)
+        return (
+            bool(group.buffers) and (group.size_bytes >= SEND_BYTES or group is self._overdue) and not self._is_early()
+        )
+
+    def defers(self, group: Group) -> bool:
+        """Whether the collecting group is to wait for the end of the interval, although all before it are done.
+
+        It is sent then. A group that has nothing to write waits for nothing.
+        """
+        if not group.buffers or not self._is_early():
+            return False
+        self._wake_at(group, self._sent_at_s + self._interval_s)
+        return True
+
+    def _is_early(self) -> bool:
+        return self._interval_s > 0 and perf_counter() < self._sent_at_s + self._interval_s
 
     def send(self, group: Group) -> None:
         """Begin to send a group, which has entries. With a window of one, `GroupWriter.write_group` does it alone."""
+        if self._interval_s:
+            self._sent_at_s = perf_counter()
         if self._most > 1:
             self._writer.begin_group(group.buffers, group.size_bytes, group.first_lsn, group.next_lsn)
 
     def watch(self, group: Group) -> None:
-        """Have the collecting group sent when its oldest entry has waited for long enough."""
-        if group.buffers and group is not self._watched and self._most > 1:
-            self._watched = group
+        """Have the collecting group sent ahead as soon as time alone makes it due."""
+        if not group.buffers or self._most == 1:
+            return
+        at_s = self._sent_at_s + self._interval_s
+        if group.size_bytes < SEND_BYTES and group is not self._overdue:
+            at_s = max(at_s, group.taken_at_s + SEND_AFTER_S)
+        elif not self._is_early():
+            # It waits for room.
+            return
+        self._wake_at(group, at_s)
+
+    def _wake_at(self, group: Group, at_s: float) -> None:
+        if self._wake is None or self._wake[0] is not group or self._wake[1] != at_s:
+            self._wake = group, at_s
             self._is_watching.set()
 
     def abandon(self) -> list[Group]:
@@ -92,13 +126,17 @@ class SendWindow:
         return groups
 
     async def run(self, kick: Callable[[], None]) -> None:
-        """Call ``kick`` whenever a group is due because of its age, until cancelled."""
+        """Call ``kick`` whenever a group is due because of its age or the interval, until cancelled."""
         while True:
             await self._is_watching.wait()
             self._is_watching = trio.Event()
-            group = self._watched
-            assert group is not None
-            await trio.sleep(max(0.0, group.taken_at_s + SEND_AFTER_S - perf_counter()))
-            # If it was sent in the meantime, nothing is due: there is no other group that is the same object.
-            self._overdue = group
+            if self._wake is None:
+                continue
+            waked = group, at_s = self._wake
+            await trio.sleep(max(0.0, at_s - perf_counter()))
+            if self._wake is waked:
+                self._wake = None
+            if perf_counter() >= group.taken_at_s + SEND_AFTER_S:
+                # If it was sent in the meantime, nothing is due: there is no other group that is the same object.
+                self._overdue = group
             kick()

@@ -8,7 +8,8 @@
 ``file:///DIRECTORY``                 a directory that all servers see, on one machine
 ====================================  ====================================================================
 
-``?slots=4`` is how many slots of the log an owner writes at a time. All other options are those of PostgreSQL.
+``?slots=4`` is how many slots of the log an owner writes at a time, and ``?interval=250ms`` the time between two slots
+that are not full, at least. All other options are those of PostgreSQL.
 
 No address has a secret in it, since others can see the command line, and addresses are logged.
 """
@@ -40,6 +41,9 @@ DEFAULT_ROOT: Final = "journal"
 
 MOST_SLOTS: Final = 16
 _SLOTS: Final = "slots"
+MOST_INTERVAL_MS: Final = 10_000
+_INTERVAL: Final = "interval"
+_OWN: Final = (_SLOTS, _INTERVAL)
 
 
 @attrs.frozen(slots=True)
@@ -50,11 +54,13 @@ class StoreAddress:
         text: As it was written; it has no secret in it.
         root: What the keys of the store begin with.
         slots: How many slots of the log an owner writes at a time; None if the address does not say.
+        interval_s: Time between two slots that are not full, at least, in seconds; None if the address does not say.
     """
 
     text: str
     root: str
     slots: int | None
+    interval_s: float | None
     _parts: SplitResult = attrs.field(repr=False)
 
     @classmethod
@@ -71,14 +77,15 @@ class StoreAddress:
             raise InvalidRequestError(f"the address of the log store cannot be read: {error}") from error
         options = parse_qsl(parts.query, keep_blank_values=True)
         slots = _slots_of([value for name, value in options if name == _SLOTS])
-        if slots is not None:
-            options = [option for option in options if option[0] != _SLOTS]
+        interval_s = _interval_s_of([value for name, value in options if name == _INTERVAL])
+        if slots is not None or interval_s is not None:
+            options = [option for option in options if option[0] not in _OWN]
             parts = parts._replace(query=urlencode(options))
         names = {name.lower() for name, _ in options}
         if parts.scheme != "postgresql" and names:
             raise InvalidRequestError(
-                f"the address of the log store has a part behind '?' that is not {_SLOTS}=, which only postgresql:// "
-                "may have; credentials and the like are read from the environment"
+                f"the address of the log store has a part behind '?' that is neither {_SLOTS}= nor {_INTERVAL}=, which "
+                "only postgresql:// may have; credentials and the like are read from the environment"
             )
         if has_password or names & _SECRET_NAMES:
             raise InvalidRequestError(
@@ -106,7 +113,7 @@ class StoreAddress:
             check_key(root)
         except ValueError as error:
             raise InvalidRequestError(f"{text}: {error}") from error
-        return cls(text, root, slots, parts)
+        return cls(text, root, slots, interval_s, parts)
 
     @property
     def place(self) -> str:
@@ -137,6 +144,18 @@ def _slots_of(values: list[str]) -> int | None:
             f"number from 1 to {MOST_SLOTS}"
         )
     return int(values[0])
+
+
+def _interval_s_of(values: list[str]) -> float | None:
+    if not values:
+        return None
+    number = values[0].removesuffix("ms")
+    if len(values) > 1 or number == values[0] or not number.isdecimal() or int(number) > MOST_INTERVAL_MS:
+        raise InvalidRequestError(
+            f"{_INTERVAL}={values[-1][:20]} in the address of the log store: the time between two slots is one "
+            f"number of milliseconds up to {MOST_INTERVAL_MS}, as in {_INTERVAL}=250ms"
+        )
+    return int(number) / 1000
 
 
 def _open_s3(parts: SplitResult) -> LogStore:

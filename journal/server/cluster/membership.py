@@ -144,12 +144,13 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         beside = None
         if places[1:]:
             beside = files_address, files = await _opened(places[1])
-            if files_address.slots is not None:
-                files.close()
-                raise ConfigurationError(
-                    f"cluster.store: {files_address.text} is the place of the files, which have no slots: write slots= "
-                    "into the address of the log"
-                )
+            for name, value in (("slots", files_address.slots), ("interval", files_address.interval_s)):
+                if value is not None:
+                    files.close()
+                    raise ConfigurationError(
+                        f"cluster.store: {files_address.text} is the place of the files, which have no slots: write "
+                        f"{name}= into the address of the log"
+                    )
             # Closed together from now on.
             log_store, store = store, DividedLogStore(store, address.root, files, files_address.root)
             await _check_places(address, log_store, files_address, files)
@@ -176,7 +177,8 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         owner = SeenOwner()
         watch = OwnerWatch(server_id.hex(), addresses.tcp, owner.ask)
         most_bytes = config.limits.max_frame_bytes + _ENTRIES_BYTES
-        shared = SharedLog(store, member, addresses, watch, most_bytes, address.slots or 1)
+        interval_s = address.interval_s or 0.0
+        shared = SharedLog(store, member, addresses, watch, most_bytes, address.slots or 1, interval_s)
         async with shared.transferring(places), listed(store, member, addresses):
             yield Membership(server_id.hex(), shared, owner, encrypted=encrypted)
     finally:
