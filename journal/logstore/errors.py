@@ -6,13 +6,20 @@ may be done next: only `UnknownOutcomeError` leaves open whether the store has c
 
 from __future__ import annotations
 
+from typing import ClassVar, Final
+
 from shards.errors import StorageError
 
 
 class LogStoreError(StorageError):
-    """Base class of the errors of this package."""
+    """Base class of the errors of this package.
+
+    Attributes:
+        way_out: What an operator does, as a sentence without a full stop; empty if the message says it.
+    """
 
     code = "log_store"
+    way_out: ClassVar[str] = ""
 
 
 class UnknownOutcomeError(LogStoreError):
@@ -20,6 +27,7 @@ class UnknownOutcomeError(LogStoreError):
 
     code = "log_store_unknown_outcome"
     retriable = True
+    way_out = "see that it runs, and what its own log says"
 
 
 class StoreUnreachableError(LogStoreError):
@@ -27,12 +35,17 @@ class StoreUnreachableError(LogStoreError):
 
     code = "log_store_unreachable"
     retriable = True
+    way_out = "see that it runs, and that this machine reaches it"
 
 
 class StoreCredentialsError(LogStoreError):
     """The store refused the credentials, or does not allow this request with them. Nothing was changed."""
 
     code = "log_store_credentials"
+    way_out = (
+        "make the credentials of this server valid there again, with the right to read, write, list and delete, or "
+        "start it again with others"
+    )
 
 
 class StoreFullError(LogStoreError):
@@ -40,6 +53,7 @@ class StoreFullError(LogStoreError):
 
     code = "log_store_full"
     retriable = True
+    way_out = "free space there, or raise its quota"
 
 
 class ForeignStoreError(LogStoreError):
@@ -75,3 +89,8 @@ class StoreDeposedError(LogStoreError):
         super().__init__(f"epoch {epoch} no longer owns the store: {newer} does")
         self.epoch = epoch
         self.by_epoch = by_epoch
+
+
+MAY_PASS: Final = (UnknownOutcomeError, StoreUnreachableError, StoreCredentialsError, StoreFullError)
+"""The errors after which the same request may succeed later, without a change here. What has been started goes on
+trying; a start is refused."""

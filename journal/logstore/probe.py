@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import attrs
@@ -60,9 +62,17 @@ async def probe(store: LogStore, root: str, token: str) -> None:
             )
         await drive(store, _check_kept(raced, winners[0]), limiter)
         await drive(store, _check_fresh(raced, other), limiter)
-    finally:
-        for key in (raced, other):
-            await drive(store, settle_delete(key, ATTEMPTS), limiter)
+    except LogStoreError:
+        # It says what is wrong, not what a deletion then comes to.
+        with suppress(LogStoreError):
+            await _delete(store, (raced, other), limiter)
+        raise
+    await _delete(store, (raced, other), limiter)
+
+
+async def _delete(store: LogStore, keys: Sequence[str], limiter: trio.CapacityLimiter) -> None:
+    for key in keys:
+        await drive(store, settle_delete(key, ATTEMPTS), limiter)
 
 
 async def _race(store: LogStore, key: str, token: str, limiter: trio.CapacityLimiter) -> list[bytes]:

@@ -74,6 +74,15 @@ def test_the_probe_refuses(kind: type[MemoryLogStore], message: str) -> None:
     assert MemoryLogStore.list_after(store, "root/probe/token/") == []
 
 
-def test_the_probe_says_what_the_store_refuses() -> None:
-    with pytest.raises(StoreCredentialsError, match="not allowed"):
-        trio.run(probe, ReadOnly(), "root", "token")
+class RefusingAll(ReadOnly):
+    """Does not know the key."""
+
+    def delete(self, key: str) -> None:
+        raise StoreCredentialsError(f"delete of {key}: not allowed")
+
+
+@pytest.mark.parametrize("kind", [ReadOnly, RefusingAll])
+def test_the_probe_says_what_the_store_refuses(kind: type[MemoryLogStore]) -> None:
+    """Of a wrong key it said that what it had not created could not be deleted."""
+    with pytest.raises(StoreCredentialsError, match=r"create of .*: not allowed"):
+        trio.run(probe, kind(), "root", "token")

@@ -173,8 +173,22 @@ class TestPostgresql:
             admin.execute(f"GRANT SELECT ON journal_log TO {postgresql_server.USER}")
         store = postgresql(where)
         assert store.get(KEY) is None
-        with pytest.raises(StoreCredentialsError, match="permission denied for table journal_log"):
+        place = f"database {postgresql_server.DATABASE} at {postgresql_server.HOST}:\\d+"
+        with pytest.raises(
+            StoreCredentialsError, match=f"create of {KEY}: {place}: permission denied for table journal_log"
+        ):
             store.create(KEY, b"")
+
+    def test_a_login_that_is_refused_is_a_refusal(self, postgresql: Opener) -> None:
+        """It counted as a database that cannot be reached, and was repeated for minutes."""
+        where = conninfo()
+        with postgresql_server.shared_server().connect() as admin:
+            admin.execute(f"ALTER ROLE {postgresql_server.USER} NOLOGIN")
+            try:
+                with pytest.raises(StoreCredentialsError, match="is not permitted to log in"):
+                    postgresql(where).get(KEY)
+            finally:
+                admin.execute(f"ALTER ROLE {postgresql_server.USER} LOGIN")
 
     def test_another_table_of_that_name_is_foreign(self, postgresql: Opener) -> None:
         where = conninfo()

@@ -7,14 +7,22 @@ attempt. It must be switched off: `open_s3` does so, and every store given to `O
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import attrs
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from journal.logstore.errors import LogStoreError, StoreCredentialsError, StoreUnreachableError, UnknownOutcomeError
+from journal.logstore.errors import (
+    LogStoreError,
+    StoreCredentialsError,
+    StoreFullError,
+    StoreUnreachableError,
+    UnknownOutcomeError,
+)
 from journal.logstore.keys import check_key, folder_of
 from journal.logstore.store import Created
 
@@ -24,16 +32,29 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 TIMEOUT_S: Final = 10.0
-_CREDENTIALS: Final = (
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
+_CREDENTIALS: Final = {
     "AccessDenied",
-    "ExpiredToken",
     "AuthorizationHeaderMalformed",
-)
-# No request left this machine: the connection was never made.
-_NOT_SENT: Final = ("tcp connect error", "dns error", "Connection refused")
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+}
+_NO_BUCKET: Final = {"NoSuchBucket", "ContainerNotFound"}
+_FULL: Final = {"InsufficientStorage", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"}
 _MOST_MESSAGE: Final = 500
+
+# obstore has no fields for what the store answered, only this text. Behind "Debug source" it repeats all of it.
+_DETAILS: Final = "Debug source:"
+_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})([^:\n]*)")
+_CODE: Final = re.compile(r"<Code>([^<]*)</Code>|\(code: (\w+)\)")
+_SAID: Final = re.compile(r"<Message>([^<]*)</Message>")
+_PLACE: Final = re.compile(r"Error performing [A-Z]+ (\w+://[^/\s]+)")
+_CAUSE: Final = re.compile(r'(?:message|error): "([^"]*)"')
+_NOT_SENT: Final = "kind: Connect,"
+"""No request left this machine: the connection was never made."""
+
+_TIMED_OUT: Final = "kind: Timeout,"
 
 
 def open_s3(
@@ -117,7 +138,9 @@ class ObjectLogStore:
         def read() -> bytes | None:
             try:
                 return bytes(obstore.get(self._store, key).bytes())
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if _is_bucket_missing(error):
+                    raise
                 return None
 
         return _mapped("get", key, read)
@@ -139,8 +162,9 @@ class ObjectLogStore:
         def remove() -> None:
             try:
                 obstore.delete(self._store, key)
-            except FileNotFoundError:
-                return
+            except FileNotFoundError as error:
+                if _is_bucket_missing(error):
+                    raise
 
         _mapped("delete", key, remove)
 
@@ -148,22 +172,63 @@ class ObjectLogStore:
         """Connections are closed when they have been idle for a while, or with the process."""
 
 
+@attrs.frozen(slots=True)
+class _Failure:
+    """What the text of an error of obstore says.
+
+    Attributes:
+        status: The status that the store answered with; 0 if it did not answer.
+        code: What the store calls it; empty if it does not say.
+        text: For people. It has neither headers nor the signed text of the request.
+        is_sent: Whether the request may have reached the store.
+    """
+
+    status: int
+    code: str
+    text: str
+    is_sent: bool = True
+
+    @classmethod
+    def read(cls, text: str) -> _Failure:
+        head, _, details = text.partition(_DETAILS)
+        at = f" at {place[1]}" if (place := _PLACE.search(head)) else ""
+        found = _CODE.search(head)
+        code = (found[1] or found[2] or "") if found else ""
+        if (status := _STATUS.search(head)) is not None:
+            said = _SAID.search(head)
+            reasons = ": ".join(filter(None, (code, said[1] if said else "")))
+            answer = f"{status[1]}{status[2].rstrip()}"
+            return cls(int(status[1]), code, f"the store{at} answered {answer}{f' ({reasons})' if reasons else ''}")
+        cause = _CAUSE.search(details)
+        if _NOT_SENT in details:
+            reason = f": {cause[1]}" if cause else ""
+            return cls(0, code, f"no connection to the store{at}{reason}", is_sent=False)
+        if _TIMED_OUT in details:
+            return cls(0, code, f"the store{at} did not answer in time")
+        return cls(0, code, " ".join(head.split()))
+
+    @property
+    def kind(self) -> type[LogStoreError]:
+        """The error that it is here. What is not certain counts as unknown."""
+        is_refusal = 400 <= self.status < 500 and self.status not in {408, 409, 429}
+        if self.code in _FULL or self.status == 507 or (is_refusal and "quota" in self.text.lower()):
+            return StoreFullError
+        if self.code in _CREDENTIALS or self.status in {401, 403}:
+            return StoreCredentialsError
+        return UnknownOutcomeError if self.is_sent else StoreUnreachableError
+
+
+def _is_bucket_missing(error: Exception) -> bool:
+    """Whether all objects are missing. An object that is missing with its bucket does not count as deleted."""
+    return _Failure.read(str(error)).code in _NO_BUCKET
+
+
 def _mapped(what: str, key: str, request: Callable[[], _T]) -> _T:
     try:
         return request()
     except (BaseError, OSError) as error:
-        raise _error_of(error)(f"{what} of {key}: {_message(error)}") from error
-
-
-def _error_of(error: Exception) -> type[LogStoreError]:
-    text = str(error)
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or any(code in text for code in _CREDENTIALS):
-        return StoreCredentialsError
-    if any(sign in text for sign in _NOT_SENT):
-        return StoreUnreachableError
-    # The status is only part of a text that is not for programs: what is not certain counts as unknown.
-    return UnknownOutcomeError
-
-
-def _message(error: Exception) -> str:
-    return " ".join(str(error).split())[:_MOST_MESSAGE]
+        failure = _Failure.read(str(error))
+        kind = failure.kind
+        if kind is UnknownOutcomeError and isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            kind = StoreCredentialsError
+        raise kind(f"{what} of {key}: {failure.text[:_MOST_MESSAGE]}") from error

@@ -48,13 +48,23 @@ _FOREIGN: Final = (
     errors.InvalidColumnReference,
 )
 _FULL: Final = (errors.DiskFull,)
+_REFUSED_LOGINS: Final = (
+    "authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "pg_hba.conf rejects",
+    "is not permitted to log in",
+    "permission denied for database",
+)
+_NO_SPACE: Final = "No space left on device"
 
 
 @attrs.frozen(slots=True)
 class _Line:
-    """A connection and the warnings that came with the answers of its server."""
+    """A connection, where it leads, and the warnings that came with the answers of its server."""
 
     connection: Connection[tuple[Any, ...]]
+    place: str
     warnings: list[str] = attrs.field(factory=list)
 
     def note(self, notice: errors.Diagnostic) -> None:
@@ -114,9 +124,11 @@ class PostgresqlLogStore:
             try:
                 answer = request(line.connection)
             except psycopg.Error as error:
-                raise _error_of(error)(f"{what} of {key}: {_message(error)}") from error
+                raise _error_of(error)(f"{what} of {key}: {line.place}: {_message(error)}") from error
             if line.warnings:
-                raise UnknownOutcomeError(f"{what} of {key}: answered with a warning: {'; '.join(line.warnings)}")
+                raise UnknownOutcomeError(
+                    f"{what} of {key}: {line.place} answered with a warning: {'; '.join(line.warnings)}"
+                )
             return answer
 
     @contextmanager
@@ -125,7 +137,8 @@ class PostgresqlLogStore:
         with self._lock:
             line = self._idle.pop() if self._idle else None
         if line is None:
-            line = _Line(self._connect())
+            connection = self._connect()
+            line = _Line(connection, _place(connection))
             line.connection.add_notice_handler(line.note)
         try:
             yield line
@@ -178,13 +191,18 @@ class PostgresqlLogStore:
         self._is_table_known = True
 
 
+def _place(connection: Connection[tuple[Any, ...]]) -> str:
+    info = connection.info
+    return f"database {info.dbname} at {info.host}:{info.port}"
+
+
 def _unconnected(error: psycopg.OperationalError) -> type[LogStoreError]:
     """What a failed connection means. libpq does not give a SQLSTATE for it, only a text."""
     text = str(error)
-    if any(sign in text for sign in ("authentication failed", "no password supplied", "no pg_hba.conf entry")) or (
-        'role "' in text and "does not exist" in text
-    ):
+    if any(sign in text for sign in _REFUSED_LOGINS) or ('role "' in text and "does not exist" in text):
         return StoreCredentialsError
+    if _NO_SPACE in text:
+        return StoreFullError
     return StoreUnreachableError
 
 
