@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -10,6 +11,7 @@ import trio
 from journal.engine.directory.restores import Restores
 from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.shared_log.log import SharedLog
+from journal.engine.shared_log.repetition import until_answered
 from journal.engine.shared_log.slot_groups import SlotGroup
 from journal.engine.shared_log.stored_position import StoredPosition
 from journal.engine.shared_log.writer import ResumePoint
@@ -89,9 +91,10 @@ class Following:
         """
         read_bytes = 0
         while read_bytes < most_bytes:
-            groups = await self._log.read(self.next_lsn)
+            groups = await until_answered(partial(self._log.read, self.next_lsn))
             if groups is None:
-                missing = await self._fetcher.fetch(is_last=self._log.epoch is not None)
+                is_last = self._log.epoch is not None
+                missing = await self._log.until_fetched(partial(self._fetcher.fetch, is_last=is_last))
                 if self._log.epoch is not None:
                     await self._require_unneeded(missing)
                     return True
@@ -99,7 +102,7 @@ class Following:
                     # Before the end of the log, records may be in files that are not here, and a start may have found
                     # views that are newer than its journal.
                     self._reads.begin()
-                await self._log.wait()
+                await until_answered(self._log.wait)
                 continue
             for several in joined(groups, self._writer.largest_group_bytes):
                 # First the copy: the store of the views may write what is folded to the disk at any time.
@@ -159,9 +162,11 @@ class Following:
     async def _fold(self, group: SlotGroup) -> None:
         wanted = [entry for entry in group.entries if entry.lsn > self._checkpoint]
         reads = self._reads
-        if reads is not None and reads.are_open and not await self._fetcher.fetch_ahead(files_named(wanted)):
-            # Records in a missing file cannot be read until an entry that follows has replaced it.
-            await reads.end()
+        if reads is not None and reads.are_open:
+            files = files_named(wanted)
+            if not await self._log.until_fetched(partial(self._fetcher.fetch_ahead, files)):
+                # Records in a missing file cannot be read until an entry that follows has replaced it.
+                await reads.end()
         for start in range(0, len(wanted), FOLDED_AT_ONCE):
             step = wanted[start : start + FOLDED_AT_ONCE]
             self._views.replay(step)

@@ -185,8 +185,8 @@ async def _opened_parts(
         environment = attrs.evolve(environment, files=directory.files)
         await trio.lowlevel.checkpoint()
         stored = None if log is None else log.stored_views(environment.files, environment.off_loop)
-        if stored is not None and is_unused(directory.files, directory.path):
-            await stored.restore(directory.state, directory.log)
+        if log is not None and stored is not None and is_unused(directory.files, directory.path):
+            await log.until_fetched(partial(stored.restore, directory.state, directory.log))
         store = environment.open_store(directory.state)
         if reads is not None:
             reads.opened(directory.node_id, environment)

@@ -26,7 +26,8 @@ class LogFigures:
         epoch: The epoch that this server owns.
         slots: Slots written since the start.
         size_bytes: Their bytes.
-        is_unavailable: Whether the log store does not take writes at present.
+        is_unavailable: Whether the log store does not take writes at present, or no request to it succeeds.
+        trouble: Says for how long no request has succeeded, and why; empty if nothing is wrong.
         file_bytes: Bytes of files that were stored in the log store since the start: Parquet, and those of checkpoints.
         checkpoint_age_s: Seconds since a checkpoint was stored in the log store, or nothing was new, or the start.
         requests: Requests of this server to the log store since it joined.
@@ -36,6 +37,7 @@ class LogFigures:
     slots: int
     size_bytes: int
     is_unavailable: bool
+    trouble: str
     file_bytes: int
     checkpoint_age_s: float
     requests: RequestCounts
@@ -142,11 +144,13 @@ def _log_figures(parts: EngineParts) -> LogFigures | None:
         return None
     if parts.stored is None or parts.store_checkpoints is None:
         return None
+    trouble = writer.trouble
     return LogFigures(
         epoch=writer.epoch,
         slots=writer.slots_written,
         size_bytes=writer.bytes_written,
-        is_unavailable=isinstance(parts.committer.disk_full, LogUnavailableError),
+        is_unavailable=isinstance(parts.committer.disk_full, LogUnavailableError) or trouble is not None,
+        trouble="" if trouble is None else str(trouble),
         file_bytes=parts.stored.files.stored_bytes,
         checkpoint_age_s=trio.current_time() - parts.store_checkpoints.stored_at,
         requests=writer.requests,

@@ -10,7 +10,7 @@ import outcome
 import trio
 from trio.to_thread import run_sync
 
-from journal.logstore.steps import Answer, Create, Delete, Get, ListAfter, Operation, Pause, Steps
+from journal.logstore.steps import Answer, Create, Delete, Get, ListAfter, Operation, Pause, Paused, Steps
 from journal.logstore.store import LogStore
 from shards.back_off import BackOff
 
@@ -36,11 +36,20 @@ def perform(store: LogStore, operation: Operation, delays: BackOff = DELAYS) -> 
     return None
 
 
-def run(store: LogStore, steps: Steps[_T], delays: BackOff = DELAYS) -> _T:
-    """Carry all steps out, in the calling thread."""
+def run(
+    store: LogStore, steps: Steps[_T], delays: BackOff = DELAYS, gives_up: Callable[[], bool] = lambda: False
+) -> _T:
+    """Carry all steps out, in the calling thread.
+
+    Args:
+        gives_up: Is asked before each repetition of a request whether there are to be no more.
+    """
     try:
         operation = next(steps)
         while True:
+            if isinstance(operation, Pause) and gives_up():
+                operation = steps.send(Paused.GIVE_UP)
+                continue
             operation = outcome.capture(perform, store, operation, delays).send(steps)
     except StopIteration as end:
         result: _T = end.value

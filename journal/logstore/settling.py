@@ -48,7 +48,8 @@ def settle_create(key: str, data: bytes, attempts: int = MOST_ATTEMPTS) -> Steps
     The bytes must differ from those of every other create, by any node: they tell which create was applied.
 
     Raises:
-        UnknownOutcomeError: It is not known after so many attempts. The object may still appear at any time.
+        UnknownOutcomeError: It is not known after so many attempts, or fewer if the driver gives up. The object may
+            still appear at any time.
         StoreUnreachableError: No attempt reached the store: the object is not there by our doing, and will not be.
         StoreCredentialsError, StoreFullError: The store refused every attempt so far, with the same consequence.
     """
@@ -72,13 +73,13 @@ def settle_create(key: str, data: bytes, attempts: int = MOST_ATTEMPTS) -> Steps
                 raise
             last = error
         except StoreUnreachableError as error:
-            if not may_be_applied and failures == attempts:
-                raise
             last = error
-        if failures < attempts:
-            yield from pause(failures)
+        if failures == attempts or not (yield from pause(failures)):
+            break
+    if isinstance(last, StoreUnreachableError) and not may_be_applied:
+        raise last
     reason = f": {last}" if last is not None else ""
-    raise UnknownOutcomeError(f"it is unknown after {attempts} attempts whether {key} was created{reason}") from last
+    raise UnknownOutcomeError(f"it is unknown after {failures} attempts whether {key} was created{reason}") from last
 
 
 def settle_get(key: str, attempts: int = MOST_ATTEMPTS) -> Steps[bytes | None]:
@@ -102,8 +103,7 @@ def _repeat(request: Callable[[], Steps[_T]], attempts: int) -> Steps[_T]:
         try:
             return (yield from request())
         except _TRANSIENT as error:
-            if failures == attempts:
-                raise
             last: LogStoreError = error
-        yield from pause(failures)
+        if failures == attempts or not (yield from pause(failures)):
+            break
     raise last

@@ -7,6 +7,7 @@ was yielded.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
@@ -48,7 +49,7 @@ class Delete:
 
 @attrs.frozen(slots=True)
 class Pause:
-    """Wait before the next attempt; answered by `None`.
+    """Wait before the next attempt; answered by `Paused`.
 
     Attributes:
         failures: Number of attempts in a row that failed, 1 and up.
@@ -57,8 +58,15 @@ class Pause:
     failures: int
 
 
+class Paused(enum.Enum):
+    """The answer to a pause."""
+
+    GO_ON = "go on"
+    GIVE_UP = "make no more attempts"
+
+
 Operation: TypeAlias = Create | Get | ListAfter | Delete | Pause
-Answer: TypeAlias = Created | bytes | list[str] | None
+Answer: TypeAlias = Created | bytes | list[str] | Paused | None
 Steps: TypeAlias = Generator[Operation, Answer, _T]
 
 
@@ -88,6 +96,6 @@ def delete(key: str) -> Steps[None]:
     yield Delete(key)
 
 
-def pause(failures: int) -> Steps[None]:
-    """Wait before the next attempt."""
-    yield Pause(failures)
+def pause(failures: int) -> Steps[bool]:
+    """Wait before the next attempt; returns whether there is to be one."""
+    return (yield Pause(failures)) is not Paused.GIVE_UP

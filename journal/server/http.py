@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from journal.server.admin.problems import problem_response
 from journal.server.http_connections import Encryption, serve_connections
 from journal.server.http_senders import HttpSenders
-from journal.server.metrics import CONTENT_TYPE, recovering_page
+from journal.server.metrics import CONTENT_TYPE, StoreMember, recovering_page
 from journal.server.observers import RECOVERING, STOPPING, Observers
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -81,8 +81,7 @@ class Front:
     Args:
         is_stopping: Whether the server is stopping.
         identity: See `make_app`.
-        why_waiting: Returns why it waits for another server of its store; empty if it does not.
-        lag: Returns how far it is behind that server, in lsns; None if that is not known.
+        member: This server as one of those that share a store; None for a server on its own.
 
     Attributes:
         app: The application that answers now.
@@ -92,16 +91,17 @@ class Front:
         self,
         is_stopping: Callable[[], bool],
         identity: Callable[[], dict[str, str]] = dict,
-        why_waiting: Callable[[], str] = lambda: "",
-        lag: Callable[[], int | None] = lambda: None,
+        member: StoreMember | None = None,
     ) -> None:
         def why_not() -> list[str]:
-            return [STOPPING] if is_stopping() else [why_waiting() or RECOVERING]
+            if is_stopping():
+                return [STOPPING]
+            return [(member.why_waiting() if member is not None else "") or RECOVERING]
 
         async def not_yet(request: Request) -> Response:
             return _not_ready(why_not())
 
-        starting = make_app(why_not, recovering_page(lambda: bool(why_waiting()), lag), identity=identity)
+        starting = make_app(why_not, recovering_page(member), identity=identity)
         starting.router.routes.append(Route("/{path:path}", not_yet))
         self._starting = starting
         self.app: App = starting

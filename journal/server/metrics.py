@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -231,11 +231,12 @@ def _cluster(log: LogFigures | None) -> Iterator[Metric]:
         "Seconds since a checkpoint was stored in the log store, or nothing was new, or since the start.",
         log.checkpoint_age_s if log else 0,
     )
-    yield Gauge(
-        "journal_log_unavailable",
-        "1 while the log store does not take writes.",
-        int(log is not None and log.is_unavailable),
-    )
+    yield _log_unavailable(is_unavailable=log is not None and log.is_unavailable)
+
+
+def _log_unavailable(*, is_unavailable: bool) -> Metric:
+    what = "1 while the log store does not take writes, or answers no request of this server as it should."
+    return Gauge("journal_log_unavailable", what, int(is_unavailable))
 
 
 def _follower(*, is_follower: bool) -> Metric:
@@ -294,17 +295,36 @@ def _histogram(name: str, what: str, histogram: Histogram) -> Metric:
     return family
 
 
+class StoreMember(Protocol):
+    """A server of those that share a store, before it owns the store."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether another server is known to own the store."""
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no request to the log store succeeds."""
+
+    def why_waiting(self) -> str:
+        """Why it serves no clients; empty if it only recovers its own data."""
+
+    def lag(self) -> int | None:
+        """How many entries of the log it has not got yet; None if that is not known."""
+
+
 class _RecoveringCollector(Collector):
     """The metrics before the engine is open."""
 
-    def __init__(self, is_follower: Callable[[], bool], lag: Callable[[], int | None]) -> None:
-        self._is_follower = is_follower
-        self._lag = lag
+    def __init__(self, member: StoreMember | None) -> None:
+        self._member = member
 
     def collect(self) -> Iterator[Metric]:
+        member = self._member
         yield _ready(is_ready=False)
-        yield _follower(is_follower=self._is_follower())
-        yield _follower_lag(self._lag())
+        yield _follower(is_follower=member is not None and member.follows)
+        yield _follower_lag(None if member is None else member.lag())
+        yield _log_unavailable(is_unavailable=member is not None and member.is_cut_off)
 
 
 def _ready(*, is_ready: bool) -> Metric:
@@ -316,16 +336,13 @@ def page_of(collector: ServerCollector) -> Callable[[], bytes]:
     return _page_of(collector)
 
 
-def recovering_page(
-    is_follower: Callable[[], bool] = lambda: False, lag: Callable[[], int | None] = lambda: None
-) -> Callable[[], bytes]:
+def recovering_page(member: StoreMember | None = None) -> Callable[[], bytes]:
     """The same for a server that is still recovering its journal, or follows the owner of its store.
 
     Args:
-        is_follower: Whether it follows.
-        lag: Returns how many entries of the log it has not got yet; None if that is not known.
+        member: It as one of several that share a store; None for a server on its own.
     """
-    return _page_of(_RecoveringCollector(is_follower, lag))
+    return _page_of(_RecoveringCollector(member))
 
 
 def _page_of(collector: Collector) -> Callable[[], bytes]:

@@ -71,6 +71,9 @@ def why_not_ready(engine: Engine, loop_lag: LoopLag, *, is_stopping: bool) -> li
         reasons.append(str(engine.failure))
     if engine.disk_full is not None:
         reasons.append(str(engine.disk_full))
+    elif (log := engine.statistics().log) is not None and log.trouble:
+        # Before an append has failed, and if claims cannot be read: then another server may own the store.
+        reasons.append(log.trouble)
     if loop_lag.held_back_s > PATIENCE_S:
         reasons.append(f"appends have been held back for {loop_lag.held_back_s:.0f} s: {_what_is_full(engine)}")
     return reasons

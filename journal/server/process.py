@@ -82,6 +82,8 @@ async def run_server(
                 async with joined(config, sockets) as membership:
                     serving = _Serving(config, path, sockets, guard, signals, membership)
                     nursery.start_soon(serving.answer_over_http)
+                    if membership is not None:
+                        nursery.start_soon(membership.log_troubles)
                     nursery.start_soon(collect_rarely, lambda: serving.statistics.connections_total)
                     failure = await serving.run(nursery, told)
             log.info("stopped during the start" if signals.start.cancelled_caught else "stopped")
@@ -145,11 +147,7 @@ class _Serving:
         self._signals = signals
         self._membership = membership
         self._identity: Callable[[], dict[str, str]] = dict if membership is None else membership.identity
-        self._front = (
-            Front(signals.stopping.is_set, self._identity)
-            if membership is None
-            else Front(signals.stopping.is_set, self._identity, membership.why_waiting, membership.lag)
-        )
+        self._front = Front(signals.stopping.is_set, self._identity, membership)
         self._addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
         self.statistics = ServerStatistics()
         self._nursery: trio.Nursery

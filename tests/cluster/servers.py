@@ -131,6 +131,7 @@ class Cluster:
         objects: Address of the place of its files; empty for beside the log.
         config: The configuration file of all servers; None for none.
         module: The program that they run.
+        each: What is added to the environment of each of them.
     """
 
     def __init__(
@@ -142,13 +143,14 @@ class Cluster:
         objects: str = "",
         config: Path | None = None,
         module: str = "journal.cli.main",
+        each: Sequence[Mapping[str, str]] = (),
     ) -> None:
         if not store:
             (directory / "store").mkdir()
         self.address_of_store = store or f"file://{directory / 'store'}"
         self.servers = [
-            Server(directory, self.address_of_store, name, environment, objects, config, module)
-            for name in "abcdef"[:count]
+            Server(directory, self.address_of_store, name, {**environment, **added}, objects, config, module)
+            for name, added in zip("abcdef"[:count], each or ({},) * count, strict=True)
         ]
 
     @property
@@ -187,9 +189,10 @@ def running(
     objects: str = "",
     config: Path | None = None,
     module: str = "journal.cli.main",
+    each: Sequence[Mapping[str, str]] = (),
 ) -> Iterator[Cluster]:
     """A cluster whose servers are all started; they are killed at the end."""
-    cluster = Cluster(directory, count, store, environment, objects, config, module)
+    cluster = Cluster(directory, count, store, environment, objects, config, module, each)
     try:
         for server in cluster.servers:
             server.start(*settings)

@@ -18,6 +18,7 @@ from journal.engine.shared_log.log import BehindLogError
 from journal.engine.shared_log.slot_groups import SlotGroup
 from journal.engine.wal.entry_payloads import ConvertedFile, FilesConverted
 from journal.engine.write.transactions import Put
+from journal.logstore import LogStore
 from journal.logstore.ownership import Member
 from journal.logstore.stores.memory import MemoryLogStore
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
@@ -84,7 +85,7 @@ class Readers:
         return self.engine
 
 
-def log_of(store: MemoryLogStore, number: int, watch: Watch) -> SharedLog:
+def log_of(store: LogStore, number: int, watch: Watch) -> SharedLog:
     member = Member("root", STORE_ID, bytes([number]) * 16)
     return SharedLog(store, member, Addresses(f"host-{number}:7420", ""), watch, MIB)
 
@@ -110,13 +111,16 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(
+    tmp_path: Path, of_follower: Callable[[MemoryLogStore], LogStore] = lambda store: store
+) -> AsyncIterator[Pair]:
+    """Both use one store, the follower perhaps through another one."""
     store, readers, watch, owned = MemoryLogStore(), Readers(), Watch(), []
     following = trio.CancelScope()
 
     async def follow() -> None:
         with following:
-            log = log_of(store, 2, watch)
+            log = log_of(of_follower(store), 2, watch)
             async with open_engine(str(tmp_path / "b"), CONFIG, log=log, readers=readers) as engine:
                 owned.append(engine)
                 await trio.sleep_forever()

@@ -42,7 +42,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 async def test_a_follower_tells_how_many_entries_of_the_owner_it_has_not(answers: Answers) -> None:
     log, owner = Log(next_lsn=41), SeenOwner()
-    member = Membership(ME, log, owner, encrypted=False)  # type: ignore[arg-type]
+    member = Membership(ME, log, owner, "memory", encrypted=False)  # type: ignore[arg-type]
     assert member.lag() is None, "the owner has not been asked yet"
     assert await owner.ask(OTHER) is Life.ALIVE
     assert member.lag() == 60
@@ -54,7 +54,7 @@ async def test_a_follower_tells_how_many_entries_of_the_owner_it_has_not(answers
 
 async def test_the_lag_stays_while_an_owner_is_silent(answers: Answers) -> None:
     log, owner = Log(next_lsn=41), SeenOwner()
-    member = Membership(ME, log, owner, encrypted=False)  # type: ignore[arg-type]
+    member = Membership(ME, log, owner, "memory", encrypted=False)  # type: ignore[arg-type]
     await owner.ask(OTHER)
     answers.seen = Seen(Life.SILENT)
     assert await owner.ask(OTHER) is Life.SILENT
@@ -63,7 +63,7 @@ async def test_the_lag_stays_while_an_owner_is_silent(answers: Answers) -> None:
 
 async def test_what_a_former_owner_had_is_no_lag(answers: Answers) -> None:
     log, owner = Log(next_lsn=41), SeenOwner()
-    member = Membership(ME, log, owner, encrypted=False)  # type: ignore[arg-type]
+    member = Membership(ME, log, owner, "memory", encrypted=False)  # type: ignore[arg-type]
     await owner.ask(OTHER)
     log.claim = attrs.evolve(OTHER, epoch=4)
     assert member.lag() is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from pathlib import Path
 from typing import Final
@@ -11,18 +10,12 @@ import pytest
 import trio
 
 from journal.client.client import Client
-from journal.engine.segments.file_fetching import FileFetcher
-from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.shared_log.claims import window_of
-from journal.engine.shared_log.stored_files import StoredFiles
-from journal.engine.shared_log.transfers import DirectTransfers
-from journal.engine.wal.disk import at_once
 from journal.logstore import run
 from journal.logstore.errors import LogDamagedError, StoreUnreachableError
-from journal.logstore.keys import FileName, Position, slot_key
+from journal.logstore.keys import Position, slot_key
 from journal.logstore.objects import Kind, decode_object
 from journal.logstore.ownership import Member, own
-from journal.logstore.pieces import Piece, put_piece
 from journal.logstore.settling import settle_create
 from journal.logstore.stores.directory import DirectoryLogStore
 from journal.logstore.stores.memory import MemoryLogStore
@@ -30,10 +23,7 @@ from journal.logstore.writing import SlotWriter
 from shards.format.batch import read_records
 from shards.format.record import Record
 from shards.model import Mode, SegmentKind, ShardConfig
-from shards.seams.memory_file_system import MemoryFileSystem
-from shards.seams.memory_store import MemoryStore
-from shards.seams.store import Mutations
-from shards.views.shared_files import SharedFileRecord, SharedFiles
+from tests.cluster import fetching
 from tests.cluster.numbers import QUICK
 from tests.cluster.servers import Server, remove, running
 from tests.cluster.writing import SHARD, connected, value_of
@@ -164,29 +154,13 @@ async def test_a_file_in_which_no_shard_has_records_any_more_may_be_missing(tmp_
 
 async def test_a_file_that_could_not_be_found_is_looked_for_again_at_a_takeover() -> None:
     """A follower looked for it once. When the folder of the files was back, it took over without the file."""
-    store, files, content = MemoryLogStore(), MemoryFileSystem(), b"content"
-    for name in ("sealed", "sealing", "log"):
-        files.mkdir(f"/data/{name}")
-    views = MemoryStore()
-    records = SharedFiles(views)
-    mutations = Mutations()
-    record = SharedFileRecord(20_784, 7, 7, 1, 5, 0, 0, hashlib.sha256(content).digest())
-    records.fold_put(mutations, record)
-    views.write(mutations)
-    fetcher = FileFetcher(
-        StoredFiles(store, OWNER, files, at_once, DirectTransfers(store, OWNER, files, at_once)),
-        records,
-        SegmentFiles(files, "/data", at_once),
-        files,
-        at_once,
-        "/data/sealed",
-        checkpoint_lsn=0,
-    )
-    place = "/data/sealed/date=2026-11-27/0000000000000007.parquet"
+    store, record = MemoryLogStore(), fetching.record_of(7)
+    follower = fetching.Follower(store, OWNER, [record])
+    fetcher = follower.fetcher
     missing = await fetcher.fetch(is_last=False)
     assert missing == [record]
-    run(store, put_piece(OWNER, bytes(16), FileName(20_784, 7), 0, Piece(content, 1)))
+    fetching.put(store, OWNER, 7)
     assert await fetcher.fetch(is_last=False) == [record]
-    assert not files.exists(place), "a log store is not asked again and again"
+    assert not follower.has(record), "a log store is not asked again and again"
     assert await fetcher.fetch(is_last=True) == []
-    assert files.open(place, write=False).pread(100, 0) == content
+    assert follower.has(record)

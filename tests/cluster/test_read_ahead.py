@@ -18,7 +18,7 @@ from journal.engine.shared_log.slot_groups import SlotGroup, encode_group
 from journal.engine.wal.entry import encode_entry
 from journal.engine.wal.entry_payloads import KINDS, Trimmed, encode_payload
 from journal.logstore import run
-from journal.logstore.errors import StoreUnreachableError
+from journal.logstore.errors import StoreCredentialsError, StoreUnreachableError
 from journal.logstore.keys import Position, slot_key
 from journal.logstore.ownership import Member, own
 from journal.logstore.stores.memory import MemoryLogStore
@@ -30,13 +30,22 @@ SLOTS: Final = 500
 
 
 class Store(MemoryLogStore):
-    """Counts the reads of slots, and those under way at a time. Reads of the keys in `refused` fail once."""
+    """Counts the reads of slots, and those under way at a time. Reads of the keys in `refused` fail once.
+
+    Listings are refused as long as `refuses_lists`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.reads = self.missing = self.under_way = self.most_under_way = 0
         self.refused: set[str] = set()
+        self.refuses_lists = False
         self._lock = threading.Lock()
+
+    def list_after(self, key: str) -> list[str]:
+        if self.refuses_lists:
+            raise StoreCredentialsError("no right to list")
+        return super().list_after(key)
 
     def get(self, key: str) -> bytes | None:
         if "/log/" not in key:
@@ -148,6 +157,25 @@ async def test_a_slot_that_cannot_be_read_early_is_read_when_it_is_needed() -> N
     log.store.refused = {slot_key("root", Position(1, slot)) for slot in range(0, SLOTS, 7)}
     require(await log.read(), 1, SLOTS + 1)
     assert not log.store.refused
+
+
+async def test_slots_that_were_read_are_not_lost_when_the_store_refuses_what_comes_after_them() -> None:
+    """At a fence the reader lists checkpoints. What it had read up to there was forgotten when that was refused."""
+    log = Log()
+    log.write(SLOTS)
+    log.take_over(RIVAL)
+    log.write(20)
+    log.store.refuses_lists = True
+    groups: list[SlotGroup] = []
+    refusals = 0
+    while not groups or groups[-1].next_lsn < log.lsn:
+        try:
+            groups += await log.reader.read(groups[-1].next_lsn if groups else 1) or ()
+        except StoreCredentialsError:
+            refusals += 1
+            log.store.refuses_lists = False
+    require(groups, 1, log.lsn)
+    assert refusals == 1
 
 
 async def test_what_is_read_early_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

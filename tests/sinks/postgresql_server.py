@@ -51,12 +51,13 @@ class PostgresqlServer:
     Attributes:
         port: Where it listens, also after it was killed.
         password_file: The password of its users, `USER` among them.
+        directory: Everything of it lies there.
     """
 
     def __init__(self, directory: Path, initdb: str, program: str) -> None:
         self.port = free_port()
         self.password_file = directory / "password"
-        self._directory = directory
+        self.directory = directory
         self._data = directory / "data"
         self._log = directory / "log"
         self._program = program
@@ -78,6 +79,11 @@ class PostgresqlServer:
             **self._identity,
         )
 
+    @property
+    def user_id(self) -> int:
+        """The user that it runs as."""
+        return int(self._identity.get("user", os.geteuid()))
+
     def start(self) -> None:
         settings = [f"--{name}={value}" for name, value in {"port": self.port, **_SETTINGS}.items()]
         # So that it does not outlive tests that were killed: it goes with the thread that starts it.
@@ -88,7 +94,7 @@ class PostgresqlServer:
                 [*guard, self._program, "-D", str(self._data), *settings],
                 stdout=log,
                 stderr=log,
-                cwd=self._directory,
+                cwd=self.directory,
                 **self._identity,
             )
         give_up_at = time.monotonic() + PATIENCE_S
@@ -129,7 +135,7 @@ class PostgresqlServer:
         """End it, and remove all that it had."""
         if self._process is not None:
             self.kill()
-        shutil.rmtree(self._directory)
+        shutil.rmtree(self.directory)
 
     def connect(self, database: str = "postgres", user: str = "postgres") -> Connection[tuple[Any, ...]]:
         return psycopg.connect(

@@ -16,7 +16,7 @@ import trio
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.wal.disk import LimitedOffLoop, OffLoop
-from journal.logstore.errors import LogDamagedError
+from journal.logstore.errors import LogDamagedError, LogStoreError
 from journal.logstore.keys import FileName
 from shards.errors import ConversionFailedError, StorageFailedError
 from shards.seams.file_system import FileSystem
@@ -83,6 +83,8 @@ class FileFetcher:
             return self._missing
         missing = self._missing = []
         self._seen_generation = self._records.generation
+        # If this fails, all that is missing is looked for the next time.
+        self._look_again_at = 0.0
         fetched = 0
         for record in self._records:
             is_needed = record.live_records > 0 or record.lsn > self._checkpoint_lsn
@@ -125,7 +127,12 @@ class FileFetcher:
         prefix = self._segment_files.new_prefix(record.file_id)
         path = f"{prefix}-fetched"
         try:
-            content = await self._stored.fetch(FileName(*record.key), path)
+            try:
+                content = await self._stored.fetch(FileName(*record.key), path)
+            except LogStoreError:
+                # It is fetched again, under another name. The parts of many attempts would fill the disk.
+                await self._segment_files.discard_shared(prefix)
+                raise
             if content is not None:
                 if (content.size_bytes, content.sha256) != (record.size_bytes, record.digest.hex()):
                     raise LogDamagedError(

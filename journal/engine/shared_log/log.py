@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import enum
+import logging
+import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final, Protocol, TypeVar
 
 import trio
 
 from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_claim, window_of
 from journal.engine.shared_log.read_ahead import ReadAhead
+from journal.engine.shared_log.repetition import until_answered
 from journal.engine.shared_log.slot_groups import SlotGroup, decode_groups
 from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.stored_views import StoredViews
@@ -22,7 +25,8 @@ from journal.engine.wal.disk import OffLoop
 from journal.engine.wal.journal_writer import JournalWriter
 from journal.logstore.counting import CountedLogStore
 from journal.logstore.driver import drive
-from journal.logstore.errors import LogDamagedError, LogStoreError, StoreDeposedError
+from journal.logstore.errors import MAY_PASS, LogDamagedError, LogStoreError, StoreDeposedError
+from journal.logstore.health import RequestHealth, Trouble, WatchedLogStore
 from journal.logstore.keys import BEGINNING, checkpoint_key, slot_key
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member, check_owned, newest_claim, own, read_claim
@@ -32,14 +36,24 @@ from journal.logstore.writing import SlotWriter
 from shards.errors import NotOwnerError
 from shards.seams.file_system import FileSystem
 
+_T = TypeVar("_T")
+
 _LOOK_S: Final = 1.0
 """How often an owner looks for a claim by another server."""
 
 _LOOK_FOR_CHECKPOINTS_S: Final = 10.0
 """How often a follower to which nothing new seems to be in the log looks whether it is behind the collection."""
 
+_LOSE_S: Final = 1.0
+"""How long a server that has lost the store asks the log store for the new owner, beside the request under way."""
+
+_REFUSED_S: Final = 0.5
+"""How long a server waits after the log store refused its claim, or a fence."""
+
 NOWHERE: Final = ResumePoint(BEGINNING, 1)
 """Where a server begins that has nothing of the log."""
+
+_log = logging.getLogger("journal.engine")
 
 
 class BehindLogError(LogStoreError):
@@ -97,7 +111,10 @@ class SharedLog:
         window: int = 1,
         interval_s: float = 0.0,
     ) -> None:
-        self._store = CountedLogStore(store)
+        self._watched = WatchedLogStore(store)
+        self._store = CountedLogStore(self._watched)
+        # It is asked until it succeeds, so a failure counts until then.
+        self._files = RequestHealth("no file could be fetched from the log store", lasts_s=math.inf)
         self._member = member
         self._addresses = addresses
         self._takeover = takeover
@@ -137,6 +154,28 @@ class SharedLog:
         """The lsn after the last entry that this server has read from the log, or written to it."""
         return self._reader.next_lsn if self._writer is None else self._writer.next_lsn
 
+    @property
+    def trouble(self) -> Trouble | None:
+        """Says that the log store has not answered as it should for some seconds; None if nothing is wrong.
+
+        A server that does not own the store needs no writes.
+        """
+        writes = None if self.epoch is None else self._watched.writes.trouble
+        return writes or self._watched.reads.trouble or self._files.trouble
+
+    async def until_fetched(self, request: Callable[[], Awaitable[_T]]) -> _T:
+        """Ask for files until the log store gives them. What this comes to is noted here: another process fetches them.
+
+        Raises:
+            LogStoreError: It will not give them without a change.
+        """
+
+        async def attempt() -> _T:
+            with self._files.request(is_long=True):
+                return await request()
+
+        return await until_answered(attempt)
+
     def stored_views(self, files: FileSystem, off_loop: OffLoop) -> StoredViews:
         """The checkpoints and files in the log store, for one opening of the data directory."""
         transfers = self._transfers or DirectTransfers(self._store, self._member, files, off_loop)
@@ -172,7 +211,13 @@ class SharedLog:
         while not groups or self._ahead.has(self._reader.position):
             if not self._ahead.has(self._reader.position):
                 await self._ahead.read(self._reader.position)
-            found = await self._read_slot(next_lsn)
+            try:
+                found = await self._read_slot(next_lsn)
+            except MAY_PASS:
+                if groups:
+                    # They are past the reader. The next call meets the error again.
+                    return groups
+                raise
             if found is None:
                 return groups or None
             groups += found
@@ -238,6 +283,13 @@ class SharedLog:
             # Another server was faster.
             self._looks_for_claims = True
             return False
+        except MAY_PASS as error:
+            # As long as nothing can be written there, no server is better than the present owner. The claim may have
+            # been written, and then this server is to try again: a refused request takes no time.
+            _log.warning("the store could not be taken over: %s", error)
+            self._looks_for_claims = True
+            await trio.sleep(_REFUSED_S)
+            return False
         self.epoch = ownership.epoch
         self.claim = Claim(ownership.epoch, self._member.node_id.hex(), self._addresses)
         return True
@@ -259,7 +311,13 @@ class SharedLog:
         assert self.epoch is not None
         slots = SlotWriter(self._member, self.epoch, self._reader.next_lsn, self._window)
         self._writer = SharedLogWriter(
-            self._store, slots, journal, self._largest_group_bytes, written, self._interval_s
+            self._store,
+            slots,
+            journal,
+            self._largest_group_bytes,
+            written,
+            self._interval_s,
+            trouble=lambda: self.trouble,
         )
         return self._writer
 
@@ -285,7 +343,8 @@ class SharedLog:
         """This server does not own the store any more. Find out who does, if the store answers."""
         self.epoch = None
         self._looks_for_claims = True
-        try:
+        with trio.move_on_after(_LOSE_S), suppress(LogStoreError):
+            # It is asked again when this server follows.
             self.claim = await self._newest_claim()
-        except LogStoreError:
+        if self.claim.server_id == self._member.node_id.hex():
             self.claim = Claim(self.claim.epoch)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from journal.engine.wal.journal_writer import JournalWriter
 from journal.logstore.counting import CountedLogStore, RequestCounts
 from journal.logstore.driver import run
 from journal.logstore.errors import LogStoreError, StoreDeposedError
+from journal.logstore.health import Trouble
 from journal.logstore.keys import Position
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.settling import Settlement, settle_create
@@ -33,6 +35,9 @@ from shards.segments.chunks import Readable
 
 _ATTEMPTS: Final = 6
 """Number of attempts to create a slot, after which `LogUnavailableError` is raised. A later call continues them."""
+
+_LONGEST_S: Final = 5.0
+"""The same: after so long no more attempts begin. One may take ten seconds to fail."""
 
 
 @attrs.frozen(slots=True)
@@ -77,6 +82,7 @@ class SharedLogWriter:
         largest_group_bytes: Bound on the entries of one group.
         written: Called in the disk thread when the journal has everything before a position.
         interval_s: Time between the beginnings of two groups that are not full, at least, in seconds.
+        trouble: Says that the log store has not answered as it should for some seconds.
 
     Attributes:
         epoch: The epoch that this server owns.
@@ -95,8 +101,10 @@ class SharedLogWriter:
         largest_group_bytes: int,
         written: Callable[[ResumePoint], None],
         interval_s: float = 0.0,
+        trouble: Callable[[], Trouble | None] = lambda: None,
     ) -> None:
         self._store = store
+        self._trouble = trouble
         self._slots = slots
         self.epoch = slots.acknowledged.epoch
         self.window = slots.window
@@ -175,6 +183,11 @@ class SharedLogWriter:
         return self._store.requests
 
     @property
+    def trouble(self) -> Trouble | None:
+        """Says that the log store has not answered as it should for some seconds; None if nothing is wrong."""
+        return self._trouble()
+
+    @property
     def next_lsn(self) -> int:
         """The lsn after the last group that was written. For any thread."""
         return self._points[0].next_lsn
@@ -202,7 +215,12 @@ class SharedLogWriter:
                 self._encode(self._not_encoded[0])
                 self._not_encoded.popleft()
             write = writing.write
-        return run(self._store, settle_create(write.key, write.data, _ATTEMPTS))
+        began = time.monotonic()
+        return run(
+            self._store,
+            settle_create(write.key, write.data, _ATTEMPTS),
+            gives_up=lambda: self._is_abandoned or time.monotonic() - began > _LONGEST_S,
+        )
 
     def _encode(self, writing: _Writing) -> None:
         if self._is_abandoned:
@@ -219,11 +237,7 @@ class SharedLogWriter:
             else:
                 settlement = sending.result()
         except LogStoreError as error:
-            key = "the slot" if writing.write is None else writing.write.key
-            raise LogUnavailableError(
-                f"the log store does not take {key}: {error}. Appends are accepted again, without a restart, "
-                "when it does; reads continue"
-            ) from error
+            raise _unavailable(writing, error) from error
         write = writing.write
         assert write is not None
         with self._encoding:
@@ -242,3 +256,15 @@ class SharedLogWriter:
         for later in tuple(self._under_way):
             if later.sending is not None and later.sending.done() and later.sending.exception() is not None:
                 later.sending = self._threads.submit(self._send, later)
+
+
+def _unavailable(writing: _Writing, error: LogStoreError) -> LogUnavailableError:
+    """The error for appends, by what the last attempt came to."""
+    last = error.__cause__ if isinstance(error.__cause__, LogStoreError) else error
+    key = "the slot" if writing.write is None else writing.write.key
+    reason = str(last).removeprefix(f"create of {key}: ")
+    way_out = f"; {last.way_out}" if last.way_out else ""
+    return LogUnavailableError(
+        f"the log store does not take {key}: {reason}{way_out}. Appends are accepted again, without a restart, when it "
+        "does; reads continue"
+    )

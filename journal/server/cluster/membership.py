@@ -13,7 +13,7 @@ import trio
 
 from journal.engine import Addresses, Claim, SharedLog
 from journal.logstore.driver import drive
-from journal.logstore.errors import ForeignStoreError
+from journal.logstore.errors import MAY_PASS, ForeignStoreError
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member, newest_claim
 from journal.logstore.probe import Holds, Identity, identify, probe, read_identity, told_of
@@ -31,6 +31,8 @@ from shards.errors import InvalidRequestError
 
 _ENTRIES_BYTES: Final = 64 * 1024
 """Room in a group for the headers of entries, beyond the longest frame."""
+
+_LOOK_AT_HEALTH_S: Final = 0.5
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -58,20 +60,31 @@ class SeenOwner:
 class Membership:
     """See the module.
 
+    Args:
+        owner: Asks the owner.
+        place: The address of the log store, for people.
+        encrypted: Whether the listeners use TLS.
+
     Attributes:
         server_id: The id of this process, 32 hexadecimal digits.
         log: The log of the store.
     """
 
-    def __init__(self, server_id: str, log: SharedLog, owner: SeenOwner, *, encrypted: bool) -> None:
+    def __init__(self, server_id: str, log: SharedLog, owner: SeenOwner, place: str, *, encrypted: bool) -> None:
         self._owner = owner
+        self._place = place
         self.server_id = server_id
         self.log = log
         self._encrypted = encrypted
         self._answering: dict[str, trio.CancelScope] = {}
 
     def identity(self) -> dict[str, str]:
-        """The headers of `/livez` for the other servers."""
+        """The headers of `/livez` for the other servers; none of an owner that the log store does not answer.
+
+        One that reaches the log store takes over from it, also if it has not begun to serve.
+        """
+        if self.log.epoch is not None and self.log.trouble is not None:
+            return {}
         return {
             SERVER_HEADER: self.server_id,
             EPOCH_HEADER: str(self.log.epoch or 0),
@@ -85,8 +98,34 @@ class Membership:
         return "" if claim.server_id == self.server_id else claim.addresses.tcp
 
     def why_waiting(self) -> str:
-        """Why this server serves no clients, for `/readyz`; empty if no other server is known to own the store."""
-        return f"the server at {self.owner} owns the store; this one follows it" if self.owner else ""
+        """Why this server serves no clients, for `/readyz`; empty if it only recovers its own data."""
+        reasons = [f"the server at {self.owner} owns the store; this one follows it"] if self.owner else []
+        if (trouble := self.log.trouble) is not None:
+            # What the store said is not for all who can reach this page.
+            reasons.append(f"{trouble.summary}; the log of this server says why")
+        return "; ".join(reasons)
+
+    @property
+    def follows(self) -> bool:
+        """Whether another server owns the store."""
+        return bool(self.owner)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no request to the log store succeeds."""
+        return self.log.trouble is not None
+
+    async def log_troubles(self) -> None:
+        """Write into the log when no request to the log store succeeds, and why, and when they do again."""
+        told = ""
+        while True:
+            await trio.sleep(_LOOK_AT_HEALTH_S)
+            trouble = self.log.trouble
+            if trouble is not None and trouble.code != told:
+                log.warning("the log store is in trouble", store=self._place, reason=str(trouble))
+            elif trouble is None and told:
+                log.info("the log store answers again", store=self._place)
+            told = "" if trouble is None else trouble.code
 
     def lag(self) -> int | None:
         """How many entries of the log the owner has and this server has not, as far as the owner has told.
@@ -180,7 +219,7 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
         interval_s = address.interval_s or 0.0
         shared = SharedLog(store, member, addresses, watch, most_bytes, address.slots or 1, interval_s)
         async with shared.transferring(places), listed(store, member, addresses):
-            yield Membership(server_id.hex(), shared, owner, encrypted=encrypted)
+            yield Membership(server_id.hex(), shared, owner, " ".join(places), encrypted=encrypted)
     finally:
         store.close()
 
@@ -195,9 +234,12 @@ async def _opened(text: str) -> tuple[StoreAddress, LogStore]:
 
 async def _identified(store: LogStore, root: str, store_id: bytes, server_id: bytes, holds: Holds) -> Identity:
     """Check that a place does what is needed, and find out which store lies there, or make it."""
-    await probe(store, root, secrets.token_hex(8))
     nonce = secrets.token_bytes(ID_BYTES)
-    return await drive(store, identify(root, store_id, server_id, nonce, holds), trio.CapacityLimiter(1))
+    try:
+        await probe(store, root, secrets.token_hex(8))
+        return await drive(store, identify(root, store_id, server_id, nonce, holds), trio.CapacityLimiter(1))
+    except MAY_PASS as error:
+        raise type(error)(f"the log store cannot be used: {error}; {error.way_out}") from error
 
 
 async def _check_places(address: StoreAddress, log_store: LogStore, beside: StoreAddress, files: LogStore) -> None:

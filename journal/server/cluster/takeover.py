@@ -84,7 +84,11 @@ class OwnerWatch:
             self._patience_s = GONE_S if life is Life.GONE else SILENT_S
             self._patience_s += self._source.uniform(0.0, _SPREAD_S)
         elif now - self._since >= self._patience_s:
-            log.warning("takes the store over", former_owner=claim.addresses.tcp, owner_is=life.name.lower())
+            log.warning(
+                "the owner of the store is lost: will take it over",
+                former_owner=claim.addresses.tcp,
+                owner_is=life.name.lower(),
+            )
             self._since = now
             return Decision.TAKE_OVER
         if life is Life.ALIVE:
