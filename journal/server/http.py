@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import trio
@@ -25,13 +25,20 @@ App: TypeAlias = Callable[
     [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
 
+Identity: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
+
+
+def no_identity(_: Mapping[str, str]) -> dict[str, str]:
+    """What a server on its own tells other servers."""
+    return {}
+
 
 def make_app(
     why_not_ready: Callable[[], list[str]],
     metrics_page: Callable[[], bytes],
     pages: Sequence[BaseRoute] = (),
     observers: Observers | None = None,
-    identity: Callable[[], dict[str, str]] = dict,
+    identity: Identity = no_identity,
 ) -> Starlette:
     """The HTTP application of a server.
 
@@ -40,11 +47,12 @@ def make_app(
         metrics_page: Returns the text of the metrics.
         pages: The routes of the administration and of the console.
         observers: Decides which clients may see reasons and metrics; None for all.
-        identity: Returns the headers of `/livez` that tell other servers of a store who answers, and what it owns.
+        identity: Returns the headers of `/livez` that tell other servers of a store who answers, and what it owns. It
+            gets the headers of the request.
     """
 
     async def livez(request: Request) -> Response:
-        return PlainTextResponse("ok\n", headers=identity())
+        return PlainTextResponse("ok\n", headers=identity(request.headers))
 
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
@@ -90,7 +98,7 @@ class Front:
     def __init__(
         self,
         is_stopping: Callable[[], bool],
-        identity: Callable[[], dict[str, str]] = dict,
+        identity: Identity = no_identity,
         member: StoreMember | None = None,
     ) -> None:
         def why_not() -> list[str]:

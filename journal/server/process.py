@@ -18,7 +18,7 @@ from journal.engine import Engine, RecoveryReport, open_engine
 from journal.net.listening import bind, listens_at, reached_at
 from journal.server.cluster.membership import Membership, joined
 from journal.server.exposure import exposure_of
-from journal.server.http import Front, serve_http
+from journal.server.http import Front, Identity, no_identity, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.interpreter import collect_rarely, prepare_interpreter
 from journal.server.security import Security, check_reload, in_use, read, unread_changes
@@ -146,7 +146,7 @@ class _Serving:
         self._guard = guard
         self._signals = signals
         self._membership = membership
-        self._identity: Callable[[], dict[str, str]] = dict if membership is None else membership.identity
+        self._identity: Identity = no_identity if membership is None else membership.answer
         self._front = Front(signals.stopping.is_set, self._identity, membership)
         self._addresses = [f"{name}={listens_at(sock)}" for name, sock in sockets.items()]
         self.statistics = ServerStatistics()
@@ -171,6 +171,7 @@ class _Serving:
                 async with open_engine(self._path, self._config, log=shared, readers=self) as engine:
                     if self._membership is not None:
                         self._membership.end_answers()
+                        nursery.start_soon(self._membership.tell_former_owner)
                     if self._reading is None:
                         await self._serve(engine, told)
                     else:

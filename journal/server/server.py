@@ -29,7 +29,7 @@ from journal.server.client_connection import Accepted, ClientConnection, Peer
 from journal.server.connection import Connection
 from journal.server.console import console_routes
 from journal.server.heartbeat import PATIENCE_S, Heartbeat
-from journal.server.http import App, make_app, serve_http
+from journal.server.http import App, Identity, make_app, no_identity, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.inventory import InventoryTaker
 from journal.server.json_protocol import SUBPROTOCOL, JsonConnection, JsonOperations
@@ -81,7 +81,7 @@ class Server:
         stopping: trio.Event | None = None,
         guard: Security | None = None,
         statistics: ServerStatistics | None = None,
-        identity: Callable[[], dict[str, str]] = dict,
+        identity: Identity = no_identity,
     ) -> None:
         self.engine = engine
         self._identity = identity
@@ -188,10 +188,11 @@ class Server:
         observers = Observers(self.admission, self.statistics, self._origins)
         return make_app(self.why_not_ready, page_of(collector), pages, observers, self._told_to_followers)
 
-    def _told_to_followers(self) -> dict[str, str]:
+    def _told_to_followers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        identity = self._identity(headers)
         # One that reaches the log store takes over from an owner that does not.
         figures = self.engine.statistics().log
-        return {} if figures is not None and figures.is_unavailable else self._identity()
+        return {} if figures is not None and figures.is_unavailable else identity
 
     def _pushed_bytes(self) -> int:
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)

@@ -17,9 +17,11 @@ from journal.logstore.errors import (
     LogStoreError,
     StoreCredentialsError,
     StoreFullError,
+    StoreUnreachableError,
 )
 from journal.logstore.ownership import Member
 from journal.logstore.stores.memory import MemoryLogStore
+from shards.errors import NotOwnerError
 from tests.cluster import fetching
 from tests.cluster.test_follower_engine import FILE_MODE, append, pair, values_in
 from tests.patience import PATIENCE_S
@@ -192,7 +194,8 @@ async def test_a_claim_that_the_store_does_not_take_leaves_the_server_a_follower
 async def test_a_server_whose_claim_is_written_and_whose_fence_is_refused_tries_again_after_a_pause() -> None:
     """It asked a store that was full as fast as that could refuse."""
     store = MemoryLogStore()
-    assert await log_with(store).wait()
+    first = log_with(store)
+    assert await first.wait()
     troubled = Troubled(store)
     troubled.refuses_slots = StoreFullError
     log = log_with(troubled, 2)
@@ -203,3 +206,49 @@ async def test_a_server_whose_claim_is_written_and_whose_fence_is_refused_tries_
     troubled.refuses_slots = None
     assert await log.wait()
     assert log.epoch == 3
+    assert log.former == first.claim, "it is the one that has clients, and has to be told"
+
+
+async def test_an_owner_that_its_log_store_does_not_answer_hears_of_the_next_one() -> None:
+    """Its clients waited with it until the store answered, though another server had taken over."""
+    store = MemoryLogStore()
+    cut_off = Troubled(store)
+    deciding = Deciding()
+    former, following = log_with(cut_off, deciding=deciding), log_with(store, 2)
+    assert await former.wait()
+    cut_off.refuses = StoreUnreachableError
+    assert await following.wait()
+    assert following.former.server_id == former.claim.server_id
+    reasons: list[NotOwnerError] = []
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(former.watch, reasons.append)
+            await cut_off.wait_refused(1)
+            for epoch, nonce in ((2, bytes(16)), (2, b""), (1, following.former.nonce)):
+                former.hear(epoch, "forged:1", nonce)
+            await cut_off.wait_refused(1)
+            assert (reasons, former.epoch) == ([], 1), "not every one who can send a request is believed"
+            former.hear(2, "host-2:7420", following.former.nonce)
+    assert [reason.owner for reason in reasons] == ["host-2:7420"]
+    assert former.epoch is None
+    await former.lose()
+    assert former.claim.addresses.tcp == "host-2:7420", "clients are told, though the store still does not answer"
+    cut_off.refuses, deciding.decision = None, Decision.FOLLOW
+    former.begin(NOWHERE)
+    assert not await former.wait()
+    assert deciding.claims[-1] == following.claim, "it has to ask the next owner whether it is alive"
+
+
+async def test_an_owner_that_was_deposed_by_a_false_notice_claims_the_store_again() -> None:
+    """Who can read the log store, or changes a notice on its way, costs a takeover: no epoch is left out."""
+    log = log_with(MemoryLogStore())
+    assert await log.wait()
+    nonce = log.claim.nonce
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.watch, lambda _: None)
+            log.hear(1000, "forged:1", nonce)
+    await log.lose()
+    log.begin(NOWHERE)
+    assert await log.wait()
+    assert log.epoch == 2

@@ -9,22 +9,25 @@ from typing import Final
 import pytest
 import trio
 
-from journal.server.cluster.liveness import ANSWER_S, Life, Seen, ask
+from journal.server.cluster.liveness import ANSWER_S, CLAIMED_HEADER, Life, Notice, Seen, ask, tell
 from tests.ports import free_port
 
 SERVER: Final = "ab" * 16
 EPOCH: Final = 3
+NOTICE: Final = Notice(4, "store-2.example:7420", bytes(range(16)))
 OK: Final = (
     b"HTTP/1.1 200 \r\njournal-server: " + SERVER.encode() + b"\r\njournal-epoch: 3\r\ncontent-length: 3\r\n\r\nok\n"
 )
 
 
 @asynccontextmanager
-async def answering(answer: bytes | None) -> AsyncIterator[str]:
-    """A server that gives one answer to everything, or none and keeps the connection open."""
+async def answering(answer: bytes | None, requests: list[bytes] | None = None) -> AsyncIterator[str]:
+    """A server that gives one answer to everything, or none and keeps the connection open. It notes the requests."""
 
     async def serve(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
+        request = await stream.receive_some()
+        if requests is not None:
+            requests.append(bytes(request))
         if answer is None:
             await trio.sleep_forever()
         else:
@@ -87,3 +90,51 @@ async def test_the_answer_says_how_much_of_the_log_the_server_has(text: bytes, e
 async def test_a_server_that_does_not_say_how_much_it_has_may_be_of_another_version() -> None:
     async with answering(OK) as address:
         assert await ask(address, SERVER, EPOCH, encrypted=False) == Seen(Life.ALIVE, None)
+
+
+async def test_a_former_owner_is_told_by_a_header_of_the_same_request() -> None:
+    requests: list[bytes] = []
+    async with answering(OK, requests) as address:
+        assert await tell(address, NOTICE, encrypted=False)
+    head = requests[0].decode().split("\r\n")
+    assert head[0] == "GET /livez HTTP/1.1"
+    values = dict(line.split(": ", 1) for line in head[1:] if line)
+    assert Notice.decode(values[CLAIMED_HEADER]) == NOTICE
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(b"HTTP/1.1 200 \r\n\r\nok\n", True, id="an owner that its log store does not answer"),
+        pytest.param(b"HTTP/1.1 429 \r\n\r\n", False, id="a refusal"),
+        pytest.param(b"", False, id="a connection that is closed without an answer"),
+        pytest.param(None, False, id="no answer"),
+    ],
+)
+async def test_a_former_owner_that_has_not_taken_the_notice_is_to_be_told_again(
+    answer: bytes | None, expected: bool
+) -> None:
+    async with answering(answer) as address:
+        assert await tell(address, NOTICE, encrypted=False) is expected
+
+
+async def test_a_former_owner_whose_process_has_ended_needs_no_notice() -> None:
+    assert await tell(f"127.0.0.1:{free_port()}", NOTICE, encrypted=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "4",
+        "4 store-2.example:7420",
+        "4 store-2.example:7420 zz",
+        "4 store-2.example 00",
+        "4 store-2.example:7420 00 00",
+        "-4 store-2.example:7420 00",
+        "\u0664 store-2.example:7420 00",
+        f"{'4' * 5000} store-2.example:7420 00",
+    ],
+)
+def test_a_header_that_is_no_notice_is_not_one(value: str) -> None:
+    assert Notice.decode(value) is None

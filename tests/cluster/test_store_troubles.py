@@ -32,13 +32,17 @@ from tests.cluster.test_refusals import refusal
 from tests.cluster.writing import SHARD, Writer, check, connected, value_of, writing
 from tests.faults.disks import fill, mounted
 from tests.logstore import seaweed_server
-from tests.logstore.faulty_proxy import Fault, RandomFaults, creates_meet, open_proxy, through
+from tests.logstore.faulty_proxy import Fault, RandomFaults, all_meet, creates_meet, open_proxy, through
 from tests.logstore.seaweed_server import SeaweedServer
 from tests.patience import PATIENCE_S
 from tests.sinks import postgresql_server
 from tests.sinks.postgresql_server import PostgresqlServer
 
 OUTAGE_S: Final = float(os.environ.get("OUTAGE_S", "2"))
+MOVED_S: Final = 20.0
+"""So soon clients are at the next owner: a request that is not answered is trouble after 5 s, and an owner that says so
+is lost after 3.5 s. The rest is for slow machines."""
+
 ASIDE: Final = "aside"
 SECRETS: Final = (seaweed_server.SECRET, postgresql_server.PASSWORD, "Signature=", "AWS4-HMAC")
 KICKED: Final = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s"
@@ -265,6 +269,36 @@ async def test_servers_wait_for_space_on_the_disk_of_a_database(tmp_path: Path) 
             await stall.require("No space left on device")
             (disk / "ballast").unlink()
             await stall.require_over()
+
+
+@pytest.mark.slow("starts SeaweedFS and two servers, and waits until requests are not answered for long")
+@pytest.mark.parametrize("fault", [Fault.SILENT, Fault.UNANSWERED, Fault.DENIED])
+async def test_clients_of_an_owner_that_alone_has_lost_its_log_store_are_soon_at_the_next_one(
+    tmp_path: Path, fault: Fault
+) -> None:
+    """It seemed to be ready for a minute, as long as its attempts lasted. Clients stayed there, also after that.
+
+    What it had under way may be in the log: it is there once, as is what its clients send again.
+    """
+    store, environment = seaweed()
+    with open_proxy(environment["AWS_ENDPOINT_URL"]) as one, open_proxy(environment["AWS_ENDPOINT_URL"]) as other:
+        each = [through(proxy, environment) for proxy in (one, other)]
+        async with stalling(tmp_path, store, environment, each) as stall:
+            proxy = one if stall.owner is stall.cluster.servers[0] else other
+            proxy.decide = all_meet(fault)
+            cut_at = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_until, lambda: says(stall.owner, "the log store"))
+                await stall.writer.wait_for(20)
+                await stall.at_owner.append(ASIDE, [Record(value=b"after")])
+                assert trio.current_time() - cut_at < MOVED_S
+            assert await stall.cluster.owner() is stall.follower
+            # Its own store still does not answer.
+            await wait_until(lambda: f"{stall.follower.tcp} owns the store" in stall.owner.get("/readyz")[1])
+            proxy.pass_all()
+            assert await stall.cluster.followers(stall.follower) == [stall.owner]
+            await wait_until(lambda: "the log store answers again" in stall.owner.log.read_text())
+            assert await stall.cluster.owner() is stall.follower
 
 
 @pytest.mark.slow("starts SeaweedFS and two servers, and kills one")

@@ -32,11 +32,13 @@ class Claim:
         epoch: The epoch; 0 if no server has claimed the store yet.
         server_id: The process that made it, 32 hexadecimal digits.
         addresses: Where that one is reached.
+        nonce: Its random bytes, which only who can read the log store knows; empty if they are not known.
     """
 
     epoch: int = 0
     server_id: str = ""
     addresses: Addresses = Addresses()
+    nonce: bytes = attrs.field(default=b"", eq=False, repr=False)
 
 
 @attrs.frozen(slots=True)
@@ -91,4 +93,4 @@ def addresses_of(found: LogObject) -> Addresses:
 
 def claim_of(found: LogObject) -> Claim:
     """What an object says that is a claim."""
-    return Claim(found.epoch, found.node_id.hex(), addresses_of(found))
+    return Claim(found.epoch, found.node_id.hex(), addresses_of(found), found.nonce)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hmac
 import logging
 import math
 import secrets
@@ -97,6 +98,7 @@ class SharedLog:
 
     Attributes:
         claim: The newest claim that was seen.
+        former: The newest claim of another server when this one claimed the store last.
         epoch: The epoch that this server owns; None if it owns none.
         slots_read: Slots read since the start.
     """
@@ -129,7 +131,10 @@ class SharedLog:
         self._has_moved = False
         self._looks_for_claims = True
         self._looked_at = -_LOOK_FOR_CHECKPOINTS_S
+        self._nonce = b""
+        self._successor = trio.Event()
         self.claim = Claim()
+        self.former = Claim()
         self.epoch: int | None = None
         self.slots_read = 0
 
@@ -274,6 +279,9 @@ class SharedLog:
         self._looks_for_claims = decision is Decision.LOOK
         if decision is not Decision.TAKE_OVER:
             return False
+        if self.claim.server_id != self._member.node_id.hex():
+            # Otherwise this server has claimed the store before, and was not let further.
+            self.former = self.claim
         nonce = secrets.token_bytes(ID_BYTES)
         about = encode_claim(self._addresses, self._window)
         steps = own(self._member, nonce, self.claim.epoch, about, gives_way=True, window_of=window_of)
@@ -291,12 +299,26 @@ class SharedLog:
             await trio.sleep(_REFUSED_S)
             return False
         self.epoch = ownership.epoch
-        self.claim = Claim(ownership.epoch, self._member.node_id.hex(), self._addresses)
+        self._nonce = nonce
+        self._successor = trio.Event()
+        self.claim = Claim(ownership.epoch, self._member.node_id.hex(), self._addresses, nonce)
         return True
+
+    def hear(self, epoch: int, owner: str, nonce: bytes) -> None:
+        """Another server says that it has claimed the store.
+
+        Args:
+            epoch: Its epoch. It is not believed any further: claims are looked for after the own one.
+            owner: ``HOST:PORT`` of its native protocol, for clients.
+            nonce: That of the claim of this server, which only who reads the log store knows.
+        """
+        if self.epoch is not None and epoch > self.epoch and hmac.compare_digest(nonce, self._nonce):
+            self.claim = Claim(self.epoch, "", Addresses(owner))
+            self._successor.set()
 
     async def _newest_claim(self) -> Claim:
         epoch = await drive(self._store, newest_claim(self._member.root, self.claim.epoch), self._limiter)
-        if epoch == self.claim.epoch:
+        if epoch == self.claim.epoch and self.claim.server_id:
             return self.claim
         claim = await drive(self._store, read_claim(self._member, epoch), self._limiter)
         return Claim(epoch) if claim is None else claim_of(claim)
@@ -325,19 +347,30 @@ class SharedLog:
         """Look for a claim by another server, once a second, until there is one. Then call ``deposed``.
 
         A store that does not answer is no reason to give it up: as long as no other server is known to own it, nothing
-        that is read here can be wrong, and nothing is acknowledged without it.
+        that is read here can be wrong, and nothing is acknowledged without it. But the next owner tells this one
+        (`hear`), whose clients would wait here until the store answers.
         """
         assert self.epoch is not None
+        async with trio.open_nursery() as looking:
+            looking.start_soon(self._look_for_claims, self.epoch)
+            await self._successor.wait()
+            looking.cancel_scope.cancel()
+            self.epoch = None
+            self._looks_for_claims = True
+            # Not after the block: the request that is under way ends first, which takes as long as a store is silent.
+            deposed(NotOwnerError(self.claim.addresses.tcp))
+
+    async def _look_for_claims(self, epoch: int) -> None:
         while True:
             await trio.sleep(_LOOK_S)
             try:
-                await drive(self._store, check_owned(self._member.root, self.epoch), self._limiter)
+                await drive(self._store, check_owned(self._member.root, epoch), self._limiter)
             except StoreDeposedError:
                 break
             except LogStoreError:
                 continue
         await self.lose()
-        deposed(NotOwnerError(self.claim.addresses.tcp))
+        self._successor.set()
 
     async def lose(self) -> None:
         """This server does not own the store any more. Find out who does, if the store answers."""

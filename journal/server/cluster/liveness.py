@@ -23,8 +23,14 @@ LSN_HEADER: Final = "Journal-Lsn"
 ANSWER_S: Final = 1.0
 """A server that has not answered in this time is silent."""
 
-_REQUEST: Final = b"GET /livez HTTP/1.1\r\nHost: journal\r\nConnection: close\r\n\r\n"
+CLAIMED_HEADER: Final = "Journal-Claimed"
+"""Header of a request for `/livez`, by which the next owner tells the one before it: its epoch, the address of its
+native protocol, and the nonce of the claim of the server that is told, with spaces between them."""
+
+_REQUEST: Final = "GET /livez HTTP/1.1\r\nHost: journal\r\nConnection: close\r\n"
+_TAKEN: Final = b"HTTP/1.1 200"
 _MOST_BYTES: Final = 4096
+_MOST_DIGITS: Final = 10
 
 
 class Life(enum.Enum):
@@ -54,6 +60,36 @@ class Seen:
     lsn: int | None = None
 
 
+@attrs.frozen(slots=True)
+class Notice:
+    """What the next owner of a store tells the one before it.
+
+    Attributes:
+        epoch: The epoch that it has claimed.
+        owner: ``HOST:PORT`` of its native protocol.
+        nonce: That of the claim of the server that is told. It proves that the sender can read the log store.
+    """
+
+    epoch: int
+    owner: str
+    nonce: bytes
+
+    def encode(self) -> str:
+        """The value of `CLAIMED_HEADER`."""
+        return f"{self.epoch} {self.owner} {self.nonce.hex()}"
+
+    @classmethod
+    def decode(cls, value: str) -> Notice | None:
+        """Read the value of a header; None if it is no notice."""
+        match value.split(" "):
+            case [epoch, owner, nonce] if epoch.isascii() and epoch.isdecimal() and len(epoch) <= _MOST_DIGITS:
+                try:
+                    return cls(int(epoch), owner, bytes.fromhex(nonce)) if parse_address(owner) else None
+                except ValueError:
+                    return None
+        return None
+
+
 async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> Seen:
     """Ask a server whether it is alive, and still owns the store.
 
@@ -61,26 +97,50 @@ async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> S
         address: ``HOST:PORT`` of its HTTP listener.
         server_id: The id of the process that is asked for.
         epoch: The epoch that it claimed; 0 for a server that follows.
-        encrypted: Whether the listener uses TLS. Its certificate is not checked, since nothing is sent or believed.
+        encrypted: Whether the listener uses TLS. Its certificate is not checked: nothing that is secret is sent, and
+            nothing that matters is believed.
     """
-    seen = Seen(Life.SILENT)
+    answer = await _exchange(address, _REQUEST, encrypted=encrypted)
+    return Seen(answer) if isinstance(answer, Life) else _seen_in(answer, server_id, epoch)
+
+
+async def tell(address: str, notice: Notice, *, encrypted: bool) -> bool:
+    """Tell a server that another one has claimed the store.
+
+    The nonce that is sent is worth nothing any more: the server that it belongs to has lost the store.
+
+    Args:
+        address: ``HOST:PORT`` of its HTTP listener.
+        notice: What it is told.
+        encrypted: As for `ask`.
+
+    Returns:
+        Whether nothing is left to be told: it has taken the notice, or its process has ended.
+    """
+    answer = await _exchange(address, f"{_REQUEST}{CLAIMED_HEADER}: {notice.encode()}\r\n", encrypted=encrypted)
+    return answer is Life.GONE if isinstance(answer, Life) else answer.startswith(_TAKEN)
+
+
+async def _exchange(address: str, request: str, *, encrypted: bool) -> bytes | Life:
+    """The answer to a request, or what is known of a server that does not answer."""
+    result: bytes | Life = Life.SILENT
     with trio.move_on_after(ANSWER_S):
         try:
-            seen = _seen_in(await _answer(address, encrypted=encrypted), server_id, epoch)
+            result = await _answer(address, f"{request}\r\n".encode(), encrypted=encrypted)
         except ConnectionRefusedError:
-            seen = Seen(Life.GONE)
+            result = Life.GONE
         except OSError as error:
             # trio tries all addresses of a name, and tells all errors together.
             causes = getattr(error.__cause__, "exceptions", ())
             if causes and all(isinstance(cause, ConnectionRefusedError) for cause in causes):
-                seen = Seen(Life.GONE)
+                result = Life.GONE
         except (trio.BrokenResourceError, ValueError):
             # Nobody can be reached at an address that is none.
-            seen = Seen(Life.SILENT)
-    return seen
+            result = Life.SILENT
+    return result
 
 
-async def _answer(address: str, *, encrypted: bool) -> bytes:
+async def _answer(address: str, request: bytes, *, encrypted: bool) -> bytes:
     host, port = parse_address(address) or ("", 0)
     stream: trio.abc.Stream = await trio.open_tcp_stream(host, port)
     if encrypted:
@@ -90,7 +150,7 @@ async def _answer(address: str, *, encrypted: bool) -> bytes:
         stream = trio.SSLStream(stream, context, https_compatible=True)
     answer = b""
     try:
-        await stream.send_all(_REQUEST)
+        await stream.send_all(request)
         while len(answer) < _MOST_BYTES and b"\r\n\r\n" not in answer and (data := await stream.receive_some()):
             answer += data
     finally:

@@ -22,17 +22,31 @@ from journal.logstore.stores.addresses import StoreAddress
 from journal.logstore.stores.divided import DividedLogStore
 from journal.net.listening import reached_at
 from journal.server.cluster.listing import listed
-from journal.server.cluster.liveness import EPOCH_HEADER, LSN_HEADER, SERVER_HEADER, Life, ask
+from journal.server.cluster.liveness import (
+    CLAIMED_HEADER,
+    EPOCH_HEADER,
+    LSN_HEADER,
+    SERVER_HEADER,
+    Life,
+    Notice,
+    ask,
+    tell,
+)
 from journal.server.cluster.standby import answer_clients
 from journal.server.cluster.takeover import OwnerWatch
 from journal.settings.server import ServerConfig
 from journal.settings.values import ConfigurationError
+from shards.back_off import BackOff
 from shards.errors import InvalidRequestError
 
 _ENTRIES_BYTES: Final = 64 * 1024
 """Room in a group for the headers of entries, beyond the longest frame."""
 
 _LOOK_AT_HEALTH_S: Final = 0.5
+_MOST_NOTICES: Final = 100
+_NOTICES: Final = BackOff(first_s=0.2, longest_s=10.0)
+"""Between attempts to reach the former owner: some fifteen minutes in all."""
+
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
@@ -78,11 +92,16 @@ class Membership:
         self._encrypted = encrypted
         self._answering: dict[str, trio.CancelScope] = {}
 
-    def identity(self) -> dict[str, str]:
+    def answer(self, headers: Mapping[str, str]) -> dict[str, str]:
         """The headers of `/livez` for the other servers; none of an owner that the log store does not answer.
 
         One that reaches the log store takes over from it, also if it has not begun to serve.
+
+        Args:
+            headers: Those of the request. Another server may say that it has claimed the store.
         """
+        if (notice := Notice.decode(headers.get(CLAIMED_HEADER, ""))) is not None:
+            self.log.hear(notice.epoch, notice.owner, notice.nonce)
         if self.log.epoch is not None and self.log.trouble is not None:
             return {}
         return {
@@ -109,6 +128,19 @@ class Membership:
     def follows(self) -> bool:
         """Whether another server owns the store."""
         return bool(self.owner)
+
+    async def tell_former_owner(self) -> None:
+        """Tell the server from which this one has taken the store over, in case that the log store does not."""
+        epoch, former = self.log.epoch, self.log.former
+        if epoch is None or not former.nonce:
+            return
+        notice = Notice(epoch, self.log.claim.addresses.tcp, former.nonce)
+        for failures in range(_MOST_NOTICES):
+            if self.log.epoch != epoch or await tell(
+                former.addresses.http, notice, encrypted=former.addresses.encrypted
+            ):
+                return
+            await trio.sleep(_NOTICES.delay_s(failures))
 
     @property
     def is_cut_off(self) -> bool:
