@@ -35,6 +35,7 @@ from tests.torture.process_phases import clock, kills, pauses
 from tests.torture.queue_steps import queue_steps
 from tests.torture.rounds import Result
 from tests.torture.sequences_phase import sequences
+from tests.torture.store_phase import troubled_stores
 from tests.torture.stream_phase import streams
 
 Phase = Callable[[Path, random.Random, float], Result]
@@ -50,6 +51,7 @@ PHASES: dict[str, Phase] = {
     "clock": clock,
     "bit-flips": bit_flips,
     "clusters": clusters,
+    "troubled-stores": troubled_stores,
     "brokers": brokers,
     "frozen-brokers": frozen_brokers,
     "lost-answers": lost_answers,

@@ -30,21 +30,15 @@ class Servers:
     """Three servers that are started and ended as if they were one.
 
     Args:
-        directory: Where everything lies.
-        slots: How many slots of the log they write at a time. With several, the log store answers late: otherwise
-            there would never be more than one.
+        cluster: They.
+        log: The file of their logs.
     """
 
-    def __init__(self, directory: Path, slots: int = 1) -> None:
-        if slots > 1:
-            (directory / "store").mkdir()
-            address = f"file://{directory / 'store'}?slots={slots}"
-            self.cluster = Cluster(directory, 3, address, {VARIABLE: "5-150"}, module="benchmarks.late_store")
-        else:
-            self.cluster = Cluster(directory, 3)
-        self.log = directory / "servers.log"
-        for server in self.cluster.servers:
-            server.log = self.log
+    def __init__(self, cluster: Cluster, log: Path) -> None:
+        self.cluster = cluster
+        self.log = log
+        for server in self.servers:
+            server.log = log
 
     @property
     def servers(self) -> list[Server]:
@@ -108,13 +102,8 @@ class Servers:
             raise
 
 
-class _ClusterRound(Round[Servers]):
+class ServersRound(Round[Servers]):
     """A round in which something is done to one of several servers."""
-
-    def __init__(self, directory: Path, rng: random.Random) -> None:
-        slots = rng.choice((1, 4))
-        super().__init__(directory, Servers(directory, slots), rng)
-        self.result.counts[f"rounds with up to {slots} slots under way"] += 1
 
     def choose(self) -> Server:
         """The owner, mostly."""
@@ -142,6 +131,24 @@ class _ClusterRound(Round[Servers]):
                 path.unlink()
             self.result.counts["journals cut"] += 1
         server.start(*SETTINGS)
+
+
+class _ClusterRound(ServersRound):
+    """Servers that share a directory.
+
+    With several slots under way the log store answers late: otherwise there would never be more than one.
+    """
+
+    def __init__(self, directory: Path, rng: random.Random) -> None:
+        slots = rng.choice((1, 4))
+        if slots > 1:
+            (directory / "store").mkdir()
+            address = f"file://{directory / 'store'}?slots={slots}"
+            cluster = Cluster(directory, 3, address, {VARIABLE: "5-150"}, module="benchmarks.late_store")
+        else:
+            cluster = Cluster(directory, 3)
+        super().__init__(directory, Servers(cluster, directory / "servers.log"), rng)
+        self.result.counts[f"rounds with up to {slots} slots under way"] += 1
 
     def suspend(self, server: Server) -> None:
         """Suspend it, perhaps for so long that another one takes the store over."""
