@@ -167,7 +167,7 @@ class TestPostgresql:
 
     def test_a_user_who_may_not_write_is_refused(self, postgresql: Opener) -> None:
         where = conninfo()
-        postgresql(where).get(KEY)
+        postgresql(where).create("store/first", b"")
         with postgresql_server.shared_server().connect(postgresql_server.DATABASE) as admin:
             admin.execute("ALTER TABLE journal_log OWNER TO postgres")
             admin.execute(f"GRANT SELECT ON journal_log TO {postgresql_server.USER}")
@@ -189,6 +189,25 @@ class TestPostgresql:
                     postgresql(where).get(KEY)
             finally:
                 admin.execute(f"ALTER ROLE {postgresql_server.USER} LOGIN")
+
+    def test_a_database_in_which_nothing_was_stored_is_read_and_not_changed(self, postgresql: Opener) -> None:
+        """`journal cluster status` of an empty database made the table there."""
+        where = conninfo()
+        store = postgresql(where)
+        assert (store.get(KEY), store.list_after(KEY)) == (None, [])
+        store.delete(KEY)
+        with psycopg.connect(where) as line:
+            assert line.execute("SELECT to_regclass('journal_log')").fetchone() == (None,)
+
+    def test_an_object_whose_table_was_dropped_does_not_count_as_deleted(self, postgresql: Opener) -> None:
+        where = conninfo()
+        store = postgresql(where)
+        assert store.create(KEY, b"") is Created.OURS
+        with psycopg.connect(where, autocommit=True) as line:
+            line.execute("DROP TABLE journal_log")
+        for request in (lambda: store.get(KEY), lambda: store.list_after(KEY), lambda: store.create(KEY, b"")):
+            with pytest.raises(ForeignStoreError, match="journal_log"):
+                request()
 
     def test_another_table_of_that_name_is_foreign(self, postgresql: Opener) -> None:
         where = conninfo()
@@ -213,7 +232,7 @@ class TestPostgresql:
     def test_a_request_that_waits_too_long_leaves_the_outcome_unknown(self, postgresql: Opener) -> None:
         where = conninfo()
         store = postgresql(where, timeout_s=0.3)
-        store.get(KEY)
+        store.create("store/first", b"")
         with psycopg.connect(where) as rival:
             rival.execute("INSERT INTO journal_log (key, data) VALUES (%s, '')", (KEY,))
             with pytest.raises(UnknownOutcomeError, match="statement timeout"):
@@ -224,7 +243,7 @@ class TestPostgresql:
     def test_a_commit_that_no_standby_has_confirmed_leaves_the_outcome_unknown(self, postgresql: Opener) -> None:
         """PostgreSQL reports such a commit as done, with a warning, when somebody cancels its wait for the standby."""
         store = postgresql(conninfo())
-        store.get(KEY)
+        store.create("store/first", b"")
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         with postgresql_server.shared_server().connect() as admin, ThreadPoolExecutor(1) as thread:
             admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")

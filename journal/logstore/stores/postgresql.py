@@ -74,7 +74,7 @@ class _Line:
 
 
 class PostgresqlLogStore:
-    """Objects are rows of the table ``journal_log``, which is created if it is missing and may hold several stores.
+    """Objects are rows of the table ``journal_log``, which may hold several stores. The first create makes it.
 
     The server ends a statement that takes too long, and a machine that is gone is noticed. A server process that is
     stopped while its machine answers is waited for.
@@ -90,28 +90,34 @@ class PostgresqlLogStore:
         self._lock = threading.Lock()
         # As many as threads ever used the store at a time.
         self._idle: list[_Line] = []
+        self._making = threading.Lock()
+        # That there is the table, or was: without it all objects are gone.
         self._is_table_known = False
 
     def create(self, key: str, data: bytes) -> Created:
         check_key(key)
-        count = self._run("create", key, lambda line: line.execute(_CREATE, (key, data), binary=True).rowcount)
-        return Created.OURS if count else Created.EXISTS
+
+        def insert(line: Connection[tuple[Any, ...]]) -> int:
+            self._ensure_table(line)
+            return line.execute(_CREATE, (key, data), binary=True).rowcount
+
+        return Created.OURS if self._run("create", key, insert) else Created.EXISTS
 
     def get(self, key: str) -> bytes | None:
         check_key(key)
-        row = self._run("get", key, lambda line: line.execute(_GET, (key,), binary=True).fetchone())
+        row = self._run("get", key, lambda line: line.execute(_GET, (key,), binary=True).fetchone(), lambda: None)
         return None if row is None else bytes(row[0])
 
     def list_after(self, key: str) -> list[str]:
         folder = folder_of(key)
         # "0" follows "/": this is after every key of the folder.
         end = f"{folder[:-1]}0"
-        rows = self._run("list", key, lambda line: line.execute(_LIST, (key, end)).fetchall())
+        rows = self._run("list", key, lambda line: line.execute(_LIST, (key, end)).fetchall(), list[tuple[Any, ...]])
         return [name for (name,) in rows if folder_of(name) == folder]
 
     def delete(self, key: str) -> None:
         check_key(key)
-        self._run("delete", key, lambda line: line.execute(_DELETE, (key,)))
+        self._run("delete", key, lambda line: line.execute(_DELETE, (key,)).rowcount, lambda: 0)
 
     def close(self) -> None:
         with self._lock:
@@ -119,11 +125,28 @@ class PostgresqlLogStore:
         for line in idle:
             line.connection.close()
 
-    def _run(self, what: str, key: str, request: Callable[[Connection[tuple[Any, ...]]], _T]) -> _T:
+    def _run(
+        self,
+        what: str,
+        key: str,
+        request: Callable[[Connection[tuple[Any, ...]]], _T],
+        without_table: Callable[[], _T] | None = None,
+    ) -> _T:
+        """Carry a request out.
+
+        Args:
+            what: What it is, for errors.
+            key: Of this object.
+            request: It.
+            without_table: Returns the answer of a database in which nothing was stored yet; None if there is none.
+        """
         with self._line() as line:
             try:
                 answer = request(line.connection)
+                self._is_table_known = True
             except psycopg.Error as error:
+                if isinstance(error, errors.UndefinedTable) and without_table and not self._is_table_known:
+                    return without_table()
                 raise _error_of(error)(f"{what} of {key}: {line.place}: {_message(error)}") from error
             if line.warnings:
                 raise UnknownOutcomeError(
@@ -168,7 +191,6 @@ class PostgresqlLogStore:
             (level,) = line.execute("SHOW synchronous_commit").fetchone() or ("off",)
             if level in {"off", "local"}:
                 line.execute("SET synchronous_commit = on")
-            self._ensure_table(line)
         except psycopg.OperationalError as error:
             if line is not None:
                 line.close()
@@ -181,14 +203,15 @@ class PostgresqlLogStore:
         return line
 
     def _ensure_table(self, line: Connection[tuple[Any, ...]]) -> None:
-        if self._is_table_known:
-            return
-        (exists,) = line.execute(_EXISTS).fetchone() or (False,)
-        if not exists:
-            # Of two processes at the same time, one gets an error.
-            with suppress(errors.UniqueViolation, errors.DuplicateTable):
-                line.execute(_TABLE)
-        self._is_table_known = True
+        with self._making:
+            if self._is_table_known:
+                return
+            (exists,) = line.execute(_EXISTS).fetchone() or (False,)
+            if not exists:
+                # Of two processes at the same time, one gets an error.
+                with suppress(errors.UniqueViolation, errors.DuplicateTable):
+                    line.execute(_TABLE)
+            self._is_table_known = True
 
 
 def _place(connection: Connection[tuple[Any, ...]]) -> str:
