@@ -57,10 +57,10 @@ async def open_journal(
 ) -> AsyncIterator[StorageAdapter]:
     """Open ``journal://host:port`` (TCP) or ``journal+ws://host:port`` (WebSocket), or either with TLS.
 
-    Who is asking may be in the URL as well; see `journal.client.address`. With ``read=follower`` reads, and
-    descriptions and lists of shards, go to a server that follows the owner of the store, if one answers. They show what
-    that server has of the log so far, so they may not show yet what this adapter has just written. Everything else,
-    subscriptions included, goes to the owner, over a connection of its own.
+    Who is asking may be in the URL as well; see `journal.client.address`. With ``read=follower`` reads, descriptions
+    and lists of shards, and subscriptions without a group go to a server that follows the owner of the store, if one
+    answers. They show what that server has of the log so far, so they may not show yet what this adapter has just
+    written. Everything else goes to the owner, over a connection of its own.
 
     ``name`` gets a suffix that makes it unique. For ``ends_at_restore`` and ``first_within_s`` see
     `journal.client.open_client`.
@@ -87,12 +87,14 @@ class JournalAdapter(StorageAdapter):
 
     Args:
         client: Connected client; others may use it too.
-        reader: The client for reads, and for descriptions and lists of shards; None for the same one.
+        reader: The client for reads, for descriptions and lists of shards, and for subscriptions without a group; None
+            for the same one.
     """
 
     def __init__(self, client: Client, reader: Client | None = None) -> None:
         self._client = client
         self._reader = client if reader is None else reader
+        self._clients = {client, self._reader}
         self._calls = OpenCalls()
 
     # Shards
@@ -237,7 +239,9 @@ class JournalAdapter(StorageAdapter):
     ) -> AsyncIterator[Subscription]:
         self._calls.require_open()
         filtered = is_filter(target)
-        async with self._client.subscribe(
+        # Groups store their positions.
+        client = self._reader if group is None else self._client
+        async with client.subscribe(
             shard=None if filtered else target,
             topic_filter=target if filtered else None,
             start=start,
@@ -258,7 +262,7 @@ class JournalAdapter(StorageAdapter):
     ) -> AsyncIterator[Feed]:
         self._calls.require_open()
         check_follow(topic_filter, after_lsn, until_lsn)
-        async with self._client.follow(
+        async with self._reader.follow(
             topic_filter, after_lsn, until_lsn=until_lsn, credit_bytes=credit_bytes
         ) as pushed:
             yield RecordFeed(self._calls, pushed.__anext__, _now_us, pushed.start_lsn)
@@ -335,11 +339,11 @@ class JournalAdapter(StorageAdapter):
 
     @property
     def failed_shard_count(self) -> int:
-        return self._client.failed_shards.count
+        return sum(client.failed_shards.count for client in self._clients)
 
     @property
     def unreadable_range_count(self) -> int:
-        return self._client.failed_shards.ranges.count
+        return sum(client.failed_shards.ranges.count for client in self._clients)
 
     def append_state(self, shard: str) -> str:
         return self._client.append_state(shard)

@@ -221,6 +221,8 @@ class Client(Operations):
         """
         if (shard is None) == (topic_filter is None):
             raise InvalidRequestError("subscribe to a shard or to a topic filter: give exactly one of them")
+        if self._only_reads and group is not None:
+            raise _not_by_reader("join a group")
         self._subscription_number += 1
         subscription = Subscription(
             self._subscription_number,
@@ -260,8 +262,6 @@ class Client(Operations):
         """Receive pushes for the length of the block, over any number of connections."""
         if self._refused is not None:
             raise afresh(self._refused)
-        if self._only_reads:
-            raise _not_by_reader("subscribe")
         self._subscriptions[receiver.number] = receiver
         try:
             if self._connection is not None:

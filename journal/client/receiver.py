@@ -86,6 +86,8 @@ class Receiver:
         self._common_lsn: int | None = None
         # Shards whose position is from before that restore.
         self._unconfirmed: set[str] = set()
+        # A shard was created or deleted at this lsn. A follower that is behind it would show an older state.
+        self._seen_lsn = 0
         self._epoch = 0
         self._send: Callable[[bytes], None] | None = None
         self._error: StorageError | None = None
@@ -145,6 +147,7 @@ class Receiver:
         self._positions.clear()
         self._unconfirmed.clear()
         self._common_lsn = None
+        self._seen_lsn = 0
         self._resume = Start.earliest()
 
     def request(self, send: Callable[[bytes], None]) -> SubscribeRequest:
@@ -168,6 +171,7 @@ class Receiver:
             self._group,
             self._until_lsn,
             self._common_lsn if start is not None and start.kind == "offset" else None,
+            self._seen_lsn,
         )
 
     def established(self, reply: SubscribeReply) -> None:
@@ -233,6 +237,7 @@ class Receiver:
         if event.event == "added":
             self._added(event)
         elif event.event == "removed":
+            self._seen_lsn = max(self._seen_lsn, event.lsn)
             self._names.pop(event.shard_ref, None)
             self._positions.pop(event.name, None)
             self._unconfirmed.discard(event.name)
@@ -263,6 +268,7 @@ class Receiver:
 
     def _added(self, event: ShardEvent) -> None:
         self._names[event.shard_ref] = event.name
+        self._seen_lsn = max(self._seen_lsn, event.shard_id)
         self.failed_shards.pop(event.name, None)
         self._failed_here.discard(event.name)
         shard_id, position = self._positions.get(event.name, (event.shard_id, -1))

@@ -412,8 +412,20 @@ class Engine:
 
     @property
     def committed_lsn(self) -> int:
-        """Every entry up to this lsn is durable and published, and so is every memory-mode batch."""
-        return self.parts.committer.committed_lsn
+        """Every entry up to this lsn is durable and published, and so is every memory-mode batch.
+
+        That of a follower is the newest lsn of the log that it has read.
+        """
+        return self._readable.watermark.committed_lsn()
+
+    async def wait_to_have(self, lsn: int) -> None:
+        """Return when a follower has read the log up to this lsn; at once if this server owns the store."""
+        await self._readable.watermark.wait_to_have(lsn)
+
+    @property
+    def subscription_count(self) -> int:
+        """Number of open subscriptions."""
+        return self._readable.subscriptions.count
 
     async def subscribe(
         self,
@@ -426,8 +438,13 @@ class Engine:
         credit_bytes: Callable[[], int],
         may_deliver: Callable[[str], bool] | None = None,
     ) -> Subscription:
-        """Begin a subscription to a shard or to all shards that match a filter; see `Subscriptions.subscribe`."""
-        return await self.parts.subscriptions.subscribe(
+        """Begin a subscription to a shard or to all shards that match a filter; see `Subscriptions.subscribe`.
+
+        Raises:
+            NotOwnerError: This server follows another one, and the target has a group: groups store their positions.
+        """
+        readable = self._readable if target.group is None else self.parts.readable
+        return await readable.subscriptions.subscribe(
             target,
             start=start,
             until_lsn=until_lsn,

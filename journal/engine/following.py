@@ -9,6 +9,7 @@ from typing import Protocol
 import trio
 
 from journal.engine.directory.restores import Restores
+from journal.engine.readable import Readable
 from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.shared_log.log import SharedLog
 from journal.engine.shared_log.repetition import until_answered
@@ -16,8 +17,8 @@ from journal.engine.shared_log.slot_groups import SlotGroup
 from journal.engine.shared_log.stored_position import StoredPosition
 from journal.engine.shared_log.writer import ResumePoint
 from journal.engine.state.node_time import NodeTime
-from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import FOLDED_AT_ONCE, Views, files_named
+from journal.engine.state.watermark import FoldedLsns, Watermark
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.engine.wal.entry import Entry
@@ -36,7 +37,7 @@ class FollowerReads(Protocol):
     def are_open(self) -> bool:
         """Whether clients read now."""
 
-    def begin(self, table: ShardTable, views: Views, time: NodeTime, restores: Restores) -> None:
+    def begin(self, views: Views, time: NodeTime, restores: Restores, watermark: Watermark) -> Readable:
         """Let clients read what was recovered so far."""
 
     async def end(self) -> None:
@@ -101,7 +102,7 @@ class Following:
                 if self._reads is not None and self._log.claim.epoch and not missing:
                     # Before the end of the log, records may be in files that are not here, and a start may have found
                     # views that are newer than its journal.
-                    self._reads.begin()
+                    self._reads.begin(self.next_lsn)
                 await until_answered(self._log.wait)
                 continue
             for several in joined(groups, self._writer.largest_group_bytes):
@@ -167,6 +168,8 @@ class Following:
             if not await self._log.until_fetched(partial(self._fetcher.fetch_ahead, files)):
                 # Records in a missing file cannot be read until an entry that follows has replaced it.
                 await reads.end()
+        if reads is not None:
+            reads.begin_group(group.next_lsn)
         for start in range(0, len(wanted), FOLDED_AT_ONCE):
             step = wanted[start : start + FOLDED_AT_ONCE]
             self._views.replay(step)
@@ -197,37 +200,53 @@ class ServedReads:
 
     Args:
         reads: Serves them.
-        table: The shards.
         views: The views.
         time: The node's time.
         restores: The restores of the node from backups.
     """
 
-    def __init__(
-        self, reads: FollowerReads, table: ShardTable, views: Views, time: NodeTime, restores: Restores
-    ) -> None:
+    def __init__(self, reads: FollowerReads, views: Views, time: NodeTime, restores: Restores) -> None:
         self._reads = reads
-        self._table = table
+        self._table = views.table
         self._views = views
         self._time = time
         self._restores = restores
         self._deleted_count = 0
+        self._lsns = FoldedLsns(0, 0)
+        self._readable: Readable | None = None
 
     @property
     def are_open(self) -> bool:
         """Whether clients read now."""
         return self._reads.are_open
 
-    def begin(self) -> None:
-        """Let clients read, if they do not yet."""
+    def begin(self, next_lsn: int) -> None:
+        """Let clients read, if they do not yet.
+
+        Args:
+            next_lsn: Everything before this lsn was folded.
+        """
         if not self._reads.are_open:
             self._deleted_count = len(self._views.deleted)
             self._table.begin_reading()
-            self._reads.begin(self._table, self._views, self._time, self._restores)
+            self._lsns = FoldedLsns(next_lsn, next_lsn - 1)
+            watermark = Watermark(self._lsns, is_followed=True)
+            self._readable = self._reads.begin(self._views, self._time, self._restores, watermark)
+            self._table.publishing = self._readable.discovery.publishing
 
     async def end(self) -> None:
         """Return when no client reads any more."""
         await self._reads.end()
+        self._readable = None
+        self._table.end_reading()
+
+    def begin_group(self, next_lsn: int) -> None:
+        """A commit group is folded from now on: parts of it may be published.
+
+        Args:
+            next_lsn: The first lsn after it.
+        """
+        self._lsns.next_lsn = next_lsn
 
     def folded_some(self, entries: Iterable[Entry]) -> None:
         """A part of a commit group was folded: no shard may seem to begin after its end."""
@@ -236,9 +255,12 @@ class ServedReads:
 
     def folded(self, entries: Iterable[Entry]) -> None:
         """A commit group was folded: show it."""
-        if self._reads.are_open:
-            self._table.show({entry.shard_id for entry in entries})
-            for shard in self._views.deleted[self._deleted_count :]:
-                # Those that wait for its records get the error.
-                shard.notify()
-            self._deleted_count = len(self._views.deleted)
+        if self._readable is None or not self._reads.are_open:
+            return
+        self._table.show({entry.shard_id for entry in entries})
+        for shard in self._views.deleted[self._deleted_count :]:
+            self._readable.subscriptions.shard_deleted(shard)
+        self._deleted_count = len(self._views.deleted)
+        self._lsns.committed_lsn = self._lsns.next_lsn - 1
+        self._readable.subscriptions.committed()
+        self._readable.watermark.moved()

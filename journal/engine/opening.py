@@ -23,13 +23,13 @@ from journal.engine.engine import Engine
 from journal.engine.environment import Environment, memory_environment
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.parts import EngineParts
-from journal.engine.read.reader import Reader
 from journal.engine.readable import Readable
 from journal.engine.shared_log.log import BehindLogError, SharedLog
 from journal.engine.startup import recover
 from journal.engine.state.node_time import NodeTime
-from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
+from journal.engine.state.watermark import Watermark
+from journal.engine.subscribe.subscriptions import Subscriptions
 from journal.engine.wal.disk import LimitedOffLoop
 from journal.engine.wal.recovery import IncompleteCopyError
 from journal.settings.server import ServerConfig
@@ -84,11 +84,14 @@ async def open_engine(
         check_mounts(path)
     while log is not None:
         try:
-            reads = None if readers is None else _Reads(readers, config, log)
-            async with _opened_parts(path, config, environment, converter, log=log, reads=reads) as parts:
+            async with (
+                _reading(readers, config, log) as reads,
+                _opened_parts(path, config, environment, converter, log=log, reads=reads) as parts,
+            ):
                 if parts.is_whole:
+                    engine = Engine(parts.readable, parts) if reads is None else await reads.taken_over(parts)
                     async with _running(parts, log):
-                        yield Engine(parts.readable, parts) if reads is None else reads.taken_over(parts)
+                        yield engine
                     return
                 # So much of the log was read that what is in memory has to be written before more is read.
                 with trio.CancelScope(shield=True):
@@ -118,13 +121,20 @@ class _Reads:
         readers: Serves them.
         config: Sizes and limits.
         log: The log of the store.
+        nursery: Runs the tasks of subscriptions.
+
+    Attributes:
+        readable: What they read; None if none does.
     """
 
-    def __init__(self, readers: FollowerReaders, config: ServerConfig, log: SharedLog) -> None:
+    def __init__(self, readers: FollowerReaders, config: ServerConfig, log: SharedLog, nursery: trio.Nursery) -> None:
         self._readers = readers
         self._config = config
         self._log = log
+        self._nursery = nursery
+        self._tasks = _SubscriptionTasks()
         self._engine: Engine | None = None
+        self.readable: Readable | None = None
         self._node_id = ""
         self._environment = Environment()
 
@@ -142,29 +152,82 @@ class _Reads:
     def are_open(self) -> bool:
         return self._engine is not None
 
-    def begin(self, table: ShardTable, views: Views, time: NodeTime, restores: Restores) -> None:
-        environment = self._environment
-        limit = self._config.limits.max_batch_bytes
-        reader = Reader(environment.files, table, views, limit, environment.off_loop)
-        readable = Readable(self._config, self._node_id, restores, table, time, reader)
+    def begin(self, views: Views, time: NodeTime, restores: Restores, watermark: Watermark) -> Readable:
+        self.readable = readable = Readable.of(
+            config=self._config,
+            node_id=self._node_id,
+            restores=restores,
+            views=views,
+            time=time,
+            environment=self._environment,
+            watermark=watermark,
+        )
+        self._tasks = _SubscriptionTasks()
+        self._nursery.start_soon(self._tasks.run, readable.subscriptions)
         self._engine = Engine(readable, owner=lambda: self._log.claim.addresses.tcp)
         self._readers.begin(self._engine)
+        return readable
 
     async def end(self) -> None:
-        if self._engine is not None:
+        if self._engine is not None and self.readable is not None:
             self._engine.end_following()
             with trio.CancelScope(shield=True):
                 # What they read is closed next.
                 await self._readers.end()
-            self._engine = None
+                await self.readable.subscriptions.drop_left()
+                await self._tasks.end()
+            self._engine = self.readable = None
 
-    def taken_over(self, parts: EngineParts) -> Engine:
-        """The engine of the owner: that of the follower, if clients use it."""
-        engine, self._engine = self._engine, None
+    async def taken_over(self, parts: EngineParts) -> Engine:
+        """The engine of the owner: that of the follower, if clients use it. The tasks of subscriptions have ended."""
+        engine = self._engine
         if engine is None:
             return Engine(parts.readable, parts)
+        await self._tasks.end()
+        self._engine = None
         engine.take_over(parts)
         return engine
+
+
+class _SubscriptionTasks:
+    """The tasks of a follower's subscriptions, until it is read no more or those of an owner run them."""
+
+    def __init__(self) -> None:
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    async def run(self, subscriptions: Subscriptions) -> None:
+        """Run them until `end`."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    subscriptions.start(nursery)
+        finally:
+            self._ended.set()
+
+    async def end(self) -> None:
+        """Cancel them. Return when none of them does anything any more."""
+        self._scope.cancel()
+        await self._ended.wait()
+
+
+@asynccontextmanager
+async def _reading(
+    readers: FollowerReaders | None, config: ServerConfig, log: SharedLog
+) -> AsyncIterator[_Reads | None]:
+    """Reads of clients during the body, and the tasks of their subscriptions. The body's errors are not wrapped."""
+    if readers is None:
+        yield None
+        return
+    raised: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            yield _Reads(readers, config, log, nursery)
+        except Exception as error:  # noqa: BLE001 raised again below, without a group around it
+            raised = error
+        nursery.cancel_scope.cancel()
+    if raised is not None:
+        raise raised
 
 
 @asynccontextmanager
@@ -204,7 +267,8 @@ async def _opened_parts(
                         await LimitedOffLoop(environment.off_loop)(
                             lambda: remove_log(environment.files, directory.sealed)
                         )
-                    parts = EngineParts(config, directory, environment, disk, store, converter, start)
+                    readable = None if reads is None else reads.readable
+                    parts = EngineParts(config, directory, environment, disk, store, converter, start, readable)
                     with trio.CancelScope(shield=True):
                         # A checkpoint is not cancelled half-way.
                         await start.restoration.finish(parts.checkpointer)

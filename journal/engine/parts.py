@@ -21,7 +21,6 @@ from journal.engine.parquet.converter import ParquetConverter
 from journal.engine.parquet.history_table import HistoryTable
 from journal.engine.parquet.rewriting import due, due_in_s
 from journal.engine.parquet.scheduler import ParquetScheduler
-from journal.engine.read.reader import Reader
 from journal.engine.readable import Readable
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.disk_space import DiskSpace
@@ -33,9 +32,8 @@ from journal.engine.segments.view_cleanup import ViewCleanup
 from journal.engine.startup import RecoveredState
 from journal.engine.state.node_record import NodeKey, put_number
 from journal.engine.state.producer_use import ProducerUse
-from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.views import ViewChanges
-from journal.engine.subscribe.subscriptions import Subscriptions
+from journal.engine.state.watermark import Watermark
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import Disk, LimitedOffLoop
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
@@ -66,7 +64,6 @@ from shards.segments.chunks import MemoryAccount
 from shards.segments.parquet_segment import file_of
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
-from shards.topics.publish_epochs import PublishEpochs
 from shards.views.inverted_index import Words, word_count, words_of
 from shards.views.producer_records import load_producers
 from shards.views.shard_records import logs
@@ -89,15 +86,16 @@ class EngineParts:
         store: The store of the views.
         converter: Converts closed segments; None if conversion is disabled.
         start: The recovered state.
+        readable: What clients read already, while this server followed another one; None if none does.
 
     Attributes:
         appender: Appends of received batches.
         commands: All other changes.
-        reader: Reads.
-        readable: What reads need.
+        readable: What reads and subscriptions need.
         producer_use: Which producers are in use.
-        discovery: Finds shards that have something newer than an lsn.
-        subscriptions: Subscriptions.
+        reader: See `Readable`.
+        discovery: See `Readable`.
+        subscriptions: See `Readable`.
         conversion: Converts closed log segments to Parquet.
         history: The Delta table over shared files.
         restores: The restores of this node from backups.
@@ -120,6 +118,7 @@ class EngineParts:
         store: DirectoryStore,
         converter: ParquetConverter | None,
         start: RecoveredState,
+        readable: Readable | None = None,
     ) -> None:
         files = environment.files
         self._environment = environment
@@ -151,9 +150,10 @@ class EngineParts:
             failed=self._failed,
             ahead=self.ahead,
         )
-        self.discovery = ShardDiscovery(
-            self.table, store, self.committer.committed_lsn, PublishEpochs(lambda: self.committer.next_lsn)
-        )
+        self.readable = self._go_on(readable)
+        self.reader = self.readable.reader
+        self.discovery = self.readable.discovery
+        self.subscriptions = self.readable.subscriptions
         self.producer_use = ProducerUse(trio.current_time)
         self.appender = self._make_appender()
         self.commands = self._make_commands()
@@ -189,12 +189,22 @@ class EngineParts:
             newest_lsn=lambda: self.committer.journal_lsn,
         )
         self.store_checkpoints = self._make_store_checkpoints()
-        self.reader = Reader(files, self.table, self.views, config.limits.max_batch_bytes, environment.off_loop)
-        self.readable = Readable(config, self.node_id, self.restores, self.table, self.time, self.reader)
-        self.subscriptions = Subscriptions(
-            self.table, self.reader, self.commands, self.discovery, lambda: self.committer.committed_lsn
-        )
+        self.subscriptions.serve_groups(self.commands)
         self._take_over_shards()
+
+    def _go_on(self, readable: Readable | None) -> Readable:
+        if readable is not None:
+            readable.take_over(self.committer)
+            return readable
+        return Readable.of(
+            config=self.config,
+            node_id=self.node_id,
+            restores=self.restores,
+            views=self.views,
+            time=self.time,
+            environment=self._environment,
+            watermark=Watermark(self.committer),
+        )
 
     def _make_appender(self) -> Appender:
         return Appender(

@@ -1,19 +1,26 @@
-"""What reads need of an engine: of one that is open, or of a follower whose recovery goes on."""
+"""What reads and subscriptions need of an engine: of one that is open, or of a follower whose recovery goes on."""
 
 from __future__ import annotations
+
+from typing import Self
 
 import attrs
 
 from journal.engine.directory.restores import Restores
+from journal.engine.environment import Environment
 from journal.engine.read.reader import Reader
 from journal.engine.state.node_time import NodeTime
+from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.views import Views
+from journal.engine.state.watermark import LsnSource, Watermark
+from journal.engine.subscribe.subscriptions import Subscriptions
 from journal.settings.server import ServerConfig
 
 
 @attrs.frozen
 class Readable:
-    """See the module.
+    """See the module. It goes on when a follower becomes the owner, and with it what was begun there.
 
     Attributes:
         config: Sizes and limits.
@@ -21,7 +28,10 @@ class Readable:
         restores: The restores of the node from backups.
         table: The shards.
         time: The node's time.
+        watermark: The lsn up to which everything is published.
         reader: Reads.
+        discovery: Finds shards that have something newer than an lsn.
+        subscriptions: Subscriptions.
     """
 
     config: ServerConfig
@@ -29,4 +39,45 @@ class Readable:
     restores: Restores
     table: ShardTable
     time: NodeTime
+    watermark: Watermark
     reader: Reader
+    discovery: ShardDiscovery
+    subscriptions: Subscriptions
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        config: ServerConfig,
+        node_id: str,
+        restores: Restores,
+        views: Views,
+        time: NodeTime,
+        environment: Environment,
+        watermark: Watermark,
+    ) -> Self:
+        """What reads the views of an engine.
+
+        Args:
+            config: Sizes and limits.
+            node_id: The id of the node.
+            restores: Its restores from backups.
+            views: The views. Their open shards are published.
+            time: The node's time.
+            environment: What the engine runs on.
+            watermark: Tells what is published.
+        """
+        table = views.table
+        reader = Reader(environment.files, table, views, config.limits.max_batch_bytes, environment.off_loop)
+        discovery = ShardDiscovery(table, views.store, watermark)
+        subscriptions = Subscriptions(table, reader, discovery, watermark)
+        return cls(config, node_id, restores, table, time, watermark, reader, discovery, subscriptions)
+
+    def take_over(self, source: LsnSource) -> None:
+        """The follower owns the store now, and publishes itself.
+
+        Args:
+            source: Tells the lsns from now on.
+        """
+        self.watermark.take_over(source)
+        self.discovery.take_over()

@@ -179,6 +179,7 @@ async def recover(
         groups_writer: GroupWriter = writer
         ahead: EarlyWriter | None = None
         is_whole = True
+        served = None if reads is None else ServedReads(reads, views, time, restores)
         if log is not None:
             assert stored is not None
             _require_unbroken(directory, found, restoration)
@@ -193,14 +194,13 @@ async def recover(
                 directory.sealed,
                 record.checkpoint,
             )
-            served = None if reads is None else ServedReads(reads, table, views, time, restores)
             following = Following(
                 log, writer, position, views, fetcher, environment.off_loop, record.checkpoint, journal_next_lsn, served
             )
             is_whole = await following.run(storage.journal_budget_bytes // 2)
-            if reads is not None and not is_whole:
+            if served is not None and not is_whole:
                 # The directory is opened again, with other objects for the shards.
-                await reads.end()
+                await served.end()
             journal_next_lsn = following.next_lsn
             if is_whole:
                 groups_writer = ahead = log.writer(writer, position.note)
@@ -211,6 +211,9 @@ async def recover(
         if restoration.is_new:
             restoration.begin(table, views, next_lsn=next_lsn, now_us=time.now_us())
             next_lsn = max(next_lsn, views.lsns_reserved)
+        if served is not None:
+            # Those who read here are shown what was lost with the memory of the owner before.
+            served.begin_group(next_lsn)
         table.finish_recovery(next_lsn - 1, more_follows=not is_whole)
     except BaseException:
         new_file.close()

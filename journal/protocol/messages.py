@@ -232,6 +232,8 @@ class SubscribeRequest:
     A filter without a group may also start at "committed", which is after the lsn of the reply, and end after
     ``until_lsn``. After a restore from a backup ``common_lsn`` is the lsn up to which the client and the server have
     the same history: a start at an offset then begins no later than at the first record with a higher lsn.
+    ``seen_lsn``: a shard was created or deleted at this lsn, as the client has learned from this subscription on
+    another server. A follower that has not read that much of the log begins later, when it has.
     """
 
     subscription: U32
@@ -243,6 +245,7 @@ class SubscribeRequest:
     group: str | None = None
     until_lsn: Count | None = None
     common_lsn: Count | None = None
+    seen_lsn: Count = 0
 
 
 @attrs.frozen(slots=True)
@@ -267,7 +270,9 @@ class ShardEvent:
             up to ``lsn`` were pushed, ``end`` means that in addition nothing more follows. Other events are to be
             ignored.
         offset: With ``added``: offset at which the subscription begins in this shard; -1 if the group decides.
-        shard_id: With ``added``: id of the shard, which differs from that of a deleted shard with the same name.
+        lsn: With ``progress`` and ``end``, and with ``removed`` that of the deletion, 0 if it is not known.
+        shard_id: With ``added``: id of the shard, which differs from that of a deleted shard with the same name. It is
+            the lsn of its creation.
     """
 
     subscription: U32

@@ -39,6 +39,8 @@ def make_app(
     pages: Sequence[BaseRoute] = (),
     observers: Observers | None = None,
     identity: Identity = no_identity,
+    *,
+    tells_why: bool = False,
 ) -> Starlette:
     """The HTTP application of a server.
 
@@ -49,6 +51,7 @@ def make_app(
         observers: Decides which clients may see reasons and metrics; None for all.
         identity: Returns the headers of `/livez` that tell other servers of a store who answers, and what it owns. It
             gets the headers of the request.
+        tells_why: Show the reasons to all.
     """
 
     async def livez(request: Request) -> Response:
@@ -56,7 +59,7 @@ def make_app(
 
     async def readyz(request: Request) -> Response:
         reasons = why_not_ready()
-        if reasons and observers is not None and not await observers.may_look(request):
+        if reasons and not tells_why and observers is not None and not await observers.may_look(request):
             reasons = ["the reasons are shown to clients that may read the metrics"]
         return _not_ready(reasons) if reasons else PlainTextResponse("ready\n")
 
@@ -109,13 +112,26 @@ class Front:
         async def not_yet(request: Request) -> Response:
             return _not_ready(why_not())
 
-        starting = make_app(why_not, recovering_page(member), identity=identity)
-        starting.router.routes.append(Route("/{path:path}", not_yet))
-        self._starting = starting
-        self.app: App = starting
+        def unready_app(page: Callable[[], bytes], observers: Observers | None = None) -> Starlette:
+            app = make_app(why_not, page, (), observers, identity, tells_why=True)
+            app.router.routes.append(Route("/{path:path}", not_yet))
+            return app
+
+        self._unready_app = unready_app
+        self._starting = unready_app(recovering_page(member))
+        self.app: App = self._starting
+
+    def serve_reads(self, metrics_page: Callable[[], bytes], observers: Observers) -> None:
+        """The server follows the owner of its store, and serves reads: its clients count in its metrics.
+
+        Args:
+            metrics_page: Returns the text of the metrics.
+            observers: Decides which clients may see them.
+        """
+        self.app = self._unready_app(metrics_page, observers)
 
     def start_again(self) -> None:
-        """The server has lost its store to another one, and begins to follow that one."""
+        """The server serves nothing any more. It follows the owner of its store, perhaps after it was the owner."""
         self.app = self._starting
 
     async def __call__(

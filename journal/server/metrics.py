@@ -63,34 +63,14 @@ class ServerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
         engine = self._engine.statistics()
-        yield from self._traffic(engine)
+        limits = self._engine.config.limits
+        yield from _traffic(self._statistics, self._pushed_bytes(), engine.subscription_count, limits.max_connections)
         yield from self._commits(engine)
         yield from self._storage(engine)
         yield from self._health(engine)
         yield from _cluster(engine.log)
-        yield from self._login_methods()
+        yield from _login_methods(self._logins)
         yield from _counted(self._inventory.latest, self._engine.now_us())
-
-    def _traffic(self, engine: EngineStatistics) -> Iterator[Metric]:
-        statistics, limits = self._statistics, self._engine.config.limits
-        yield Counter("journal_appends", "Acknowledged batches.", statistics.appends)
-        yield Counter("journal_append_bytes", "Bytes of appended frames received.", statistics.append_bytes)
-        yield Counter("journal_fetched_bytes", "Bytes of batches sent to fetches.", statistics.fetched_bytes)
-        yield Counter("journal_pushed_bytes", "Bytes of batches sent to subscriptions.", self._pushed_bytes())
-        yield Gauge("journal_connections", "Open connections of clients.", statistics.connections)
-        yield Gauge("journal_connections_limit", "Connections that may be open.", limits.max_connections)
-        yield Counter(
-            "journal_connections_opened", "Connections of clients that were accepted.", statistics.connections_total
-        )
-        yield _by_label(
-            Counter("journal_connections_closed", "Connections that the server refused or ended.", labels=["reason"]),
-            {**_NEVER_CLOSED, **statistics.connections_closed},
-        )
-        yield _by_label(
-            Counter("journal_refusals", "Refused requests by error code.", labels=["code"]),
-            {**_NEVER_REFUSED, **statistics.errors},
-        )
-        yield Gauge("journal_subscriptions", "Open subscriptions.", engine.subscription_count)
 
     def _commits(self, engine: EngineStatistics) -> Iterator[Metric]:
         yield Counter("journal_commit_groups", "Commit groups made durable.", engine.commit_groups)
@@ -104,7 +84,7 @@ class ServerCollector(Collector):
         yield _histogram(
             "journal_commit_group_appends", "Appends acknowledged with each commit group.", engine.group_appends
         )
-        yield Gauge("journal_committed_lsn", "Newest durable lsn.", engine.committed_lsn)
+        yield _committed_lsn(engine.committed_lsn)
 
     def _storage(self, engine: EngineStatistics) -> Iterator[Metric]:
         storage, shards = self._engine.config.storage, self._engine.config.shards
@@ -162,27 +142,6 @@ class ServerCollector(Collector):
         yield Counter("journal_delta_failures", "Attempts to bring it up to date that failed.", table.failures)
         yield Gauge("journal_delta_waiting_files", "Files that stay for readers who have planned.", table.waiting_files)
 
-    def _login_methods(self) -> Iterator[Metric]:
-        counts, keys = self._logins.counts, self._logins.jwt
-        yield _by_label(
-            Counter("journal_logins", "Logins that a method has accepted.", labels=["method"]), counts.accepted
-        )
-        yield _by_label(
-            Counter("journal_logins_refused", "Logins that a method has refused.", labels=["method"]), counts.refused
-        )
-        yield Gauge("journal_login_keys", "Keys that check JSON Web Tokens.", keys.key_count)
-        yield Counter("journal_login_key_fetches", "Fetches of these keys.", keys.statistics.fetch_count)
-        yield Counter("journal_login_key_failures", "Fetches that failed.", keys.statistics.failure_count)
-        service = self._logins.http
-        yield _by_label(
-            Counter("journal_login_service_requests", "Requests to the service of logins.", labels=["outcome"]),
-            service.statistics.outcomes,
-        )
-        yield Counter("journal_login_service_cached", "Answers from its cache.", service.statistics.cached_count)
-        yield Gauge(
-            "journal_login_service_open", "1 while it is left alone after failures.", int(service.is_left_alone)
-        )
-
     def _health(self, engine: EngineStatistics) -> Iterator[Metric]:
         loop_lag = self._loop_lag
         yield _ready(is_ready=not self._why_not_ready())
@@ -213,6 +172,47 @@ class ServerCollector(Collector):
             monitor.longest_s,
         )
         yield Counter("journal_loop_long_steps", "Iterations that took over 0.05 s.", monitor.long_count)
+
+
+def _traffic(
+    statistics: ServerStatistics, pushed_bytes: int, subscription_count: int, max_connections: int
+) -> Iterator[Metric]:
+    yield Counter("journal_appends", "Acknowledged batches.", statistics.appends)
+    yield Counter("journal_append_bytes", "Bytes of appended frames received.", statistics.append_bytes)
+    yield Counter("journal_fetched_bytes", "Bytes of batches sent to fetches.", statistics.fetched_bytes)
+    yield Counter("journal_pushed_bytes", "Bytes of batches sent to subscriptions.", pushed_bytes)
+    yield Gauge("journal_connections", "Open connections of clients.", statistics.connections)
+    yield Gauge("journal_connections_limit", "Connections that may be open.", max_connections)
+    yield Counter(
+        "journal_connections_opened", "Connections of clients that were accepted.", statistics.connections_total
+    )
+    yield _by_label(
+        Counter("journal_connections_closed", "Connections that the server refused or ended.", labels=["reason"]),
+        {**_NEVER_CLOSED, **statistics.connections_closed},
+    )
+    yield _by_label(
+        Counter("journal_refusals", "Refused requests by error code.", labels=["code"]),
+        {**_NEVER_REFUSED, **statistics.errors},
+    )
+    yield Gauge("journal_subscriptions", "Open subscriptions.", subscription_count)
+
+
+def _login_methods(logins: Logins) -> Iterator[Metric]:
+    counts, keys = logins.counts, logins.jwt
+    yield _by_label(Counter("journal_logins", "Logins that a method has accepted.", labels=["method"]), counts.accepted)
+    yield _by_label(
+        Counter("journal_logins_refused", "Logins that a method has refused.", labels=["method"]), counts.refused
+    )
+    yield Gauge("journal_login_keys", "Keys that check JSON Web Tokens.", keys.key_count)
+    yield Counter("journal_login_key_fetches", "Fetches of these keys.", keys.statistics.fetch_count)
+    yield Counter("journal_login_key_failures", "Fetches that failed.", keys.statistics.failure_count)
+    service = logins.http
+    yield _by_label(
+        Counter("journal_login_service_requests", "Requests to the service of logins.", labels=["outcome"]),
+        service.statistics.outcomes,
+    )
+    yield Counter("journal_login_service_cached", "Answers from its cache.", service.statistics.cached_count)
+    yield Gauge("journal_login_service_open", "1 while it is left alone after failures.", int(service.is_left_alone))
 
 
 def _cluster(log: LogFigures | None) -> Iterator[Metric]:
@@ -313,6 +313,34 @@ class StoreMember(Protocol):
         """How many entries of the log it has not got yet; None if that is not known."""
 
 
+class FollowerCollector(Collector):
+    """The metrics of a server that serves reads while it follows the owner of its store."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        statistics: ServerStatistics,
+        pushed_bytes: Callable[[], int],
+        logins: Logins,
+        member: StoreMember,
+    ) -> None:
+        self._engine = engine
+        self._statistics = statistics
+        self._pushed_bytes = pushed_bytes
+        self._logins = logins
+        self._member = member
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics."""
+        engine = self._engine
+        yield from _RecoveringCollector(self._member).collect()
+        yield from _traffic(
+            self._statistics, self._pushed_bytes(), engine.subscription_count, engine.config.limits.max_connections
+        )
+        yield _committed_lsn(engine.committed_lsn)
+        yield from _login_methods(self._logins)
+
+
 class _RecoveringCollector(Collector):
     """The metrics before the engine is open."""
 
@@ -327,11 +355,15 @@ class _RecoveringCollector(Collector):
         yield _log_unavailable(is_unavailable=member is not None and member.is_cut_off)
 
 
+def _committed_lsn(lsn: int) -> Metric:
+    return Gauge("journal_committed_lsn", "Newest durable lsn.", lsn)
+
+
 def _ready(*, is_ready: bool) -> Metric:
     return Gauge("journal_ready", "1 while appends are taken, as /readyz tells.", int(is_ready))
 
 
-def page_of(collector: ServerCollector) -> Callable[[], bytes]:
+def page_of(collector: ServerCollector | FollowerCollector) -> Callable[[], bytes]:
     """A function that returns the page: metrics of the server, and those of the process."""
     return _page_of(collector)
 

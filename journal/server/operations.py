@@ -68,9 +68,13 @@ SERVED_BY_FOLLOWERS: Final = frozenset(
         Op.FETCH,
         Op.FIND_OFFSET,
         Op.FETCH_INDEXED,
+        Op.SUBSCRIBE,
+        Op.UNSUBSCRIBE,
+        Op.CREDIT,
+        Op.ACKNOWLEDGE,
     )
 )
-"""Operations that a server carries out while it follows the owner of its store. It refuses all others."""
+"""Operations that a server carries out while it follows the owner of its store. It refuses all others, and groups."""
 
 
 class ServerOperations:
@@ -332,6 +336,8 @@ class ServerOperations:
 
     def _subscribe(self, connection: Connection, correlation: int, body: bytes) -> Awaitable[None]:
         request: messages.SubscribeRequest = decode_request(Op.SUBSCRIBE, body)
+        if request.group is not None and self._engine.is_following:
+            raise NotOwnerError(self._engine.owner)
         use = subscription_use(request.shard, request.filter, request.group)
         use.require(connection.principal)
         limit = self._engine.config.limits.max_subscriptions_per_connection
@@ -350,8 +356,9 @@ class ServerOperations:
         self, connection: Connection, correlation: int, request: messages.SubscribeRequest, state: PushState
     ) -> None:
         pushing = connection.pushing
-        lsn = self._engine.committed_lsn
         try:
+            await self._wait_for_log(connection, request.seen_lsn)
+            lsn = self._engine.committed_lsn
             start = _start_of(request, lsn)
             has_target = (request.shard is None) != (request.filter is None)
             if request.group is not None and has_target and (allowed := connection.allowance.cursors):
@@ -375,6 +382,19 @@ class ServerOperations:
         if request.group is not None:
             state.is_member = True
             connection.watch_members()
+
+    async def _wait_for_log(self, connection: Connection, lsn: int) -> None:
+        """Return when a follower has read the log up to an lsn that its client has seen elsewhere."""
+        if not self._engine.is_following or self._engine.committed_lsn >= lsn:
+            return
+        with trio.CancelScope() as waiting:
+            connection.polls.add(waiting)
+            try:
+                await self._engine.wait_to_have(lsn)
+            finally:
+                connection.polls.discard(waiting)
+        if waiting.cancelled_caught:
+            raise NotOwnerError(self._engine.owner)
 
     def _unsubscribe(self, connection: Connection, correlation: int, body: bytes) -> None:
         request: messages.UnsubscribeRequest = decode_request(Op.UNSUBSCRIBE, body)

@@ -21,6 +21,7 @@ from journal.server.exposure import exposure_of
 from journal.server.http import Front, Identity, no_identity, serve_http
 from journal.server.http_connections import Encryption
 from journal.server.interpreter import collect_rarely, prepare_interpreter
+from journal.server.metrics import FollowerCollector, page_of
 from journal.server.security import Security, check_reload, in_use, read, unread_changes
 from journal.server.server import Server
 from journal.server.statistics import ServerStatistics
@@ -193,6 +194,9 @@ class _Serving:
         server = Server(engine, trio.Event(), self._guard, self.statistics, self._identity)
         self._reading = _Reading(server)
         self._signals.serve_reads(server)
+        logins = self._guard.access.logins
+        collector = FollowerCollector(engine, self.statistics, server.pushed_bytes, logins, self._membership)
+        self._front.serve_reads(page_of(collector), server.observers())
         self._membership.end_answers("tcp")
         self._nursery.start_soon(self._reading.run, {"tcp": self._sockets["tcp"]})
 
@@ -201,6 +205,7 @@ class _Serving:
         reading, self._reading = self._reading, None
         if reading is not None and self._membership is not None:
             await reading.end()
+            self._front.start_again()
             self._signals.ended()
             self._membership.end_answers()
             self._membership.begin_answers(self._nursery, self._sockets)

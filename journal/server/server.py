@@ -180,13 +180,16 @@ class Server:
             self.loop_lag,
             self.loop_monitor,
             self.why_not_ready,
-            self._pushed_bytes,
+            self.pushed_bytes,
             self.guard.access.logins,
         )
         websocket_port = sockets["websocket"].getsockname()[1] if "websocket" in sockets else None
         pages = [*admin_routes(self._administration()), *console_routes(websocket_port)]
-        observers = Observers(self.admission, self.statistics, self._origins)
-        return make_app(self.why_not_ready, page_of(collector), pages, observers, self._told_to_followers)
+        return make_app(self.why_not_ready, page_of(collector), pages, self.observers(), self._told_to_followers)
+
+    def observers(self) -> Observers:
+        """Who decides which clients may see the metrics."""
+        return Observers(self.admission, self.statistics, self._origins)
 
     def _told_to_followers(self, headers: Mapping[str, str]) -> dict[str, str]:
         identity = self._identity(headers)
@@ -194,7 +197,8 @@ class Server:
         figures = self.engine.statistics().log
         return {} if figures is not None and figures.is_unavailable else identity
 
-    def _pushed_bytes(self) -> int:
+    def pushed_bytes(self) -> int:
+        """Bytes that were pushed to subscriptions since the start."""
         return self.statistics.pushed_bytes + sum(each.pushing.pushed_bytes for each in self._connections)
 
     async def run(self, sockets: dict[str, socket.socket], *, task_status: trio.TaskStatus[list[str]]) -> None:

@@ -40,7 +40,8 @@ class Shard:
         start_offset: First offset that was not trimmed.
         trim_decided: The same, including a trim by retention that is not durable yet.
         next_offset: Offset of the next record; may be ahead of the published end.
-        last_lsn: lsn of the newest batch; may be ahead as well.
+        last_lsn: lsn of the newest batch, or of what tells that later ones were lost, or of the deletion; may be ahead
+            as well.
         reserved_offset: Offsets below it are never assigned again (memory mode: reserved in the journal ahead of use).
         asked_offset: The same, including reservations that are not durable yet.
         in_memory_mode: Whether the next batch goes to a memory segment; may be ahead of ``config.mode``.
@@ -199,6 +200,17 @@ class Shard:
         """The present write state, to be passed to `publish` when all of it is committed."""
         segment = self.segments[-1] if self.segments else None
         return self.next_offset, segment, segment.end if segment else 0, self.last_lsn
+
+    @property
+    def is_published(self) -> bool:
+        """Whether `published_now` is visible to readers already."""
+        next_offset, segment, position, lsn = self.published_now()
+        return (
+            segment is self.published_segment
+            and next_offset == self.published_offset
+            and position == self.published_position
+            and lsn == self.published_lsn
+        )
 
     def publish(self, published: Published) -> None:
         """Make everything up to there visible to readers.

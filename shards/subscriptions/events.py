@@ -57,7 +57,7 @@ class Notice:
         shard_id: Id of the shard.
         name: Name of the shard.
         offset: Position of the subscription in the shard.
-        lsn: With ``progress`` and ``end``.
+        lsn: With ``progress`` and ``end``, and with ``removed`` that of the deletion. 0 if it is not known.
         error: With ``error``.
     """
 

@@ -57,6 +57,7 @@ OLD_SUBSCRIBE = {
 }
 ENDING_SUBSCRIBE = messages.SubscribeRequest(9, None, "plant/#", "committed", 0, 65536, None, 90)
 RESTORED_SUBSCRIBE = messages.SubscribeRequest(9, "plant/line-1", None, "offset", 500, 65536, common_lsn=88)
+SEEN_SUBSCRIBE = messages.SubscribeRequest(9, "plant/line-1", None, "offset", 500, 65536, seen_lsn=77)
 RESTORED_HELLO = messages.HelloReply(
     2, "journal-engine 0.1", "node-1", 16 << 20, 8 << 20, 12, [HistoryGap(88, 1 << 40), HistoryGap(1 << 41, 1 << 42)]
 )
@@ -222,9 +223,12 @@ def golden_frames() -> dict[str, bytes]:
     # And as clients have always sent it that know no end of a subscription.
     made["subscribe.request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(OLD_SUBSCRIBE))
     ending = msgspec.to_builtins(ENDING_SUBSCRIBE)
-    del ending["common_lsn"]
+    del ending["common_lsn"], ending["seen_lsn"]
     made["subscribe.ending_request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(ending))
-    made["subscribe.restored_request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(RESTORED_SUBSCRIBE))
+    resumed = msgspec.to_builtins(RESTORED_SUBSCRIBE)
+    del resumed["seen_lsn"]
+    made["subscribe.restored_request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(resumed))
+    made["subscribe.seen_request"] = frames.build(Op.SUBSCRIBE, _correlation, encode(SEEN_SUBSCRIBE))
     restored = msgspec.to_builtins(RESTORED_HELLO)
     del restored["is_follower"]
     made["hello.restored_reply"] = frames.build(Op.HELLO, _correlation, encode(restored))

@@ -36,6 +36,7 @@ from tests.protocol.samples import (
     RESTORED_HELLO,
     RESTORED_INFO,
     RESTORED_SUBSCRIBE,
+    SEEN_SUBSCRIBE,
     SHARED_INFO,
     golden_frames,
 )
@@ -74,6 +75,7 @@ def test_the_frames_of_version_1_that_made_version_2_necessary() -> None:
         "hello.follower_reply",
         "hello.reading_request",
         "list_shards.segments_request",
+        "subscribe.seen_request",
     }
     compared = FRAMES.keys() - came_with_version_2
     old = {name: _DIRECTORY / "v1" / "frames" / f"{old_names.get(name, name)}.bin" for name in compared}
@@ -109,6 +111,10 @@ def test_reply_is_read_from_the_golden_bytes(op: Op) -> None:
 def test_a_reader_and_a_follower_are_read_from_the_golden_bytes() -> None:
     assert decode_request(Op.HELLO, parse(read("hello.reading_request")).body) == READING_HELLO
     assert decode_reply(Op.HELLO, parse(read("hello.follower_reply")).body) == FOLLOWER_HELLO
+
+
+def test_a_subscription_that_has_been_on_another_server_is_read_from_the_golden_bytes() -> None:
+    assert decode_request(Op.SUBSCRIBE, parse(read("subscribe.seen_request")).body) == SEEN_SUBSCRIBE
 
 
 def test_a_roll_that_waits_is_read_from_the_golden_bytes() -> None:

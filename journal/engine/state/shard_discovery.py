@@ -19,6 +19,7 @@ from typing import Final, Protocol
 import trio
 
 from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.watermark import Watermark
 from journal.engine.time_slice import TimeSlice
 from shards.seams.store import OrderedStore
 from shards.segments.shard import Shard
@@ -46,22 +47,34 @@ class ShardDiscovery:
     Args:
         table: The shards. Those that are open at the start were recovered from the journal.
         store: The store of the views, with the records of the other shards.
-        started_lsn: Everything published before the start has an lsn up to this one.
-        recent: Filled with the open shards.
+        watermark: Tells what is published. Everything published before the start has an lsn up to the committed one.
 
     Attributes:
         recent: The shards that published since the start, or shortly before.
     """
 
-    def __init__(self, table: ShardTable, store: OrderedStore, started_lsn: int, recent: PublishEpochs[Shard]) -> None:
+    def __init__(self, table: ShardTable, store: OrderedStore, watermark: Watermark) -> None:
         self._table = table
         self._store = store
-        self._started_lsn = started_lsn
-        self._live: FilterWatch[Waiting] = FilterWatch(recent)
+        self._watermark = watermark
+        self._started_lsn = watermark.committed_lsn()
         self._stored: tuple[array[int], array[int]] | None = None
         self._listing: trio.Event | None = None
-        self.recent = recent
-        recent.load([shard for shard in table.open_shards() if shard.published_lsn], lambda shard: shard.published_lsn)
+        self._list_number = 0
+        self.recent: PublishEpochs[Shard] = PublishEpochs(watermark.next_lsn)
+        self._live: FilterWatch[Waiting] = FilterWatch(self.recent)
+        self.recent.load(
+            [shard for shard in table.open_shards() if shard.published_lsn], lambda shard: shard.published_lsn
+        )
+
+    def take_over(self) -> None:
+        """The follower owns the store now. Shards in memory mode have lost what was in the memory of the owner before.
+
+        That counts as published up to this moment, which the list of stored shards does not tell yet.
+        """
+        self._started_lsn = self._watermark.committed_lsn()
+        self._stored = None
+        self._list_number += 1
 
     # Subscriptions that wait for shards
 
@@ -108,8 +121,11 @@ class ShardDiscovery:
                 await self._listing.wait()
                 continue
             self._listing = trio.Event()
+            number = self._list_number
             try:
-                self._stored = await self._list_stored()
+                stored = await self._list_stored()
+                if number == self._list_number:
+                    self._stored = stored
             finally:
                 self._listing.set()
                 self._listing = None

@@ -6,7 +6,7 @@ as with a million.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from weakref import WeakValueDictionary
 
 from journal.engine.wal.entry_payloads import ConvertedFile, ConvertedPart
@@ -39,7 +39,8 @@ class ShardTable:
         started_lsn: Every lsn that was assigned before the start is this one or lower.
         recovering: Entries are being replayed; a shard that is opened now may still get some of them.
         more_follows: See `finish_recovery`.
-        is_read: Clients read shards although entries are being replayed, see `begin_reading`.
+        is_read: Clients read shards although entries are being replayed, see `begin_reading`. Stays true afterwards.
+        publishing: Called before something new of a shard is published here; None if no subscription can wait for it.
         most_open: Number of unused shards that stay open.
     """
 
@@ -73,6 +74,7 @@ class ShardTable:
         self.recovering = True
         self.more_follows = False
         self.is_read = False
+        self.publishing: Callable[[Shard], None] | None = None
         self.most_open = _MOST_OPEN
 
     def log_path(self, shard_id: int, base_offset: int) -> str:
@@ -192,10 +194,11 @@ class ShardTable:
             self._recorded[shard_id] = recorded
         self.set_segment_limit(shard)
         self._open[shard_id] = shard
+        if self.is_read:
+            # What clients were shown before, as a follower.
+            _show(shard)
         if not self.recovering:
             self.settle(shard)
-        elif self.is_read:
-            _show(shard)
         return shard
 
     def _read(self, shard_id: int, record: CatalogueRecord) -> tuple[Shard, tuple[int, ...]]:
@@ -240,10 +243,17 @@ class ShardTable:
                 shard.note_loss(shard.next_offset, shard.last_lsn)
         shard.asked_offset = shard.reserved_offset
         shard.recovered_offset = shard.next_offset
-        dirty = shard.dirty
-        published = shard.published_now()
-        shard.publish(published)
-        shard.dirty = dirty
+        self._show_news(shard)
+
+    def _show_news(self, shard: Shard) -> None:
+        """Publish what a shard has, if that has changed. Subscriptions by filter learn of it before."""
+        if not shard.is_published:
+            if self.publishing is not None:
+                self.publishing(shard)
+            _show(shard)
+        elif shard.damage:
+            # It was stopped: those that wait for its records get the error.
+            shard.notify()
 
     def begin_reading(self) -> None:
         """Clients read shards from now on, while the log of a store is followed: publish what there is.
@@ -254,18 +264,22 @@ class ShardTable:
         for shard in self.open_shards():
             _show(shard)
 
+    def end_reading(self) -> None:
+        """No client reads shards any more."""
+        self.is_read, self.publishing = False, None
+
     def show(self, shard_ids: Iterable[int]) -> None:
         """A commit group was replayed while clients read: publish the shards that it has changed."""
         for shard_id in shard_ids:
             if (shard := self.opened(shard_id)) is not None:
-                _show(shard)
+                self._show_news(shard)
 
     def show_trimmed(self, shard_ids: Iterable[int]) -> None:
         """The same in the middle of a group, for shards of which all that was published is trimmed now."""
         for shard_id in shard_ids:
             shard = self.opened(shard_id)
             if shard is not None and shard.start_offset > shard.published_offset:
-                _show(shard)
+                self._show_news(shard)
 
     def finish_recovery(self, started_lsn: int, *, more_follows: bool) -> None:
         """Nothing more will be folded into any shard from the journal: publish what there is.

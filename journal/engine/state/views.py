@@ -239,6 +239,8 @@ class Views:
         self.table.remove(shard_id)
         shard.damage = "it was deleted"
         shard.deleted = shard.gone = True
+        # Told to subscribers: another server whose log ends before it still has the shard.
+        shard.last_lsn = shard.published_lsn = lsn
         changes = self._note()
         changes.dropped += shard.segments
         changes.deleted.append(shard)
@@ -285,6 +287,8 @@ class Views:
             shard.next_offset = decision.base_offset
         if decision.base_offset > shard.accounted_offset:
             shard.note_loss(decision.base_offset, lsn)
+            # Readers by lsn find the shard and the gap, also before there is a record behind it.
+            shard.last_lsn = max(shard.last_lsn, lsn)
         if to_file:
             self.table.open_segment(shard, Mode.FILE, decision.base_offset, decision.created_us)
         else:

@@ -276,9 +276,9 @@ class FilterSubscription(Subscription):
         self._remove(position)
         if not self._is_delivered(position):
             return
-        event = "removed" if shard.deleted else "error"
+        event, lsn = ("removed", shard.published_lsn) if shard.deleted else ("error", 0)
         offset = -1 if position.offset is None else position.offset
-        self._notices.append(Notice(event, position.reference, shard.shard_id, shard.name, offset, error=error))
+        self._notices.append(Notice(event, position.reference, shard.shard_id, shard.name, offset, lsn, error))
 
     def _remove(self, position: SubscriptionPosition) -> None:
         self._queue.remove(position)

@@ -1,4 +1,8 @@
-"""A subscription to one shard, from an offset on."""
+"""A subscription to one shard, from an offset on.
+
+On a follower it may begin after the end that the shard has there, where the client has been on another server. It
+waits, and delivers nothing before its start.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ import trio
 
 from journal.engine.read.read_failures import ReadRetries
 from journal.engine.read.reader import Reader
+from journal.engine.state.watermark import Watermark
 from journal.engine.subscribe.subscription import Subscription
 from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
 from shards.errors import StorageError
+from shards.position import Start
 from shards.segments.shard import Shard
 from shards.subscriptions.events import Notice, Push
 
@@ -22,6 +28,10 @@ class ShardSubscription(Subscription):
     Args:
         reader: Reads the pushed records.
         retries: Retries reads that failed because of a shortage.
+        watermark: Tells whether this is a follower.
+        shard: The shard.
+        start: Where it begins; the lsn, if the offset is not known yet.
+        offset: The same as an offset; None if the shard has no record yet with that lsn or a later one.
         on_ready: Called (on the event loop, must not block) when `take` may return something after it returned None.
         on_closed: Called when it has ended.
     """
@@ -30,21 +40,30 @@ class ShardSubscription(Subscription):
         self,
         reader: Reader,
         retries: ReadRetries,
+        watermark: Watermark,
         shard: Shard,
-        offset: int,
+        start: Start,
+        offset: int | None,
         on_ready: Callable[[], None],
         on_closed: Callable[[], None],
     ) -> None:
         self._reader = reader
         self._retries = retries
+        self._watermark = watermark
+        self._start = start
         self._on_ready = on_ready
         self._on_closed = on_closed
         self._position: SubscriptionPosition | None = SubscriptionPosition(shard, 1, offset)
-        # Sent at once: a client that loses its connection before the first push resumes at this offset.
-        self._notices: deque[Notice] = deque([Notice("added", 1, shard.shard_id, shard.name, offset)])
+        self._notices: deque[Notice] = deque()
+        if offset is not None:
+            self._announce(shard, offset)
         self._has_unread = False
         self._is_listening = False
         self._look_again(self._position)
+
+    def _announce(self, shard: Shard, offset: int) -> None:
+        # As soon as it is known: a client that loses its connection before the first push resumes at this offset.
+        self._notices.append(Notice("added", 1, shard.shard_id, shard.name, offset))
 
     def _listen(self) -> None:
         """Listen to the next publish, once: until its records are taken, no further notification is needed."""
@@ -67,21 +86,19 @@ class ShardSubscription(Subscription):
         return bool(self._notices) or self._has_unread
 
     async def take(self, max_bytes: int) -> Push | Notice | None:
-        if self._notices:
-            return self._notices.popleft()
         position = self._position
-        while position is not None and self._has_unread:
+        while not self._notices and position is not None and self._has_unread:
             self._has_unread = False
             try:
-                push = await read_push(self._reader, position, None, max_bytes)
+                push = await self._read(position, max_bytes)
             except StorageError as error:
                 if error.retriable:
                     self._retries.later(error, self._try_again)
                     return None
                 self._stop()
                 shard = position.shard
-                event = "removed" if shard.deleted else "error"
-                return Notice(event, 1, shard.shard_id, shard.name, position.offset or 0, error=error)
+                event, lsn = ("removed", shard.published_lsn) if shard.deleted else ("error", 0)
+                return Notice(event, 1, shard.shard_id, shard.name, position.offset or 0, lsn, error)
             except trio.Cancelled:
                 # Nothing was read: without this the shard would be checked only after its next append.
                 self._has_unread = True
@@ -90,7 +107,21 @@ class ShardSubscription(Subscription):
                 self._look_again(position)
             if push is not None:
                 return push
-        return None
+        return self._notices.popleft() if self._notices else None
+
+    async def _read(self, position: SubscriptionPosition, max_bytes: int) -> Push | None:
+        shard = position.shard
+        if position.offset is None:
+            if shard.published_lsn < self._start.value and not shard.damage:
+                return None
+            position.offset = await self._reader.find_offset(shard, self._start)
+            if self._position is not None:
+                self._announce(shard, position.offset)
+            return None
+        if position.offset > shard.published_offset and self._watermark.is_followed and not shard.damage:
+            # The owner has it, or this server is about to get it.
+            return None
+        return await read_push(self._reader, position, None, max_bytes)
 
     def _try_again(self) -> None:
         if self._position is not None:
@@ -100,8 +131,11 @@ class ShardSubscription(Subscription):
     def _look_again(self, position: SubscriptionPosition) -> None:
         """After a read: note that there is more, or that the shard was stopped or deleted, or listen to the shard."""
         shard = position.shard
-        assert position.offset is not None  # it began at one
-        self._has_unread = position.offset < shard.published_offset or bool(shard.damage)
+        if position.offset is None:
+            has_more = shard.published_lsn >= self._start.value
+        else:
+            has_more = position.offset < shard.published_offset
+        self._has_unread = has_more or bool(shard.damage)
         if not self._has_unread:
             self._listen()
 
