@@ -18,6 +18,7 @@ from journal.engine import open_engine
 from journal.net.listening import bind
 from journal.server.server import Server
 from journal.settings.server import ListenConfig, ServerConfig, StorageConfig
+from tests.adapter_contract.followed_adapter import open_followed
 
 Opening = Callable[[], AbstractAsyncContextManager[StorageAdapter]]
 
@@ -70,11 +71,15 @@ ENGINES = [
     ),
     Engine("journal", open_served, survives=True, numbers_appends=True),
 ]
+# A follower has no records in memory mode, and no cursors: it takes part where subscriptions are checked.
+FOLLOWED = Engine("follower", open_followed, survives=False, converts=False, numbers_appends=True)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture, engines in (("engine", ENGINES), ("surviving_engine", [one for one in ENGINES if one.survives])):
         if fixture in metafunc.fixturenames:
+            if fixture == "engine" and metafunc.module.__name__.endswith(".test_subscriptions"):
+                engines = [*engines, FOLLOWED]
             metafunc.parametrize(fixture, [pytest.param(one, id=one.name, marks=_marks_of(one)) for one in engines])
 
 
