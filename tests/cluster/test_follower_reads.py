@@ -149,7 +149,7 @@ async def test_a_follower_refuses_everything_but_reads(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequestError, match="read=follower"):
                 await reader.append(SHARD, [Record(value=b"1")])
             with pytest.raises(InvalidRequestError, match="read=follower"):
-                async with reader.subscribe(shard=SHARD):
+                async with reader.subscribe(shard=SHARD, group="g"):
                     pass
             # The connection goes on, and nothing was changed.
             assert await values_of(reader) == [0]
@@ -247,6 +247,11 @@ async def test_reads_go_on_when_a_follower_opens_its_directory_again(tmp_path: P
         assert "ends reads" in follower.log.read_text(), "the follower never opened its directory again"
 
 
+async def _subscribe(client: Client, shard: str) -> None:
+    async with client.subscribe(shard=shard):
+        pass
+
+
 async def _next_offset(client: Client) -> int:
     shards = await client.list_shards(SHARD)
     return shards[0].next_offset if shards else 0
@@ -327,13 +332,19 @@ async def test_the_rights_of_a_client_are_the_same_on_a_follower(tmp_path: Path)
                 lambda: reader.describe_shard("closed"),
                 lambda: reader.open_shard("closed"),
                 lambda: reader.list_shards("#"),
+                lambda: _subscribe(reader, "closed"),
             ]
             for request in refused:
                 with pytest.raises(NotAuthorizedError):
                     await request()
             # What is taken from a user ends on a follower, too.
-            config.write_text(rules)
-            follower.send(signal.SIGHUP)
+            async with reader.subscribe(shard="open", start=Start.earliest()) as subscription:
+                assert (await anext(subscription)).shard == "open"
+                config.write_text(rules)
+                follower.send(signal.SIGHUP)
+                with trio.fail_after(PATIENCE_S), pytest.raises(NotAuthorizedError):
+                    while True:
+                        await anext(subscription)
             with trio.fail_after(PATIENCE_S), pytest.raises(NotAuthorizedError):
                 while True:
                     await reader.fetch("open", 0)

@@ -101,6 +101,26 @@ async def test_a_gap_between_segments_in_files_was_silent_for_a_reader_by_lsn(ch
                 assert await shown(engine, behind_lost) == [b"behind"]
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+async def test_a_gap_at_the_end_of_a_shard_in_file_mode_was_silent_for_a_reader_by_lsn(checkpointed: bool) -> None:
+    """Nothing was appended after the switch, so the shard seemed to have nothing new."""
+    files = SimulatedFileSystem()
+    async with open_simulated(files) as engine:
+        await engine.create_shard("a", ShardConfig())
+        await append(engine, "a", b"before")
+        await engine.set_mode("a", Mode.MEMORY)
+        await append(engine, "a", b"read")
+        behind_read = engine.parts.committer.committed_lsn + 1
+        await append(engine, "a", b"lost")
+        await engine.set_mode("a", Mode.FILE)
+        if checkpointed:
+            await engine.parts.checkpointer.checkpoint()
+        stop_without_checkpoint(engine)
+    for _ in range(2):
+        async with open_simulated(files) as engine:
+            assert await shown(engine, behind_read) == [(1, 3)]
+
+
 async def test_the_rest_of_a_gap_was_silent_after_a_trim_into_it() -> None:
     files = SimulatedFileSystem()
     async with open_simulated(files) as engine:
