@@ -416,11 +416,11 @@ class Engine:
 
         That of a follower is the newest lsn of the log that it has read.
         """
-        return self._readable.watermark.committed_lsn()
+        return self._readable.lsns.committed_lsn()
 
     async def wait_to_have(self, lsn: int) -> None:
         """Return when a follower has read the log up to this lsn; at once if this server owns the store."""
-        await self._readable.watermark.wait_to_have(lsn)
+        await self._readable.lsns.wait_to_have(lsn)
 
     @property
     def subscription_count(self) -> int:

@@ -16,9 +16,9 @@ from journal.engine.shared_log.repetition import until_answered
 from journal.engine.shared_log.slot_groups import SlotGroup
 from journal.engine.shared_log.stored_position import StoredPosition
 from journal.engine.shared_log.writer import ResumePoint
+from journal.engine.state.committed_lsns import CommittedLsns, FoldedLsns
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.views import FOLDED_AT_ONCE, Views, files_named
-from journal.engine.state.watermark import FoldedLsns, Watermark
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import LimitedOffLoop, OffLoop
 from journal.engine.wal.entry import Entry
@@ -37,7 +37,7 @@ class FollowerReads(Protocol):
     def are_open(self) -> bool:
         """Whether clients read now."""
 
-    def begin(self, views: Views, time: NodeTime, restores: Restores, watermark: Watermark) -> Readable:
+    def begin(self, views: Views, time: NodeTime, restores: Restores, lsns: CommittedLsns) -> Readable:
         """Let clients read what was recovered so far."""
 
     async def end(self) -> None:
@@ -230,8 +230,8 @@ class ServedReads:
             self._deleted_count = len(self._views.deleted)
             self._table.begin_reading()
             self._lsns = FoldedLsns(next_lsn, next_lsn - 1)
-            watermark = Watermark(self._lsns, is_followed=True)
-            self._readable = self._reads.begin(self._views, self._time, self._restores, watermark)
+            lsns = CommittedLsns(self._lsns, is_followed=True)
+            self._readable = self._reads.begin(self._views, self._time, self._restores, lsns)
             self._table.publishing = self._readable.discovery.publishing
 
     async def end(self) -> None:
@@ -263,4 +263,4 @@ class ServedReads:
         self._deleted_count = len(self._views.deleted)
         self._lsns.committed_lsn = self._lsns.next_lsn - 1
         self._readable.subscriptions.committed()
-        self._readable.watermark.moved()
+        self._readable.lsns.moved()

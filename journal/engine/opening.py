@@ -26,9 +26,9 @@ from journal.engine.parts import EngineParts
 from journal.engine.readable import Readable
 from journal.engine.shared_log.log import BehindLogError, SharedLog
 from journal.engine.startup import recover
+from journal.engine.state.committed_lsns import CommittedLsns
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.views import Views
-from journal.engine.state.watermark import Watermark
 from journal.engine.subscribe.subscriptions import Subscriptions
 from journal.engine.wal.disk import LimitedOffLoop
 from journal.engine.wal.recovery import IncompleteCopyError
@@ -152,7 +152,7 @@ class _Reads:
     def are_open(self) -> bool:
         return self._engine is not None
 
-    def begin(self, views: Views, time: NodeTime, restores: Restores, watermark: Watermark) -> Readable:
+    def begin(self, views: Views, time: NodeTime, restores: Restores, lsns: CommittedLsns) -> Readable:
         self.readable = readable = Readable.of(
             config=self._config,
             node_id=self._node_id,
@@ -160,7 +160,7 @@ class _Reads:
             views=views,
             time=time,
             environment=self._environment,
-            watermark=watermark,
+            lsns=lsns,
         )
         self._tasks = _SubscriptionTasks()
         self._nursery.start_soon(self._tasks.run, readable.subscriptions)

@@ -30,10 +30,10 @@ from journal.engine.segments.snapshots import Snapshots
 from journal.engine.segments.store_checkpoints import StoreCheckpoints
 from journal.engine.segments.view_cleanup import ViewCleanup
 from journal.engine.startup import RecoveredState
+from journal.engine.state.committed_lsns import CommittedLsns
 from journal.engine.state.node_record import NodeKey, put_number
 from journal.engine.state.producer_use import ProducerUse
 from journal.engine.state.views import ViewChanges
-from journal.engine.state.watermark import Watermark
 from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import Disk, LimitedOffLoop
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
@@ -203,7 +203,7 @@ class EngineParts:
             views=self.views,
             time=self.time,
             environment=self._environment,
-            watermark=Watermark(self.committer),
+            lsns=CommittedLsns(self.committer),
         )
 
     def _make_appender(self) -> Appender:

@@ -9,11 +9,11 @@ import attrs
 from journal.engine.directory.restores import Restores
 from journal.engine.environment import Environment
 from journal.engine.read.reader import Reader
+from journal.engine.state.committed_lsns import CommittedLsns, LsnSource
 from journal.engine.state.node_time import NodeTime
 from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
 from journal.engine.state.views import Views
-from journal.engine.state.watermark import LsnSource, Watermark
 from journal.engine.subscribe.subscriptions import Subscriptions
 from journal.settings.server import ServerConfig
 
@@ -28,7 +28,7 @@ class Readable:
         restores: The restores of the node from backups.
         table: The shards.
         time: The node's time.
-        watermark: The lsn up to which everything is published.
+        lsns: Tells up to which lsn everything is published.
         reader: Reads.
         discovery: Finds shards that have something newer than an lsn.
         subscriptions: Subscriptions.
@@ -39,7 +39,7 @@ class Readable:
     restores: Restores
     table: ShardTable
     time: NodeTime
-    watermark: Watermark
+    lsns: CommittedLsns
     reader: Reader
     discovery: ShardDiscovery
     subscriptions: Subscriptions
@@ -54,7 +54,7 @@ class Readable:
         views: Views,
         time: NodeTime,
         environment: Environment,
-        watermark: Watermark,
+        lsns: CommittedLsns,
     ) -> Self:
         """What reads the views of an engine.
 
@@ -65,13 +65,13 @@ class Readable:
             views: The views. Their open shards are published.
             time: The node's time.
             environment: What the engine runs on.
-            watermark: Tells what is published.
+            lsns: Tells what is published.
         """
         table = views.table
         reader = Reader(environment.files, table, views, config.limits.max_batch_bytes, environment.off_loop)
-        discovery = ShardDiscovery(table, views.store, watermark)
-        subscriptions = Subscriptions(table, reader, discovery, watermark)
-        return cls(config, node_id, restores, table, time, watermark, reader, discovery, subscriptions)
+        discovery = ShardDiscovery(table, views.store, lsns)
+        subscriptions = Subscriptions(table, reader, discovery, lsns)
+        return cls(config, node_id, restores, table, time, lsns, reader, discovery, subscriptions)
 
     def take_over(self, source: LsnSource) -> None:
         """The follower owns the store now, and publishes itself.
@@ -79,5 +79,5 @@ class Readable:
         Args:
             source: Tells the lsns from now on.
         """
-        self.watermark.take_over(source)
+        self.lsns.take_over(source)
         self.discovery.take_over()

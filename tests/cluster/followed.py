@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from journal.engine import Addresses, Engine, SharedLog, open_engine
+from journal.engine import Addresses, Claim, Decision, Engine, SharedLog, open_engine
 from journal.engine.shared_log.slot_groups import SlotGroup
 from journal.logstore.ownership import Member
 from journal.logstore.stores.memory import MemoryLogStore
@@ -36,6 +36,23 @@ class HeldLog(SharedLog):
             await trio.lowlevel.checkpoint()
             return None
         return await super().read(next_lsn)
+
+
+class EagerWatch(Watch):
+    """Looks at the log at once if somebody waits, and seldom otherwise, so that a test can see that nothing happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wanted = trio.Event()
+
+    def look(self) -> None:
+        self._wanted.set()
+
+    async def wait(self, claim: Claim, *, has_moved: bool) -> Decision:
+        with trio.move_on_after(0.2):
+            await self._wanted.wait()
+        self._wanted = trio.Event()
+        return Decision.LOOK
 
 
 class FollowerServing:
@@ -82,6 +99,7 @@ class Followed:
         follower_tcp: The address of the follower.
         serving: Serves at the follower.
         log: The log as the follower reads it.
+        watch: Tells it when to read.
     """
 
     owner: Engine
@@ -89,10 +107,12 @@ class Followed:
     follower_tcp: str
     serving: FollowerServing
     log: HeldLog
+    watch: EagerWatch
 
     async def caught_up(self) -> Engine:
         """The engine of the follower, when it has everything that is durable now."""
         engine = await self.serving.engine()
+        self.watch.look()
         with trio.fail_after(PATIENCE_S):
             await engine.wait_to_have(self.owner.parts.committer.journal_lsn)
         return engine
@@ -110,7 +130,8 @@ async def followed(directory: Path) -> AsyncIterator[Followed]:
             trio.open_nursery() as nursery,
         ):
             await nursery.start(Server(owner).run, {"tcp": first})
-            log = HeldLog(store, Member("root", STORE_ID, bytes([2]) * 16), Addresses("host-2:7420", ""), Watch(), MIB)
+            watch = EagerWatch()
+            log = HeldLog(store, Member("root", STORE_ID, bytes([2]) * 16), Addresses("host-2:7420", ""), watch, MIB)
             serving = FollowerServing(nursery, second)
 
             async def follow() -> None:
@@ -119,7 +140,7 @@ async def followed(directory: Path) -> AsyncIterator[Followed]:
 
             nursery.start_soon(follow)
             await serving.engine()
-            yield Followed(owner, _address(first), _address(second), serving, log)
+            yield Followed(owner, _address(first), _address(second), serving, log, watch)
             nursery.cancel_scope.cancel()
 
 

@@ -18,8 +18,8 @@ from typing import Final, Protocol
 
 import trio
 
+from journal.engine.state.committed_lsns import CommittedLsns
 from journal.engine.state.shard_table import ShardTable
-from journal.engine.state.watermark import Watermark
 from journal.engine.time_slice import TimeSlice
 from shards.seams.store import OrderedStore
 from shards.segments.shard import Shard
@@ -47,21 +47,21 @@ class ShardDiscovery:
     Args:
         table: The shards. Those that are open at the start were recovered from the journal.
         store: The store of the views, with the records of the other shards.
-        watermark: Tells what is published. Everything published before the start has an lsn up to the committed one.
+        lsns: Tells what is published. Everything published before the start has an lsn up to the committed one.
 
     Attributes:
         recent: The shards that published since the start, or shortly before.
     """
 
-    def __init__(self, table: ShardTable, store: OrderedStore, watermark: Watermark) -> None:
+    def __init__(self, table: ShardTable, store: OrderedStore, lsns: CommittedLsns) -> None:
         self._table = table
         self._store = store
-        self._watermark = watermark
-        self._started_lsn = watermark.committed_lsn()
+        self._lsns = lsns
+        self._started_lsn = lsns.committed_lsn()
         self._stored: tuple[array[int], array[int]] | None = None
         self._listing: trio.Event | None = None
         self._list_number = 0
-        self.recent: PublishEpochs[Shard] = PublishEpochs(watermark.next_lsn)
+        self.recent: PublishEpochs[Shard] = PublishEpochs(lsns.next_lsn)
         self._live: FilterWatch[Waiting] = FilterWatch(self.recent)
         self.recent.load(
             [shard for shard in table.open_shards() if shard.published_lsn], lambda shard: shard.published_lsn
@@ -72,7 +72,7 @@ class ShardDiscovery:
 
         That counts as published up to this moment, which the list of stored shards does not tell yet.
         """
-        self._started_lsn = self._watermark.committed_lsn()
+        self._started_lsn = self._lsns.committed_lsn()
         self._stored = None
         self._list_number += 1
 

@@ -13,7 +13,7 @@ import trio
 
 from journal.engine.read.read_failures import ReadRetries
 from journal.engine.read.reader import Reader
-from journal.engine.state.watermark import Watermark
+from journal.engine.state.committed_lsns import CommittedLsns
 from journal.engine.subscribe.subscription import Subscription
 from journal.engine.subscribe.subscription_position import SubscriptionPosition, read_push
 from shards.errors import StorageError
@@ -28,7 +28,7 @@ class ShardSubscription(Subscription):
     Args:
         reader: Reads the pushed records.
         retries: Retries reads that failed because of a shortage.
-        watermark: Tells whether this is a follower.
+        lsns: Tells whether this is a follower.
         shard: The shard.
         start: Where it begins; the lsn, if the offset is not known yet.
         offset: The same as an offset; None if the shard has no record yet with that lsn or a later one.
@@ -40,7 +40,7 @@ class ShardSubscription(Subscription):
         self,
         reader: Reader,
         retries: ReadRetries,
-        watermark: Watermark,
+        lsns: CommittedLsns,
         shard: Shard,
         start: Start,
         offset: int | None,
@@ -49,7 +49,7 @@ class ShardSubscription(Subscription):
     ) -> None:
         self._reader = reader
         self._retries = retries
-        self._watermark = watermark
+        self._lsns = lsns
         self._start = start
         self._on_ready = on_ready
         self._on_closed = on_closed
@@ -118,7 +118,7 @@ class ShardSubscription(Subscription):
             if self._position is not None:
                 self._announce(shard, position.offset)
             return None
-        if position.offset > shard.published_offset and self._watermark.is_followed and not shard.damage:
+        if position.offset > shard.published_offset and self._lsns.is_followed and not shard.damage:
             # The owner has it, or this server is about to get it.
             return None
         return await read_push(self._reader, position, None, max_bytes)

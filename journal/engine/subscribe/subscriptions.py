@@ -16,9 +16,9 @@ import trio
 
 from journal.engine.read.read_failures import ReadRetries
 from journal.engine.read.reader import Reader
+from journal.engine.state.committed_lsns import CommittedLsns
 from journal.engine.state.shard_discovery import ShardDiscovery
 from journal.engine.state.shard_table import ShardTable
-from journal.engine.state.watermark import Watermark
 from journal.engine.subscribe.filter_subscription import FilterSubscription
 from journal.engine.subscribe.group_subscriptions import SharedGroup
 from journal.engine.subscribe.groups import Groups
@@ -40,15 +40,15 @@ class Subscriptions:
         table: The shards.
         reader: Reads the records.
         discovery: Finds shards.
-        watermark: Tells what is published.
+        lsns: Tells what is published.
     """
 
-    def __init__(self, table: ShardTable, reader: Reader, discovery: ShardDiscovery, watermark: Watermark) -> None:
+    def __init__(self, table: ShardTable, reader: Reader, discovery: ShardDiscovery, lsns: CommittedLsns) -> None:
         self._table = table
         self._reader = reader
         self._discovery = discovery
-        self._watermark = watermark
-        self._clock = WatermarkTimer(watermark.committed_lsn)
+        self._lsns = lsns
+        self._clock = WatermarkTimer(lsns.committed_lsn)
         self._retries = ReadRetries()
         self._left: deque[FilterSubscription] = deque()
         self._left_any = trio.Event()
@@ -160,7 +160,7 @@ class Subscriptions:
                 retries=self._retries,
                 discovery=self._discovery,
                 clock=self._clock,
-                committed_lsn=self._watermark.committed_lsn,
+                committed_lsn=self._lsns.committed_lsn,
                 on_ready=on_ready,
                 on_closed=self._closed,
                 on_left=self._drop_later,
@@ -170,17 +170,15 @@ class Subscriptions:
         found = self._table.by_name(shard)
         offset = await self._first_offset(found, start)
         self._count += 1
-        return ShardSubscription(
-            self._reader, self._retries, self._watermark, found, start, offset, on_ready, self._closed
-        )
+        return ShardSubscription(self._reader, self._retries, self._lsns, found, start, offset, on_ready, self._closed)
 
     async def _first_offset(self, shard: Shard, start: Start) -> int | None:
         """Where a subscription to a shard begins; None if that is known later, when this follower has read more."""
-        if self._watermark.is_followed:
+        if self._lsns.is_followed:
             shard.check_usable()
             if start.kind == "offset" and start.value > shard.published_offset:
                 return start.value
-            if start.kind == "lsn" and start.value > self._watermark.committed_lsn() + 1:
+            if start.kind == "lsn" and start.value > self._lsns.committed_lsn() + 1:
                 return None
         return await self._reader.find_offset(shard, start)
 

@@ -1,7 +1,7 @@
 """The lsn up to which everything is published, whoever publishes: the owner of a store, or a follower of its log.
 
-What reads and waits for news needs this lsn and nothing else of a committer, so it works in both. A follower that takes
-its store over replaces the source; those that use the watermark do not notice.
+Subscriptions need this lsn and nothing else of a committer, so they work in both. When a follower takes its store over,
+the source is replaced, and those that use the lsns go on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FoldedLsns:
     committed_lsn: int
 
 
-class Watermark:
+class CommittedLsns:
     """See the module.
 
     Args:
