@@ -155,6 +155,36 @@ async def test_a_subscription_goes_on_at_another_follower(tmp_path: Path, by_fil
         await check(cluster, writer)
 
 
+@pytest.mark.slow("ends owners of three servers in several ways, and waits for takeovers")
+async def test_subscriptions_go_on_through_many_takeovers_and_at_whatever_server_is_left(tmp_path: Path) -> None:
+    """Each number comes once and in order to each subscription, whether it stays at its server or has to move."""
+    with running(tmp_path, 3) as cluster:
+        async with writing(cluster) as writer:
+            await writer.wait_for(1)
+            await cluster.followers(await cluster.owner())
+            async with (
+                open_client(f"{cluster.address}?read=follower") as first,
+                open_client(f"{cluster.address}?read=follower") as second,
+                receiving(first, by_filter=False) as one,
+                receiving(second, by_filter=True) as every,
+            ):
+                for end in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGKILL):
+                    owner = await cluster.owner()
+                    await writer.wait_for(20)
+                    owner.send(end)
+                    # Acknowledged by another one.
+                    await writer.wait_for(20)
+                    if end is signal.SIGSTOP:
+                        owner.send(signal.SIGCONT)
+                    else:
+                        await trio.to_thread.run_sync(owner.wait)
+                        owner.start()
+                    for received in (one, every):
+                        await received.have(len(writer.acknowledged))
+                    await cluster.followers(await cluster.owner())
+        await check(cluster, writer)
+
+
 @BOTH_KINDS
 @pytest.mark.slow("starts two servers, and writes more than a follower keeps in memory")
 async def test_a_subscription_goes_on_when_the_follower_opens_its_directory_again(

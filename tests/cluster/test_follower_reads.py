@@ -319,6 +319,9 @@ async def test_the_rights_of_a_client_are_the_same_on_a_follower(tmp_path: Path)
         async with reading_from(follower, address("admin", follower, "&read=follower")) as reader:
             await until(reader, lambda values: values == [0], "open")
             await until(reader, lambda values: values == [0], "closed")
+        # The metrics of its clients are for those who may see them; why it is not ready is for all.
+        assert follower.get("/metrics")[0] == 401
+        assert "follows it" in follower.get("/readyz")[1]
         with pytest.raises(AuthenticationError):
             async with open_client(f"{follower.tcp}?read=follower"):
                 pass

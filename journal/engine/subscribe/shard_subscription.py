@@ -90,7 +90,10 @@ class ShardSubscription(Subscription):
         while not self._notices and position is not None and self._has_unread:
             self._has_unread = False
             try:
-                push = await self._read(position, max_bytes)
+                if position.offset is not None and position.offset <= position.shard.published_offset:
+                    push = await read_push(self._reader, position, None, max_bytes)
+                else:
+                    push = await self._read_ahead(position, max_bytes)
             except StorageError as error:
                 if error.retriable:
                     self._retries.later(error, self._try_again)
@@ -109,7 +112,8 @@ class ShardSubscription(Subscription):
                 return push
         return self._notices.popleft() if self._notices else None
 
-    async def _read(self, position: SubscriptionPosition, max_bytes: int) -> Push | None:
+    async def _read_ahead(self, position: SubscriptionPosition, max_bytes: int) -> Push | None:
+        """Like `read_push`, for a position after the end of the shard, or one that is not known yet."""
         shard = position.shard
         if position.offset is None:
             if shard.published_lsn < self._start.value and not shard.damage:
@@ -118,7 +122,7 @@ class ShardSubscription(Subscription):
             if self._position is not None:
                 self._announce(shard, position.offset)
             return None
-        if position.offset > shard.published_offset and self._lsns.is_followed and not shard.damage:
+        if self._lsns.is_followed and not shard.damage:
             # The owner has it, or this server is about to get it.
             return None
         return await read_push(self._reader, position, None, max_bytes)
