@@ -39,7 +39,7 @@ class HeldLog(SharedLog):
 
 
 class EagerWatch(Watch):
-    """Looks at the log at once if somebody waits, and seldom otherwise, so that a test can see that nothing happens."""
+    """Looks at the log at once if a test waits for it, and seldom otherwise: a test can see that nothing happens."""
 
     def __init__(self) -> None:
         super().__init__()

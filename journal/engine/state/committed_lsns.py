@@ -1,4 +1,4 @@
-"""The lsn up to which everything is published, whoever publishes: the owner of a store, or a follower of its log.
+"""The lsn up to which everything is published: by the owner of a store, or by a follower of its log.
 
 Subscriptions need this lsn and nothing else of a committer, so they work in both. When a follower takes its store over,
 the source is replaced, and those that use the lsns go on.
