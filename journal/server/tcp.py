@@ -163,7 +163,8 @@ class _Receiver:
         if self._patience_s is None:
             self._patience_s = allowed_s
         began = trio.current_time()
-        with trio.move_on_after(self._patience_s) as patience, self._waiting():
+        # Bytes may have come in the same moment in which the time was over. Then nothing is left of it.
+        with trio.move_on_after(max(0.0, self._patience_s)) as patience, self._waiting():
             await self._wait_for_more()
         if patience.cancelled_caught:
             raise RemoteProtocolError(

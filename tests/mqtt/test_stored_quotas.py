@@ -45,6 +45,20 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_use, "_LARGEST_SHARE", 1)
 
 
+async def test_a_broker_goes_on_counting_although_the_pause_is_longer_than_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended with an error after a count of half a second: the rest of the interval was negative."""
+    monkeypatch.setattr(stored_use, "_INTERVAL_S", stored_use._SHORTEST_INTERVAL_S / 2)
+    async with limited(retained=1) as served:
+        counted = served.broker.sessions.stored_use
+        with trio.fail_after(PATIENCE_S):
+            for _ in range(3):
+                before = counted._counted_at_s
+                while counted._counted_at_s == before:
+                    await trio.sleep(0.01)
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_user_has_no_more_retained_messages_than_its_quota(qos: int) -> None:
     async with limited(retained=2) as served:

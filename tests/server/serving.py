@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -173,6 +174,11 @@ class RawClient:
 
     async def send(self, *parts: bytes) -> None:
         await self.stream.send_all(b"".join(parts))
+
+    def send_nowait(self, data: bytes) -> None:
+        """Send a few bytes over TCP before any other task runs."""
+        assert isinstance(self.stream, trio.SocketStream)
+        assert os.write(self.stream.socket.fileno(), data) == len(data)
 
     async def receive(self, wanted: Callable[[Frame], bool] = lambda frame: True) -> Frame:
         """The next frame that is wanted, also out of ``others``.

@@ -39,6 +39,21 @@ async def test_a_frame_that_is_never_sent_to_its_end_ends_the_connection(
         )
 
 
+async def test_a_byte_that_comes_as_the_time_ends_is_answered_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    """The connection was closed without a word: a negative time limit is an error."""
+    monkeypatch.setattr(tcp, "_PATIENCE_S", 0.5)
+    async with serving(tmp_path) as served, served.client() as client:
+        await client.send(HEADER.pack(200, Op.PING, 0, 1))
+        await wait_all_tasks_blocked(0.005)
+        # Both at once, before any other task runs.
+        client.send_nowait(b"\0")
+        mock_clock.jump(1.0)
+        (answer,) = await client.receive_until_closed()
+        assert "send whole frames" in str(decode_error(answer.status, answer.body))
+
+
 async def test_many_frames_in_halves_may_take_as_long_as_they_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:

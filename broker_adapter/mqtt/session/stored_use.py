@@ -125,7 +125,8 @@ class StoredUse:
             self._counted = trio.Event()
             pause_s = max(_SHORTEST_INTERVAL_S, _LARGEST_SHARE * (trio.current_time() - began_s))
             await trio.sleep(pause_s)
-            with trio.move_on_after(_INTERVAL_S - pause_s):
+            # A count of half a second or more makes the pause longer than the interval.
+            with trio.move_on_after(max(0.0, _INTERVAL_S - pause_s)):
                 await self._is_wanted.wait()
             self._is_wanted = trio.Event()
 
