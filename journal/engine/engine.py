@@ -197,6 +197,16 @@ class Engine:
         else:
             await self._parts.checkpointer.wait_for_room()
 
+    def hurry(self) -> None:
+        """Write what is collected now, although the time between two slots of a shared log may not be over."""
+        if not self.is_following:
+            self.parts.committer.hurry()
+
+    def begin_stop(self) -> None:
+        """The engine is about to be closed: no acknowledgement waits for the time between two slots any more."""
+        if not self.is_following:
+            self.parts.committer.defer_nothing()
+
     def begin_chunk(self, account: MemoryAccount | None = None) -> Appender | NoAppends:
         """Begin a run of appends that were received together; `Appender.finish` ends it before the next ``await``.
 

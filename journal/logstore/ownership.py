@@ -36,6 +36,8 @@ MOST_UNDER_WAY: Final = 64
 _LOSSES_BEFORE_AHEAD: Final = 2
 """Number of times that a live writer may take the slot of a fence before a fence is placed ahead of it."""
 
+_CLAIM_ATTEMPTS: Final = 6
+
 
 @attrs.frozen(slots=True)
 class Member:
@@ -149,7 +151,8 @@ def _newer_checkpoint(member: Member, checkpoint: Checkpoint | None) -> Steps[Ch
 
 def _claim(member: Member, epoch: int, nonce: bytes, about: bytes) -> Steps[bool]:
     data = encode_object(LogObject(Kind.CLAIM, member.store_id, member.node_id, nonce, epoch, body=about))
-    settlement = yield from settle_create(claim_key(member.root, epoch), data)
+    # Few attempts: whether the owner is lost has to be decided anew meanwhile.
+    settlement = yield from settle_create(claim_key(member.root, epoch), data, _CLAIM_ATTEMPTS)
     return settlement.is_ours
 
 

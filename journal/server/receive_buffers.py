@@ -46,9 +46,16 @@ class ReceiveBuffer:
 
 
 class BufferPool:
-    """Up to ``count`` buffers of ``size_bytes``; created on first use and never freed."""
+    """Up to ``count`` buffers of ``size_bytes``; created on first use and never freed.
 
-    def __init__(self, size_bytes: int, count: int) -> None:
+    Args:
+        size_bytes: Size of a buffer.
+        count: Number of buffers.
+        on_shortage: Called before a task waits for a buffer: whoever can give one back earlier is to do so.
+    """
+
+    def __init__(self, size_bytes: int, count: int, on_shortage: Callable[[], None] = lambda: None) -> None:
+        self._on_shortage = on_shortage
         self._size_bytes = size_bytes
         self._left_to_make = count
         self._free: list[ReceiveBuffer] = []
@@ -84,6 +91,10 @@ class BufferPool:
     async def take(self) -> ReceiveBuffer:
         """Wait for a free buffer and return it with one user; waiters are served in order."""
         while (buffer := self.take_nowait()) is None:
+            self._on_shortage()
+            # It may have given some back at once.
+            if (buffer := self.take_nowait()) is not None:
+                return buffer
             await self._waiting.park()
         return buffer
 

@@ -93,7 +93,8 @@ class Server:
         self.loop_lag = LoopLag(lambda: engine.has_room)
         self.loop_monitor = LoopMonitor()
         storage = engine.config.storage
-        self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers)
+        # Received entries are in these buffers until they are in the log.
+        self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers, on_shortage=engine.hurry)
         self._stored = StoredQuotas(engine, self.guard.quotas)
         self.admission = Login(self.guard, self._stored)
         self._shards = ShardOperations(engine)
@@ -225,6 +226,7 @@ class Server:
                 task_status.started(self.addresses)
                 await self.stopping.wait()
                 self._accepting.cancel_scope.cancel()
+            self.engine.begin_stop()
             for connection in self._connections:
                 connection.receiving.cancel()
             with trio.move_on_after(self._goodbye_s()):

@@ -53,6 +53,7 @@ class Shard:
         recovered_offset: Offsets below it were assigned before the shard was opened; those in no segment are lost.
         damage: Why the shard is stopped, or an empty string.
         deleted: It is being deleted or was deleted (``damage`` is set as well): it must not be used any more.
+        deleted_lsn: The lsn of the deletion, from the decision on; 0 before.
         gone: The deletion is committed. Until then a crash may restore the shard, so it is kept like any other.
         group_number: Commit group that last changed it (the committer's mark, so that a group lists it once).
         pending_groups: Number of commit groups with entries of this shard that are not published yet.
@@ -71,6 +72,7 @@ class Shard:
         "created_us",
         "damage",
         "deleted",
+        "deleted_lsn",
         "dirty",
         "era",
         "gone",
@@ -132,6 +134,7 @@ class Shard:
         self.era: PublishEpoch[Shard] | None = None
         self.damage = ""
         self.deleted = False
+        self.deleted_lsn = 0
         self.gone = False
         self.dirty = False
 

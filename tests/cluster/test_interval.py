@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,15 +14,18 @@ from typing import Final
 import pytest
 import trio
 
+from journal.client import open_client
 from journal.engine import Addresses, Engine, SharedLog, open_engine
 from journal.logstore.ownership import Member
 from journal.logstore.store import Created
 from journal.logstore.stores.memory import MemoryLogStore
 from journal.settings.values import MIB
 from shards.model import Mode, ShardConfig
+from tests.cluster.servers import running
 from tests.cluster.test_window import CONFIG, SHARD, AtOnce
 from tests.journal.engines import append, values_of
 from tests.patience import PATIENCE_S
+from tests.server.serving import RawClient
 
 INTERVAL_S: Final = 0.2
 LONG_S: Final = 2 * PATIENCE_S
@@ -114,3 +118,53 @@ async def test_an_orderly_stop_does_not_wait_for_the_interval(tmp_path: Path, wi
         assert await values_of(engine, SHARD) == []
     async with owner(store, tmp_path / "b", 0.0) as engine:
         assert await values_of(engine, SHARD) == [b"last"]
+
+
+async def test_what_is_collected_is_written_as_soon_as_the_engine_begins_to_stop(tmp_path: Path) -> None:
+    """A conversion waits for its entry in a task that is not cancelled, and a stop waits for that task."""
+    async with owner(TimedStore(), tmp_path / "a", LONG_S) as engine:
+        await engine.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+        with trio.fail_after(5.0):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(append, engine, SHARD, b"last")
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                engine.parts.committer.begin_close()
+        assert await values_of(engine, SHARD) == [b"last"]
+
+
+@pytest.mark.slow("starts a server, and waits for an interval")
+async def test_clients_do_not_wait_for_each_others_receive_buffers_nor_for_the_interval_at_a_stop(
+    tmp_path: Path,
+) -> None:
+    """Each append that was received alone took a buffer until its slot was written: further clients were not heard."""
+    (tmp_path / "store").mkdir()
+    settings = ("storage.receive_buffers=4", "storage.receive_buffer_bytes=64 KiB")
+    with running(tmp_path, 1, f"file://{tmp_path / 'store'}?interval=10000ms", settings=settings) as cluster:
+        server = await cluster.owner()
+        async with open_client(server.tcp) as first:
+            await first.create_shard(SHARD, ShardConfig(mode=Mode.FILE))
+        began = trio.current_time()
+        acknowledged: list[int] = []
+
+        async def client(number: int) -> None:
+            # Without a producer, of which the registration would be an entry, too.
+            host, port = server.tcp.split(":")
+            raw = RawClient(await trio.open_tcp_stream(host, int(port)))
+            async with raw.stream:
+                await raw.hello()
+                await raw.append_values(await raw.open(SHARD, None), b"%d" % number)
+                acknowledged.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(11):
+                nursery.start_soon(client, number)
+            # All but those that fit into the buffers, and perhaps more.
+            with trio.fail_after(PATIENCE_S):
+                while len(acknowledged) < 8:
+                    await trio.sleep(0.02)
+            assert trio.current_time() - began < 8.0
+            # The others are acknowledged in the course of the stop.
+            server.send(signal.SIGTERM)
+        assert len(acknowledged) == 11
+        assert server.wait() == 0
+        assert trio.current_time() - began < 9.0

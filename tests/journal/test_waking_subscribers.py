@@ -171,3 +171,20 @@ async def test_the_end_of_a_shard_is_reported(
         notice = await found.taken()
         assert isinstance(notice, Notice)
         assert notice.event == "removed"
+
+
+@SHARD_AND_FILTER
+async def test_a_deletion_that_is_not_durable_yet_is_reported_with_its_lsn(by_filter: bool, tmp_path: Path) -> None:
+    """It was that of the last batch: a follower that had not read the deletion showed the shard once more."""
+    async with subscribed(tmp_path, by_filter=by_filter) as found, trio.open_nursery() as nursery:
+        while await found.subscription.take(MIB) is not None:
+            pass
+        await found.engine.append(found.shard, BATCH)
+        committer = found.engine.parts.committer
+        committer.hold()
+        nursery.start_soon(found.engine.delete_shard, "s")
+        await trio.testing.wait_all_tasks_blocked()
+        notice = await found.taken()
+        assert isinstance(notice, Notice)
+        assert (notice.event, notice.lsn) == ("removed", committer.next_lsn - 1)
+        committer.release()

@@ -46,23 +46,24 @@ def decode_position(data: bytes) -> ResumePoint | None:
 
 
 def read_position(files: FileSystem, directory: str) -> ResumePoint | None:
-    """The position that was written last; None if there is none, or if it is damaged.
+    """The position that was written last; None if there is none, or if it is damaged or cannot be read.
 
     Args:
         files: The file system.
         directory: The directory of the journal.
-
-    Raises:
-        OSError: The disk failed.
     """
     path = f"{directory}/{LOG_POSITION}"
-    if not files.exists(path):
-        return None
-    file = files.open(path, write=False)
     try:
-        return decode_position(file.pread(_CONTENT.size + _CHECKSUM.size + 1, 0))
-    finally:
-        file.close()
+        if not files.exists(path):
+            return None
+        file = files.open(path, write=False)
+        try:
+            return decode_position(file.pread(_CONTENT.size + _CHECKSUM.size + 1, 0))
+        finally:
+            file.close()
+    except OSError as error:
+        _log.warning("%s cannot be read: %s; this start reads more of the log store", path, error)
+        return None
 
 
 class StoredPosition:

@@ -265,8 +265,10 @@ class ShardTable:
             _show(shard)
 
     def end_reading(self) -> None:
-        """No client reads shards any more."""
+        """No client reads shards any more. What knew when they published is gone as well."""
         self.is_read, self.publishing = False, None
+        for shard in self.open_shards():
+            shard.era = None
 
     def show(self, shard_ids: Iterable[int]) -> None:
         """A commit group was replayed while clients read: publish the shards that it has changed."""

@@ -240,6 +240,7 @@ class Views:
         shard.damage = "it was deleted"
         shard.deleted = shard.gone = True
         # Told to subscribers: another server whose log ends before it still has the shard.
+        shard.deleted_lsn = lsn
         shard.last_lsn = shard.published_lsn = lsn
         changes = self._note()
         changes.dropped += shard.segments

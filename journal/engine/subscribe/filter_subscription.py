@@ -276,7 +276,7 @@ class FilterSubscription(Subscription):
         self._remove(position)
         if not self._is_delivered(position):
             return
-        event, lsn = ("removed", shard.published_lsn) if shard.deleted else ("error", 0)
+        event, lsn = ("removed", shard.deleted_lsn) if shard.deleted else ("error", 0)
         offset = -1 if position.offset is None else position.offset
         self._notices.append(Notice(event, position.reference, shard.shard_id, shard.name, offset, lsn, error))
 

@@ -100,7 +100,7 @@ class ShardSubscription(Subscription):
                     return None
                 self._stop()
                 shard = position.shard
-                event, lsn = ("removed", shard.published_lsn) if shard.deleted else ("error", 0)
+                event, lsn = ("removed", shard.deleted_lsn) if shard.deleted else ("error", 0)
                 return Notice(event, 1, shard.shard_id, shard.name, position.offset or 0, lsn, error)
             except trio.Cancelled:
                 # Nothing was read: without this the shard would be checked only after its next append.

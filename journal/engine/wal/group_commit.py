@@ -233,7 +233,7 @@ class Committer:
         if not self._waiting:
             if self.group.is_empty:
                 return None
-            if self._ahead is not None and not self._is_closing and self._ahead.defers(self.group):
+            if self._ahead is not None and self._ahead.defers(self.group):
                 return None
             self._close_group()
         return self._take_waiting()
@@ -394,10 +394,23 @@ class Committer:
         if pending := self._pending():
             await self.wait(pending[-1])
 
+    def hurry(self) -> None:
+        """Write what is collected as soon as what is before it is done, although it may be early."""
+        if self._ahead is not None:
+            self._ahead.hurry()
+            self.kick()
+
+    def defer_nothing(self) -> None:
+        """The same from now on, for everything."""
+        if self._ahead is not None:
+            self._ahead.defer_nothing()
+            self.kick()
+
     def begin_close(self) -> None:
         """From now on nothing waits for disk space or for the store: what cannot be written now counts as failed."""
         self._is_closing = True
         self.release()
+        self.defer_nothing()
         if self.disk_full is not None and not self._is_writing:
             self.fail(self.disk_full)
 

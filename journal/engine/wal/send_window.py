@@ -63,7 +63,7 @@ class SendWindow:
     def __init__(self, writer: EarlyWriter) -> None:
         self._writer = writer
         self._most: Final = writer.window
-        self._interval_s: Final = writer.interval_s
+        self._interval_s = writer.interval_s
         self._sent_at_s = float("-inf")
         self.sent: deque[Group] = deque()
         self._overdue: Group | None = None
@@ -90,6 +90,14 @@ class SendWindow:
             return False
         self._wake_at(group, self._sent_at_s + self._interval_s)
         return True
+
+    def hurry(self) -> None:
+        """The collecting group is not deferred: the server needs the memory in which its entries lie."""
+        self._sent_at_s = float("-inf")
+
+    def defer_nothing(self) -> None:
+        """No group is deferred from now on: the engine is about to stop."""
+        self._interval_s = 0.0
 
     def _is_early(self) -> bool:
         return self._interval_s > 0 and perf_counter() < self._sent_at_s + self._interval_s

@@ -125,8 +125,9 @@ class Commands(Decisions):
             await self._committer.wait_for_all()
             return
 
-        def pending(_: int) -> Callable[[], None]:
+        def pending(lsn: int) -> Callable[[], None]:
             shard.deleted = True
+            shard.deleted_lsn = lsn
             shard.damage = shard.damage or BEING_DELETED
             return lambda: None
 
