@@ -197,10 +197,10 @@ class Engine:
         else:
             await self._parts.checkpointer.wait_for_room()
 
-    def hurry(self) -> None:
-        """Write what is collected now, although the time between two slots of a shared log may not be over."""
+    def free_memory(self) -> None:
+        """Memory is needed in which appends were received that are not durable yet; see `Committer.free_memory`."""
         if not self.is_following:
-            self.parts.committer.hurry()
+            self.parts.committer.free_memory()
 
     def begin_stop(self) -> None:
         """The engine is about to be closed: no acknowledgement waits for the time between two slots any more."""
@@ -220,10 +220,17 @@ class Engine:
         self._parts.begin_chunk(account)
         return self._parts.appender
 
-    def hold_until_committed(self, callback: Callable[[], None]) -> None:
-        """Call back when all appends so far are durable and published, or the engine has failed."""
+    def hold_until_committed(self, callback: Callable[[], None], give_back: Callable[[], None]) -> None:
+        """Call back when all appends so far are durable and published, or the engine has failed.
+
+        Args:
+            callback: Called then.
+            give_back: Called then or before, when the memory is not needed any more in which they were received.
+        """
         self.parts.appender.flush_run()
-        self.parts.committer.group.held.append(callback)
+        group = self.parts.committer.group
+        group.held.append(callback)
+        group.lent.append(give_back)
 
     async def append(
         self, shard: Shard, batch: bytes, *, ack: AckLevel = AckLevel.DEFAULT, expected_offset: int | None = None

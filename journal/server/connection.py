@@ -286,17 +286,16 @@ class Connection(ClientConnection):
         return told
 
     def _hold(self, buffer: ReceiveBuffer, size_bytes: int) -> None:
-        """Keep the buffer until the group that is partly stored in it is committed."""
+        """Keep the buffer until the group that is partly stored in it is committed, or copied out of it."""
         buffer.hold()
         self.inflight_bytes += size_bytes
         self.statistics.append_bytes += size_bytes
 
         def committed() -> None:
-            buffer.release()
             self.inflight_bytes -= size_bytes
             self._progress.unpark_all()
 
-        self.engine.hold_until_committed(committed)
+        self.engine.hold_until_committed(committed, buffer.release)
 
     def _may_request(self, op: int) -> bool:
         """Whether a request may be carried out now.

@@ -17,6 +17,9 @@ from journal.protocol.frames import APPEND_HEAD
 SLACK_BYTES = APPEND_HEAD.size
 """Room after the receivable bytes, so that a head can be unpacked before it is known to be complete."""
 
+_LOOK_AGAIN_S = 0.2
+"""So long a task waits for a buffer before it asks again for memory to be freed."""
+
 
 class ReceiveBuffer:
     """A buffer and the number of its users."""
@@ -89,13 +92,14 @@ class BufferPool:
         self._lent.pop(evacuate, None)
 
     async def take(self) -> ReceiveBuffer:
-        """Wait for a free buffer and return it with one user; waiters are served in order."""
+        """Wait for a free buffer and return it with one user; waiters are served in order, unless that takes long."""
         while (buffer := self.take_nowait()) is None:
             self._on_shortage()
             # It may have given some back at once.
             if (buffer := self.take_nowait()) is not None:
                 return buffer
-            await self._waiting.park()
+            with trio.move_on_after(_LOOK_AGAIN_S):
+                await self._waiting.park()
         return buffer
 
     def give_back(self, buffer: ReceiveBuffer) -> None:

@@ -94,7 +94,7 @@ class Server:
         self.loop_monitor = LoopMonitor()
         storage = engine.config.storage
         # Received entries are in these buffers until they are in the log.
-        self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers, on_shortage=engine.hurry)
+        self._pool = BufferPool(storage.receive_buffer_bytes, storage.receive_buffers, on_shortage=engine.free_memory)
         self._stored = StoredQuotas(engine, self.guard.quotas)
         self.admission = Login(self.guard, self._stored)
         self._shards = ShardOperations(engine)

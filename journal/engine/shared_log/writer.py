@@ -164,6 +164,11 @@ class SharedLogWriter:
         self._points = ResumePoint(self._slots.acknowledged, self._slots.acknowledged_lsn), self._points[0]
         self._written(self._points[0])
 
+    @property
+    def reads_entries(self) -> bool:
+        """Whether a group that was begun is not encoded yet. On the event loop."""
+        return bool(self._not_encoded)
+
     def abandon(self) -> None:
         """Nothing more will be reported: read no entries any more, whose memory may be used again. On the event loop.
 

@@ -46,7 +46,8 @@ class Group:
         word_count: Number of these words.
         acks: Packed acknowledgements by sink, sent after the commit.
         results: Outcomes of appends from inside the process, passed on after the commit.
-        held: Receive buffers that contain the entries, released after the commit.
+        held: Called after the commit, or when the engine has failed.
+        lent: Called when the memory is not needed any more in which received entries lie.
         published: The next offset of each touched shard that becomes visible when the group is durable.
         committed: It is durable and published.
         taken_at_s: When the oldest of its entries arrived, on the monotonic clock; 0 before the first.
@@ -61,6 +62,7 @@ class Group:
         "decisions",
         "first_lsn",
         "held",
+        "lent",
         "next_lsn",
         "number",
         "published",
@@ -83,6 +85,7 @@ class Group:
         self.acks: dict[AckSink, bytearray] = {}
         self.results: list[tuple[AppendResult, Appended]] = []
         self.held: list[Callable[[], None]] = []
+        self.lent: list[Callable[[], None]] = []
         self.published: list[tuple[Shard, Published]] = []
         self.first_lsn = 0
         self.next_lsn = 0
@@ -111,10 +114,25 @@ class Group:
                 self._done.set()
         return self._done
 
+    def copy_out(self) -> None:
+        """Copy the entries into memory of their own, and give back that in which they were received.
+
+        REQUIRES: no other thread reads them now. The list stays the same, for those that read them later.
+        """
+        if self.lent:
+            self.buffers[:] = [b"".join(self.buffers)] if self.buffers else []
+            self._give_back()
+
+    def _give_back(self) -> None:
+        for give_back in self.lent:
+            give_back()
+        self.lent.clear()
+
     def finish(self) -> None:
         """Wake the tasks that wait for the group, and release its buffers."""
-        for give_back in self.held:
-            give_back()
+        self._give_back()
+        for committed in self.held:
+            committed()
         self.held.clear()
         self._is_finished = True
         if self._done is not None:

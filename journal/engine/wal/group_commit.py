@@ -31,6 +31,10 @@ MOST_WORDS = 10_000
 each shard and each word of an index."""
 
 
+_LONG_S = 0.1
+"""A group that is in flight for so long is waited for without the memory of those after it."""
+
+
 class GroupWriter(Protocol):
     """Makes groups durable, one after the other, in the disk thread.
 
@@ -110,6 +114,7 @@ class Committer:
         self._failed = failed
         self._ahead = ahead
         self._in_flight: Group | None = None
+        self._in_flight_since_s = 0.0
         self._groups_started = 1
         self.next_lsn = next_lsn
         self._journal_next_lsn = journal_next_lsn
@@ -222,6 +227,7 @@ class Committer:
                 if not self._settle(group):
                     return
             self._in_flight = group
+            self._in_flight_since_s = perf_counter()
             self._write(group)
         if self._ahead is not None and self.disk_full is None:
             self._send_ahead(self._ahead)
@@ -394,11 +400,24 @@ class Committer:
         if pending := self._pending():
             await self.wait(pending[-1])
 
-    def hurry(self) -> None:
-        """Write what is collected as soon as what is before it is done, although it may be early."""
+    def free_memory(self) -> None:
+        """Give back memory in which entries were received: clients cannot be heard without it.
+
+        What is collected is written as soon as what is before it is done, although it may be early. If that takes long,
+        since the disk is full or a log store does not answer, entries are copied that no other thread reads.
+        """
         if self._ahead is not None:
             self._ahead.hurry()
             self.kick()
+        if self._in_flight is None or perf_counter() - self._in_flight_since_s < _LONG_S:
+            return
+        groups = [self.group, *self._waiting]
+        if self._ahead is not None:
+            groups += self._ahead.at_rest()
+        if not self._is_writing:
+            groups.append(self._in_flight)
+        for group in groups:
+            group.copy_out()
 
     def defer_nothing(self) -> None:
         """The same from now on, for everything."""

@@ -41,6 +41,11 @@ class EarlyWriter(Protocol):
         """Begin to send a group. It is made durable later, in its turn. On the event loop; must not block."""
         ...
 
+    @property
+    def reads_entries(self) -> bool:
+        """Whether entries of a group that was begun may still be read before its turn to be made durable."""
+        ...
+
     def abandon(self) -> None:
         """The engine has failed: read no entries from now on, whose memory may be used again."""
         ...
@@ -125,6 +130,10 @@ class SendWindow:
         if self._wake is None or self._wake[0] is not group or self._wake[1] != at_s:
             self._wake = group, at_s
             self._is_watching.set()
+
+    def at_rest(self) -> list[Group]:
+        """Groups that were sent, and of which no entries are read before their turn; none if one is not read yet."""
+        return [] if self._writer.reads_entries else list(self.sent)
 
     def abandon(self) -> list[Group]:
         """Nothing will be finished any more. Returns the groups that were sent, and reads no entries of theirs."""
