@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from time import perf_counter
+from functools import partial
 
 import attrs
 import trio
@@ -38,33 +38,26 @@ from journal.engine.time_slice import TimeSlice
 from journal.engine.wal.disk import Disk, LimitedOffLoop
 from journal.engine.wal.entry_payloads import CursorCommitted, CursorDeleted
 from journal.engine.wal.group import Group
-from journal.engine.wal.group_commit import MOST_WORDS, Committer
+from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.send_window import SendWindow
+from journal.engine.write.admission import Admission, words_to_index
 from journal.engine.write.appender import Appender
 from journal.engine.write.commands import Commands
 from journal.engine.write.producer_expiry import ProducerExpiry
 from journal.engine.write.transactions import Transactions
 from journal.logstore.keys import FileName
-from journal.protocol.errors import QuotaExceededError
 from journal.settings.server import ServerConfig
 from shards.delta.log_files import LOG
 from shards.errors import (
     DiskFullError,
-    LimitExceededError,
-    OverloadedError,
-    StorageError,
     StorageFailedError,
     afresh,
 )
-from shards.format.batch_header import BatchHeader
 from shards.model import Mode, ShardConfig
-from shards.quantities import format_size
 from shards.seams.store import DirectoryStore, Mutations
-from shards.segments.chunks import MemoryAccount
 from shards.segments.parquet_segment import file_of
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
-from shards.views.inverted_index import Words, word_count, words_of
 from shards.views.producer_records import load_producers
 from shards.views.shard_records import logs
 from shards.views.shared_files import FileKey
@@ -90,6 +83,7 @@ class EngineParts:
 
     Attributes:
         appender: Appends of received batches.
+        begin_chunk: See `Admission.begin_chunk`.
         commands: All other changes.
         readable: What reads and subscriptions need.
         producer_use: Which producers are in use.
@@ -155,6 +149,7 @@ class EngineParts:
         self.discovery = self.readable.discovery
         self.subscriptions = self.readable.subscriptions
         self.producer_use = ProducerUse(trio.current_time)
+        self._words = partial(words_to_index, config.limits.max_batch_bytes)
         self.appender = self._make_appender()
         self.commands = self._make_commands()
         self.producer_expiry = ProducerExpiry(
@@ -167,6 +162,14 @@ class EngineParts:
             fail=self._fail,
         )
         self.disk_space = DiskSpace(files, directory.path, config.storage.disk_reserve_bytes, self.commands)
+        self.begin_chunk = Admission(
+            self.appender,
+            self.committer,
+            self.time,
+            self.table.memory_pool,
+            config.storage.memory_budget_bytes,
+            lambda: self.disk_space.full,
+        ).begin_chunk
         self.view_cleanup = ViewCleanup(self.views)
         self.history = self._make_history(is_converting=converter is not None)
         self.checkpointer = self._make_checkpointer(disk, start.checkpoint_lsn)
@@ -440,32 +443,6 @@ class EngineParts:
         self.checkpointer.wake()
         self.conversion.failed(failure)
 
-    def begin_chunk(self, account: MemoryAccount | None = None) -> None:
-        """Set the append time, and which appends are refused, for the `Appender.append` calls that follow.
-
-        Args:
-            account: What the memory of segments counts for that they begin.
-        """
-        appender = self.appender
-        appender.append_time_us = self.time.append_time_us()
-        self.committer.chunk_taken_at_s = perf_counter()
-        failure: StorageError | None = self.committer.failure
-        appender.refuse_files = failure or self.disk_space.full
-        if failure is None and self.table.memory_pool.held_bytes >= self.config.storage.memory_budget_bytes:
-            failure = OverloadedError(
-                f"memory-mode shards hold {format_size(self.table.memory_pool.held_bytes)}, the limit is "
-                f"{format_size(self.config.storage.memory_budget_bytes)} (storage.memory_budget_bytes); shorten "
-                "their retention or switch some to file mode"
-            )
-        if failure is None and account is not None and account.is_full:
-            failure = QuotaExceededError(
-                f"memory-mode shards hold {format_size(account.held_bytes)} of {account.owner}, whose share is "
-                f"{format_size(account.limit_bytes)} (quotas.memory_bytes); shorten their retention, or ask for a "
-                "higher quota"
-            )
-        self.table.memory_pool.account = account
-        appender.refuse_memory = failure
-
     async def close(self) -> None:
         """Drain and make a last checkpoint. After a failure do neither: the journal has all acknowledged data.
 
@@ -508,19 +485,3 @@ class EngineParts:
         put_number(mutations, NodeKey.SPARES, self.writer.newest_spare)
         self._store.write(mutations)
         await self._off_loop(self._store.flush)
-
-    def _words(self, shard: Shard, batch: memoryview) -> Words:
-        """Words of a batch for the shard's index. Only for this the server decodes the body of a batch."""
-        raw_bytes, limit = BatchHeader.unpack(batch).raw_size, self.config.limits.max_batch_bytes
-        if raw_bytes > limit:
-            raise LimitExceededError(
-                f"record batch of {raw_bytes} bytes before compression is over the limit of {limit} for an indexed "
-                f"shard (limits.max_batch_bytes); split it"
-            )
-        # Millions of tags fit into a batch: they are counted before they are decoded. Each takes four bytes and more.
-        if raw_bytes > 4 * MOST_WORDS and (count := word_count(shard.config, batch)) > MOST_WORDS:
-            raise LimitExceededError(
-                f"record batch for the indexed shard {shard.name!r} has {count} keys and tags to index, over the "
-                f"limit of {MOST_WORDS} in one batch; send fewer records in a batch"
-            )
-        return words_of(shard.config, batch)

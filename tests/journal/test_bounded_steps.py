@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from journal.engine import parts, time_slice
+from journal.engine import time_slice
 from journal.engine.segments import view_cleanup
 from journal.engine.segments.view_cleanup import _REMOVED_AT_ONCE
 from journal.engine.wal.group_commit import MOST_DECISIONS, MOST_WORDS
@@ -392,7 +392,7 @@ async def test_very_many_tags_of_a_few_records_are_refused_before_they_are_decod
         fits = encode([Record(b"v", tags=tags)] * record_count, now_us=1)
         above = encode([Record(b"v", tags=tags)] * record_count + [Record(b"v", tags=("t",))], now_us=1)
         await engine.append(shard, fits)
-        monkeypatch.setattr(parts, "words_of", None)
+        monkeypatch.setattr(admission, "words_of", None)
         with pytest.raises(LimitExceededError, match=r"10001 keys and tags .* limit of 10000 in one batch"):
             await engine.append(shard, above)
         assert shard.next_offset == record_count
