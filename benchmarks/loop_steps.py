@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ INDEXED_BATCHES = 10
 WATCH_S = 0.3
 LARGE_CREDIT_BYTES = 1 << 30
 DONE_TIMEOUT_S = 300.0
+LOOK_S = 0.25
+CALM_LOOKS = 4
+CALM_SHARE = 0.2
+"""A server is calm if it uses at most this share of a processor at so many looks in a row. It always has some work."""
 
 Progress = Callable[[int, int], None]
 
@@ -71,11 +76,13 @@ class Scene:
         address: Address of the server.
         shards: Number of idle shards; `shard_name` has their names.
         wire: A connection used only by the operation.
+        wait_until_calm: Returns when the server has finished what operations left it to do in the background.
     """
 
     address: tuple[str, int]
     shards: int
     wire: Wire
+    wait_until_calm: Callable[[], None]
 
 
 @attrs.frozen(slots=True)
@@ -295,8 +302,7 @@ def _make_indexed(scene: Scene) -> None:
 
 def _delete_indexed(scene: Scene) -> None:
     scene.wire.request(Op.DELETE_SHARD, {"name": "loop/indexed"})
-    # The rest is deleted in the background, and nothing tells when that has ended: this is a generous time for it.
-    time.sleep(INDEXED_KEYS / 50_000)
+    scene.wait_until_calm()
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -369,18 +375,32 @@ def _start(directory: Path) -> processes.Server:
 
 
 def _longest(server: processes.Server, shards: int, operation: Operation) -> dict[str, Any]:
+    calm = partial(_wait_until_calm, server)
     if operation.prepare is not None:
         with Wire(server.address) as wire:
-            operation.prepare(Scene(server.address, shards, wire))
+            operation.prepare(Scene(server.address, shards, wire, calm))
     time.sleep(WATCH_S)
     _longest_step(server)
     begun_at = time.perf_counter()
     with Wire(server.address, timeout_s=DONE_TIMEOUT_S) as wire:
-        operation.run(Scene(server.address, shards, wire))
+        operation.run(Scene(server.address, shards, wire, calm))
         took_s = time.perf_counter() - begun_at
         # Work that it left to do, such as a member's leave, belongs to it.
         time.sleep(WATCH_S)
         return {**_longest_step(server), "took_s": took_s}
+
+
+def _wait_until_calm(server: processes.Server) -> None:
+    """Return when the server has used little of a processor for a while."""
+    give_up_at = time.monotonic() + DONE_TIMEOUT_S
+    before_s, calm_looks = server.processor_s(), 0
+    while calm_looks < CALM_LOOKS:
+        if time.monotonic() > give_up_at:
+            raise load.LoadError(f"the server was still busy after {DONE_TIMEOUT_S:g} s")
+        time.sleep(LOOK_S)
+        now_s = server.processor_s()
+        calm_looks = calm_looks + 1 if now_s - before_s < CALM_SHARE * LOOK_S else 0
+        before_s = now_s
 
 
 def _longest_step(server: processes.Server) -> dict[str, Any]:
