@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -136,6 +137,15 @@ async def caught_up(both: Pair) -> Engine:
     return engine
 
 
+@asynccontextmanager
+async def pair_with_a_record(tmp_path: Path) -> AsyncIterator[tuple[Pair, Engine]]:
+    """An owner and a follower, which has read a shard with one record."""
+    async with pair(tmp_path) as both:
+        await both.owner.create_shard("a", FILE_MODE)
+        await append(both.owner, "a", b"0")
+        yield both, await both.caught_up("a", 1)
+
+
 async def test_a_subscription_at_a_follower_gets_what_the_owner_appends(tmp_path: Path) -> None:
     async with pair(tmp_path) as both:
         await both.owner.create_shard("a", FILE_MODE)
@@ -153,10 +163,7 @@ async def test_a_subscription_at_a_follower_gets_what_the_owner_appends(tmp_path
 
 
 async def test_a_subscription_from_the_latest_record_begins_at_the_end_that_the_follower_has(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
+    async with pair_with_a_record(tmp_path) as (both, engine):
         one, every = Subscriber(engine), Subscriber(engine)
         await one.begin("a", start=Start.latest())
         await every.begin(topic_filter="#", start=Start.latest())
@@ -224,10 +231,7 @@ async def test_stored_shards_are_found_after_a_follower_has_opened_its_directory
 
 
 async def test_a_subscription_with_a_last_lsn_ends_when_the_follower_has_it(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
+    async with pair_with_a_record(tmp_path) as (both, engine):
         until_lsn = newest(both.owner) + 1
         subscriber = Subscriber(engine)
         await subscriber.begin(topic_filter="#", until_lsn=until_lsn)
@@ -254,10 +258,7 @@ async def test_all_of_a_transaction_is_delivered_or_nothing(tmp_path: Path) -> N
 
 
 async def test_the_deletion_of_a_shard_wakes_its_subscription(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
+    async with pair_with_a_record(tmp_path) as (both, engine):
         one, every = Subscriber(engine), Subscriber(engine)
         await one.begin("a")
         await every.begin(topic_filter="#")
@@ -294,10 +295,7 @@ async def test_what_was_trimmed_before_it_was_taken_is_shown_as_a_gap(tmp_path: 
 
 
 async def test_records_in_the_memory_of_the_owner_are_shown_as_a_gap(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
+    async with pair_with_a_record(tmp_path) as (both, engine):
         start_lsn = newest(both.owner) + 1
         one, every = Subscriber(engine), Subscriber(engine)
         await one.begin("a")
@@ -319,10 +317,7 @@ async def test_records_in_the_memory_of_the_owner_are_shown_as_a_gap(tmp_path: P
 
 async def test_an_offset_after_the_end_waits(tmp_path: Path) -> None:
     """The client may have it from a server that is further."""
-    async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
+    async with pair_with_a_record(tmp_path) as (both, engine):
         subscriber = Subscriber(engine)
         await subscriber.begin("a", start=Start.offset(3))
         assert (await subscriber.event("added")).offset == 3
@@ -333,10 +328,7 @@ async def test_an_offset_after_the_end_waits(tmp_path: Path) -> None:
 
 
 async def test_an_lsn_after_the_end_waits_and_nothing_before_it_is_delivered(tmp_path: Path) -> None:
-    async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
+    async with pair_with_a_record(tmp_path) as (both, engine):
         start_lsn = newest(both.owner) + 3
         one, every, deleted = Subscriber(engine), Subscriber(engine), Subscriber(engine)
         await one.begin("a", start=Start.lsn(start_lsn))
@@ -434,10 +426,7 @@ async def test_a_shard_that_lost_its_memory_in_a_takeover_is_found_by_an_lsn_aft
 
 async def test_a_start_after_the_end_of_the_log_is_refused_by_the_next_owner(tmp_path: Path) -> None:
     """No server can have shown it: what was shown is in the log."""
-    async with pair(tmp_path) as both:
-        await both.owner.create_shard("a", FILE_MODE)
-        await append(both.owner, "a", b"0")
-        engine = await both.caught_up("a", 1)
+    async with pair_with_a_record(tmp_path) as (both, engine):
         subscriber = Subscriber(engine)
         await subscriber.begin("a", start=Start.offset(7))
         await take_over(both)
