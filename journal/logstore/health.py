@@ -108,7 +108,7 @@ class RequestHealth:
         if self._failing_since is None or now - self._failed_at > self._lasts_s:
             self._failing_since = began
         # Not the error itself, which holds what the frames of the request have.
-        self._error, self._failed_at = _told(error), now
+        self._error, self._failed_at = _described(error), now
 
     @property
     def trouble(self) -> Trouble | None:
@@ -121,11 +121,11 @@ class RequestHealth:
                 if since_s >= FAILING_S and now - self._failed_at <= self._lasts_s:
                     return Trouble(self._subject, since_s, *self._error)
             if now - oldest >= SILENT_S:
-                return Trouble(self._subject, now - oldest, *_told(_NOT_ANSWERED))
+                return Trouble(self._subject, now - oldest, *_described(_NOT_ANSWERED))
             return None
 
 
-def _told(error: LogStoreError) -> tuple[str, str]:
+def _described(error: LogStoreError) -> tuple[str, str]:
     """The code of an error, and what people are to know of it."""
     return error.code, f"{error}; {error.way_out}" if error.way_out else str(error)
 

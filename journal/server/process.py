@@ -172,7 +172,7 @@ class _Serving:
                 async with open_engine(self._path, self._config, log=shared, readers=self) as engine:
                     if self._membership is not None:
                         self._membership.end_answers()
-                        nursery.start_soon(self._membership.tell_former_owner)
+                        nursery.start_soon(self._membership.inform_former_owner)
                     if self._reading is None:
                         await self._serve(engine, told)
                     else:

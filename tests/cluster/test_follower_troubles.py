@@ -225,14 +225,15 @@ async def test_an_owner_that_its_log_store_does_not_answer_hears_of_the_next_one
             nursery.start_soon(former.watch, reasons.append)
             await cut_off.wait_refused(1)
             for epoch, nonce in ((2, bytes(16)), (2, b""), (1, following.former.nonce)):
-                former.hear(epoch, "forged:1", nonce)
+                former.accept_notice(epoch, "forged:1", nonce)
             await cut_off.wait_refused(1)
             assert (reasons, former.epoch) == ([], 1), "not every one who can send a request is believed"
-            former.hear(2, "host-2:7420", following.former.nonce)
+            former.accept_notice(2, "host-2:7420", following.former.nonce)
     assert [reason.owner for reason in reasons] == ["host-2:7420"]
     assert former.epoch is None
     await former.lose()
-    assert former.claim.addresses.tcp == "host-2:7420", "clients are told, though the store still does not answer"
+    # Clients get the new address, although the store still does not answer.
+    assert former.claim.addresses.tcp == "host-2:7420"
     cut_off.refuses, deciding.decision = None, Decision.FOLLOW
     former.begin(NOWHERE)
     assert not await former.wait()
@@ -247,7 +248,7 @@ async def test_an_owner_that_was_deposed_by_a_false_notice_claims_the_store_agai
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(log.watch, lambda _: None)
-            log.hear(1000, "forged:1", nonce)
+            log.accept_notice(1000, "forged:1", nonce)
     await log.lose()
     log.begin(NOWHERE)
     assert await log.wait()

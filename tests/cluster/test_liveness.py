@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import trio
 
-from journal.server.cluster.liveness import ANSWER_S, CLAIMED_HEADER, Life, Notice, Seen, ask, tell
+from journal.server.cluster.liveness import ANSWER_S, CLAIMED_HEADER, Life, Notice, Seen, ask, send_notice
 from tests.ports import free_port
 
 SERVER: Final = "ab" * 16
@@ -95,7 +95,7 @@ async def test_a_server_that_does_not_say_how_much_it_has_may_be_of_another_vers
 async def test_a_former_owner_is_told_by_a_header_of_the_same_request() -> None:
     requests: list[bytes] = []
     async with answering(OK, requests) as address:
-        assert await tell(address, NOTICE, encrypted=False)
+        assert await send_notice(address, NOTICE, encrypted=False)
     head = requests[0].decode().split("\r\n")
     assert head[0] == "GET /livez HTTP/1.1"
     values = dict(line.split(": ", 1) for line in head[1:] if line)
@@ -115,11 +115,11 @@ async def test_a_former_owner_that_has_not_taken_the_notice_is_to_be_told_again(
     answer: bytes | None, expected: bool
 ) -> None:
     async with answering(answer) as address:
-        assert await tell(address, NOTICE, encrypted=False) is expected
+        assert await send_notice(address, NOTICE, encrypted=False) is expected
 
 
 async def test_a_former_owner_whose_process_has_ended_needs_no_notice() -> None:
-    assert await tell(f"127.0.0.1:{free_port()}", NOTICE, encrypted=False)
+    assert await send_notice(f"127.0.0.1:{free_port()}", NOTICE, encrypted=False)
 
 
 @pytest.mark.parametrize(

@@ -304,8 +304,8 @@ class SharedLog:
         self.claim = Claim(ownership.epoch, self._member.node_id.hex(), self._addresses, nonce)
         return True
 
-    def hear(self, epoch: int, owner: str, nonce: bytes) -> None:
-        """Another server says that it has claimed the store.
+    def accept_notice(self, epoch: int, owner: str, nonce: bytes) -> None:
+        """Another server has sent the notice that it has claimed the store.
 
         Args:
             epoch: Its epoch. It is not believed any further: claims are looked for after the own one.
@@ -347,8 +347,8 @@ class SharedLog:
         """Look for a claim by another server, once a second, until there is one. Then call ``deposed``.
 
         A store that does not answer is no reason to give it up: as long as no other server is known to own it, nothing
-        that is read here can be wrong, and nothing is acknowledged without it. But the next owner tells this one
-        (`hear`), whose clients would wait here until the store answers.
+        that is read here can be wrong, and nothing is acknowledged without it. But the next owner informs this one
+        (`accept_notice`), whose clients would wait here until the store answers.
         """
         assert self.epoch is not None
         async with trio.open_nursery() as looking:

@@ -24,8 +24,8 @@ ANSWER_S: Final = 1.0
 """A server that has not answered in this time is silent."""
 
 CLAIMED_HEADER: Final = "Journal-Claimed"
-"""Header of a request for `/livez`, by which the next owner tells the one before it: its epoch, the address of its
-native protocol, and the nonce of the claim of the server that is told, with spaces between them."""
+"""Header of a request for `/livez`, by which the new owner of a store informs the former one. Three fields with spaces
+between them: epoch of the new owner, address of its native protocol, nonce of the claim of the former owner."""
 
 _REQUEST: Final = "GET /livez HTTP/1.1\r\nHost: journal\r\nConnection: close\r\n"
 _TAKEN: Final = b"HTTP/1.1 200"
@@ -62,12 +62,12 @@ class Seen:
 
 @attrs.frozen(slots=True)
 class Notice:
-    """What the next owner of a store tells the one before it.
+    """The message of the new owner of a store to the former one.
 
     Attributes:
         epoch: The epoch that it has claimed.
         owner: ``HOST:PORT`` of its native protocol.
-        nonce: That of the claim of the server that is told. It proves that the sender can read the log store.
+        nonce: Nonce of the former owner's claim. It proves that the sender can read the log store.
     """
 
     epoch: int
@@ -104,18 +104,18 @@ async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> S
     return Seen(answer) if isinstance(answer, Life) else _seen_in(answer, server_id, epoch)
 
 
-async def tell(address: str, notice: Notice, *, encrypted: bool) -> bool:
-    """Tell a server that another one has claimed the store.
+async def send_notice(address: str, notice: Notice, *, encrypted: bool) -> bool:
+    """Inform a server that another one has claimed the store.
 
-    The nonce that is sent is worth nothing any more: the server that it belongs to has lost the store.
+    The nonce is no secret any more: the claim that it belongs to is out of date.
 
     Args:
         address: ``HOST:PORT`` of its HTTP listener.
-        notice: What it is told.
+        notice: The information.
         encrypted: As for `ask`.
 
     Returns:
-        Whether nothing is left to be told: it has taken the notice, or its process has ended.
+        Whether it needs no further attempt: the server has received the notice, or its process has ended.
     """
     answer = await _exchange(address, f"{_REQUEST}{CLAIMED_HEADER}: {notice.encode()}\r\n", encrypted=encrypted)
     return answer is Life.GONE if isinstance(answer, Life) else answer.startswith(_TAKEN)

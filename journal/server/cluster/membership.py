@@ -30,7 +30,7 @@ from journal.server.cluster.liveness import (
     Life,
     Notice,
     ask,
-    tell,
+    send_notice,
 )
 from journal.server.cluster.standby import answer_clients
 from journal.server.cluster.takeover import OwnerWatch
@@ -101,7 +101,7 @@ class Membership:
             headers: Those of the request. Another server may say that it has claimed the store.
         """
         if (notice := Notice.decode(headers.get(CLAIMED_HEADER, ""))) is not None:
-            self.log.hear(notice.epoch, notice.owner, notice.nonce)
+            self.log.accept_notice(notice.epoch, notice.owner, notice.nonce)
         if self.log.epoch is not None and self.log.trouble is not None:
             return {}
         return {
@@ -129,14 +129,14 @@ class Membership:
         """Whether another server owns the store."""
         return bool(self.owner)
 
-    async def tell_former_owner(self) -> None:
-        """Tell the server from which this one has taken the store over, in case that the log store does not."""
+    async def inform_former_owner(self) -> None:
+        """Inform the server from which this one took the store over: the log store may not answer that one."""
         epoch, former = self.log.epoch, self.log.former
         if epoch is None or not former.nonce:
             return
         notice = Notice(epoch, self.log.claim.addresses.tcp, former.nonce)
         for failures in range(_MOST_NOTICES):
-            if self.log.epoch != epoch or await tell(
+            if self.log.epoch != epoch or await send_notice(
                 former.addresses.http, notice, encrypted=former.addresses.encrypted
             ):
                 return
@@ -149,15 +149,15 @@ class Membership:
 
     async def log_troubles(self) -> None:
         """Write into the log when no request to the log store succeeds, and why, and when they do again."""
-        told = ""
+        logged = ""
         while True:
             await trio.sleep(_LOOK_AT_HEALTH_S)
             trouble = self.log.trouble
-            if trouble is not None and trouble.code != told:
+            if trouble is not None and trouble.code != logged:
                 log.warning("the log store is in trouble", store=self._place, reason=str(trouble))
-            elif trouble is None and told:
+            elif trouble is None and logged:
                 log.info("the log store answers again", store=self._place)
-            told = "" if trouble is None else trouble.code
+            logged = "" if trouble is None else trouble.code
 
     def lag(self) -> int | None:
         """How many entries of the log the owner has and this server has not, as far as the owner has told.
