@@ -1,9 +1,9 @@
 """Receive buffers: a bounded pool shared by all connections.
 
 Frames become journal entries in place, so a buffer is in use until every commit group with entries in it is durable.
-The bound of the pool is the back-pressure: when all buffers wait for the disk, no socket is read. A connection that
-waits for its own peer must not cause that: while it waits it lends its buffer to the pool, which takes it back when no
-other one is free.
+The bound of the pool is the back-pressure: when all buffers wait for the disk, no socket is read. If the disk or a log
+store stands still, that would stop reads, too: entries are copied out of the buffers then (`Committer.free_memory`). A
+connection that waits for its own peer lends its buffer to the pool, which takes it back when no other one is free.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BufferPool:
     Args:
         size_bytes: Size of a buffer.
         count: Number of buffers.
-        on_shortage: Called before a task waits for a buffer: whoever can give one back earlier is to do so.
+        on_shortage: Called before a task waits for a buffer, to have buffers given back that can be.
     """
 
     def __init__(self, size_bytes: int, count: int, on_shortage: Callable[[], None] = lambda: None) -> None:
