@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 import attrs
+import msgspec
 
 from broker_adapter.adapter import StorageAdapter
 from broker_adapter.cache_queue import names
@@ -145,7 +146,7 @@ async def replay_dead_letters(
             continue
         expires_at_us = settings.expires_at_us(clock.now_us())
         records = [
-            attrs.evolve(from_stored(each).record, expires_at_us=expires_at_us)
+            msgspec.structs.replace(from_stored(each).record, expires_at_us=expires_at_us)
             for each in found.records
             if isinstance(each, StoredRecord) and each.offset < end_offset
         ]

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-import attrs
+import msgspec
 import trio
 
 from broker_adapter.adapter import StorageAdapter
@@ -219,7 +219,7 @@ class QueueWriter:
         if not end_us:
             return records
         return [
-            record if 0 < record.expires_at_us <= end_us else attrs.evolve(record, expires_at_us=end_us)
+            record if 0 < record.expires_at_us <= end_us else msgspec.structs.replace(record, expires_at_us=end_us)
             for record in records
         ]
 

@@ -1,12 +1,16 @@
-"""Records as applications append and read them. The byte layout is in `shards.format.batch`."""
+"""Records as applications append and read them. The byte layout is in `shards.format.batch`.
+
+They are structs of msgspec, since one object is made for each record that is read: that takes a tenth of the time of a
+frozen class of attrs. Python's garbage collector does not look at them, as they cannot be part of a cycle: their values
+are bytes, text, numbers and tuples of these. `msgspec.structs.replace` makes changed copies.
+"""
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 
-@attrs.frozen(slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One message from its producer.
 
     Attributes:
@@ -28,8 +32,7 @@ class Record:
     expires_at_us: int = 0
 
 
-@attrs.frozen(slots=True)
-class StoredRecord:
+class StoredRecord(msgspec.Struct, frozen=True, gc=False):
     """A record with the position and time that the server assigned: the fields of `Record` after these three.
 
     Attributes:
@@ -50,8 +53,7 @@ class StoredRecord:
     expires_at_us: int = 0
 
 
-@attrs.frozen(slots=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True, gc=False):
     """A range of lost offsets: records of a memory segment that were lost with the node.
 
     Readers get it in place of the lost records, in order, so that a loss is never silent.

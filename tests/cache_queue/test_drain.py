@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-import attrs
+import msgspec
 import pytest
 
 from broker_adapter import StorageAdapter
@@ -67,8 +67,8 @@ async def test_what_was_confirmed_stays_so_after_a_restart(opening: Opening) -> 
 
 async def test_expired_records_are_left_out_and_counted(adapter: StorageAdapter) -> None:
     await filled(adapter)
-    late = attrs.evolve(records(b"late")[0], expires_at_us=1)
-    in_time = attrs.evolve(records(b"in time")[0], expires_at_us=time.time_ns() // 1000 + 3_600_000_000)
+    late = msgspec.structs.replace(records(b"late")[0], expires_at_us=1)
+    in_time = msgspec.structs.replace(records(b"in time")[0], expires_at_us=time.time_ns() // 1000 + 3_600_000_000)
     await adapter.append(names.shard_of(NAME), [late, in_time, late, *records(b"lasting")])
     drain = await driven(adapter)
     part = await drain.read(0, max_bytes=1 << 20, max_wait_s=0)
@@ -130,7 +130,7 @@ async def test_room_is_given_back(adapter: StorageAdapter) -> None:
 
 async def test_a_dead_letter_is_kept_as_it_was(adapter: StorageAdapter) -> None:
     await filled(adapter)
-    given = attrs.evolve(
+    given = msgspec.structs.replace(
         records(b"\xff\x00")[0],
         key=b"k",
         headers=(("a", b"1"), ("a", b"2")),
@@ -142,7 +142,7 @@ async def test_a_dead_letter_is_kept_as_it_was(adapter: StorageAdapter) -> None:
     await drain.set_aside([((await waiting(drain))[0], "no column \ud800 é")])
     (letter,) = [each async for each in list_dead_letters(adapter, NAME)]
     # It waits for a reader, however long that takes.
-    assert letter.record == attrs.evolve(given, expires_at_us=0)
+    assert letter.record == msgspec.structs.replace(given, expires_at_us=0)
     assert (letter.queue_offset, letter.reason) == (0, "no column \\ud800 é")
 
 
@@ -220,7 +220,7 @@ async def test_many_refused_records_are_set_aside_in_few_commits(adapter: Storag
 async def test_what_the_sink_has_is_counted_by_records(adapter: StorageAdapter) -> None:
     """The position of a sink was taken for a count, with offsets whose records had expired or were set aside."""
     await filled(adapter)
-    late = attrs.evolve(records(b"late")[0], expires_at_us=1)
+    late = msgspec.structs.replace(records(b"late")[0], expires_at_us=1)
     await adapter.append(names.shard_of(NAME), [late, *records(b"1", b"2", b"3", b"4")])
     drain = await driven(adapter)
     await drain.set_aside([((await waiting(drain))[1], "no")])

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import attrs
+import msgspec
 import trio
 
 from broker_adapter import Delivery, Feed, Progress, StorageAdapter, Subscription, TopicMapping, open_adapter
@@ -44,7 +45,7 @@ class Delivering:
         """Store messages as one batch."""
         records = [record_of(message) for message in messages]
         if messages[0].topic == shard:
-            records = [attrs.evolve(record, topic="") for record in records]
+            records = [msgspec.structs.replace(record, topic="") for record in records]
         await self.store.append(shard, records)
 
     async def publish_live(self, topic: str, *payloads: bytes, **fields: Any) -> None:
