@@ -183,8 +183,8 @@ class _Serving:
                 return failure
             if self._signals.stopping.is_set():
                 return None
-            await shared.lose()
             self._front.start_again()
+            await shared.lose()
 
     # Reads while another server owns the store (see `journal.engine.opening.FollowerReaders`)
 
@@ -199,6 +199,7 @@ class _Serving:
         self._front.serve_reads(page_of(collector), server.observers())
         self._membership.end_answers("tcp")
         self._nursery.start_soon(self._reading.run, {"tcp": self._sockets["tcp"]})
+        self._nursery.start_soon(self._answer_after, server)
 
     async def end(self) -> None:
         """Return when none of them is connected any more. From then on all clients are told who owns the store."""
@@ -207,7 +208,16 @@ class _Serving:
             await reading.end()
             self._front.start_again()
             self._signals.ended()
-            self._membership.end_answers()
+            self._membership.begin_answers(self._nursery, self._sockets)
+
+    async def _answer_after(self, server: Server) -> None:
+        """Tell clients who owns the store as soon as a server accepts none any more, since it has lost the store.
+
+        It has not ended then: a request to a log store that does not answer may be under way for long.
+        """
+        await server.accepts_no_more.wait()
+        lost = isinstance(server.engine.failure, NotOwnerError) and not self._signals.stopping.is_set()
+        if lost and self._membership is not None:
             self._membership.begin_answers(self._nursery, self._sockets)
 
     # Serving
@@ -215,6 +225,7 @@ class _Serving:
     async def _serve(self, engine: Engine, told: _ToldOnce) -> None:
         server = Server(engine, trio.Event(), self._guard, self.statistics, self._identity)
         self._take_over(server)
+        self._nursery.start_soon(self._answer_after, server)
         async with trio.open_nursery() as serving:
             others = {name: sock for name, sock in self._sockets.items() if name != "http"}
             await serving.start(server.run, others)

@@ -70,6 +70,7 @@ class Server:
         guard: Decides which clients are accepted.
         admission: Authenticates them.
         stopping: Set when the server is to stop.
+        accepts_no_more: Set when it accepts no connections any more. Those that it has are being ended.
         inventory: Counts shards, cursors and queues in the background.
         loop_lag: Measures how late the event loop is.
         loop_monitor: Measures its iterations while the server runs.
@@ -88,6 +89,7 @@ class Server:
         self.guard = Security(engine.config) if guard is None else guard
         self.statistics = ServerStatistics() if statistics is None else statistics
         self.stopping = trio.Event() if stopping is None else stopping
+        self.accepts_no_more = trio.Event()
         self.addresses: list[str] = []
         self.inventory = InventoryTaker(engine)
         self.loop_lag = LoopLag(lambda: engine.has_room)
@@ -226,6 +228,7 @@ class Server:
                 task_status.started(self.addresses)
                 await self.stopping.wait()
                 self._accepting.cancel_scope.cancel()
+            self.accepts_no_more.set()
             self.engine.begin_stop()
             for connection in self._connections:
                 connection.receiving.cancel()

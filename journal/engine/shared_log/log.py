@@ -344,7 +344,10 @@ class SharedLog:
         return self._writer
 
     async def watch(self, deposed: Callable[[NotOwnerError], None]) -> None:
-        """Look for a claim by another server, once a second, until there is one. Then call ``deposed``.
+        """Look for a claim by another server, once a second, until there is one. Then call ``deposed`` at once.
+
+        The error has the address of the next owner if it is known already. Who it is takes another request, which may
+        not be answered for long, and meanwhile nothing may be acknowledged: `lose` finds that out.
 
         A store that does not answer is no reason to give it up: as long as no other server is known to own it, nothing
         that is read here can be wrong, and nothing is acknowledged without it. But the next owner informs this one
@@ -369,7 +372,7 @@ class SharedLog:
                 break
             except LogStoreError:
                 continue
-        await self.lose()
+        self.claim = Claim(epoch)
         self._successor.set()
 
     async def lose(self) -> None:

@@ -168,9 +168,9 @@ class Membership:
         return None if not self.owner or newest is None else max(0, newest - (self.log.next_lsn - 1))
 
     def begin_answers(self, nursery: trio.Nursery, sockets: Mapping[str, socket.socket]) -> None:
-        """Tell clients who owns the store, until `end_answers`."""
+        """Tell clients who owns the store, on the listeners where that is not done yet, until `end_answers`."""
         for name in ("tcp", "websocket"):
-            if name in sockets:
+            if name in sockets and name not in self._answering:
                 self._answering[name] = trio.CancelScope()
                 nursery.start_soon(self._answer, sockets[name], name, self._answering[name])
 
