@@ -24,8 +24,10 @@ FAILING_S: Final = 2.0
 SILENT_S: Final = 5.0
 """The same for requests that are not answered."""
 
-LASTS_S: Final = 30.0
-"""A failure that is older says nothing about the present: requests are repeated, and time out within some seconds."""
+LASTS_S: Final = 2.5
+"""So long after a failure without another request nothing is known any more: what is needed is repeated after a second
+or less. It is less than the time for which an owner may be silent (`journal.server.cluster.takeover`), so a single
+failure that nothing follows, such as that of a checkpoint, does not end with a takeover."""
 
 _NOT_ANSWERED: Final = UnknownOutcomeError("it did not answer yet")
 
@@ -105,20 +107,24 @@ class RequestHealth:
 
     def _fail(self, error: LogStoreError, began: float) -> None:
         now = self._clock()
-        if self._failing_since is None or now - self._failed_at > self._lasts_s:
+        if self._failing_since is None or not self._repeats(began):
             self._failing_since = began
         # Not the error itself, which holds what the frames of the request have.
         self._error, self._failed_at = _described(error), now
 
+    def _repeats(self, began: float) -> bool:
+        """Whether a request that began then, or the present if it is now, still belongs to the last failure."""
+        return began - self._failed_at <= self._lasts_s
+
     @property
     def trouble(self) -> Trouble | None:
-        """Says that none has succeeded for a while; None if the last one has, or there were none lately."""
+        """Says that none has succeeded for a while; None if the last one has, or its failure was not followed up."""
         with self._lock:
             now = self._clock()
             oldest = min(self._under_way.values(), default=now)
             if self._failing_since is not None:
                 since_s = now - self._failing_since
-                if since_s >= FAILING_S and now - self._failed_at <= self._lasts_s:
+                if since_s >= FAILING_S and any(map(self._repeats, (now, *self._under_way.values()))):
                     return Trouble(self._subject, since_s, *self._error)
             if now - oldest >= SILENT_S:
                 return Trouble(self._subject, now - oldest, *_described(_NOT_ANSWERED))

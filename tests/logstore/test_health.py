@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import pytest
 
@@ -16,6 +17,10 @@ from journal.logstore.errors import (
 )
 from journal.logstore.health import FAILING_S, SILENT_S, RequestHealth, WatchedLogStore
 from journal.logstore.stores.memory import MemoryLogStore
+from journal.server.cluster.takeover import SILENT_S as OWNER_SILENT_S
+
+REPEATED_S: Final = 2.0
+"""Requests are repeated after this time at the latest, also on a machine that is busy."""
 
 
 class Requests:
@@ -111,6 +116,38 @@ def test_a_failure_of_long_ago_that_no_request_followed_is_no_trouble_now() -> N
         requests.now += SILENT_S / 2
     requests.fail(StoreFullError("full"))
     assert requests.health.trouble is None, "it may be the first one of its kind"
+
+
+@pytest.mark.parametrize("took_s", [0.0, FAILING_S])
+def test_a_failure_that_no_request_follows_is_no_trouble_for_so_long_that_the_owner_seems_to_be_lost(
+    took_s: float,
+) -> None:
+    """For 30 s after a refused checkpoint an owner without appends did not say that it owned the store."""
+    requests = Requests()
+    requests.fail(StoreFullError("full"), took_s)
+    seconds = 0.0
+    for _ in range(100):
+        requests.now += 0.1
+        seconds += 0.1 * (requests.health.trouble is not None)
+    assert seconds < OWNER_SILENT_S - 0.2
+    assert requests.health.trouble is None
+
+
+def test_failures_are_trouble_as_long_as_each_is_followed_by_another_attempt_however_long_that_takes() -> None:
+    requests = Requests()
+    for _ in range(10):
+        requests.fail(UnknownOutcomeError("no answer in time"), took_s=10)
+        for _ in range(int(REPEATED_S / 0.1)):
+            requests.now += 0.1
+            assert requests.health.trouble is not None
+        with pytest.raises(UnknownOutcomeError), requests.health.request():
+            for _ in range(100):
+                requests.now += 0.1
+                trouble = requests.health.trouble
+                assert trouble is not None
+                assert "no answer in time" in str(trouble)
+            raise UnknownOutcomeError("no answer in time")
+        assert requests.now - 100.0 == pytest.approx(trouble.since_s)
 
 
 def test_of_a_request_that_may_take_long_only_its_failure_is_noted_and_until_it_succeeds() -> None:
