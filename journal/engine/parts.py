@@ -8,7 +8,7 @@ Callers use `engine.Engine` alone. The order in which an engine is started and s
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
@@ -29,6 +29,7 @@ from journal.engine.segments.record_saver import RecordSaver
 from journal.engine.segments.snapshots import Snapshots
 from journal.engine.segments.store_checkpoints import StoreCheckpoints
 from journal.engine.segments.view_cleanup import ViewCleanup
+from journal.engine.shared_log.writer import SharedLogWriter
 from journal.engine.startup import RecoveredState
 from journal.engine.state.committed_lsns import CommittedLsns
 from journal.engine.state.node_record import NodeKey, put_number
@@ -50,6 +51,7 @@ from journal.settings.server import ServerConfig
 from shards.delta.log_files import LOG
 from shards.errors import (
     DiskFullError,
+    StorageError,
     StorageFailedError,
     afresh,
 )
@@ -169,6 +171,7 @@ class EngineParts:
             self.table.memory_pool,
             config.storage.memory_budget_bytes,
             lambda: self.disk_space.full,
+            self._isolation(),
         ).begin_chunk
         self.view_cleanup = ViewCleanup(self.views)
         self.history = self._make_history(is_converting=converter is not None)
@@ -208,6 +211,10 @@ class EngineParts:
             environment=self._environment,
             lsns=CommittedLsns(self.committer),
         )
+
+    def _isolation(self) -> Callable[[], StorageError | None]:
+        writer = self.group_writer
+        return (lambda: writer.isolation) if isinstance(writer, SharedLogWriter) else lambda: None
 
     def _make_appender(self) -> Appender:
         return Appender(

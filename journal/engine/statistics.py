@@ -28,6 +28,7 @@ class LogFigures:
         size_bytes: Their bytes.
         is_unavailable: Whether the log store does not take writes at present, or no request to it succeeds.
         trouble: Says for how long no request has succeeded, and why; empty if nothing is wrong.
+        isolation: Why appends in memory mode are refused, as this server may not be the owner any more; empty if not.
         file_bytes: Bytes of files that were stored in the log store since the start: Parquet, and those of checkpoints.
         checkpoint_age_s: Seconds since a checkpoint was stored in the log store, or nothing was new, or the start.
         requests: Requests of this server to the log store since it joined.
@@ -38,6 +39,7 @@ class LogFigures:
     size_bytes: int
     is_unavailable: bool
     trouble: str
+    isolation: str
     file_bytes: int
     checkpoint_age_s: float
     requests: RequestCounts
@@ -144,13 +146,14 @@ def _log_figures(parts: EngineParts) -> LogFigures | None:
         return None
     if parts.stored is None or parts.store_checkpoints is None:
         return None
-    trouble = writer.trouble
+    trouble, isolation = writer.trouble, writer.isolation
     return LogFigures(
         epoch=writer.epoch,
         slots=writer.slots_written,
         size_bytes=writer.bytes_written,
         is_unavailable=isinstance(parts.committer.disk_full, LogUnavailableError) or trouble is not None,
         trouble="" if trouble is None else str(trouble),
+        isolation="" if isolation is None else str(isolation),
         file_bytes=parts.stored.files.stored_bytes,
         checkpoint_age_s=trio.current_time() - parts.store_checkpoints.stored_at,
         requests=writer.requests,

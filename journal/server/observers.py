@@ -69,11 +69,14 @@ def why_not_ready(engine: Engine, loop_lag: LoopLag, *, is_stopping: bool) -> li
     reasons = [STOPPING] if is_stopping else []
     if engine.failure is not None:
         reasons.append(str(engine.failure))
+    log = engine.statistics().log
     if engine.disk_full is not None:
         reasons.append(str(engine.disk_full))
-    elif (log := engine.statistics().log) is not None and log.trouble:
+    elif log is not None and log.trouble:
         # Before an append has failed, and if claims cannot be read: then another server may own the store.
         reasons.append(log.trouble)
+    if log is not None and log.isolation:
+        reasons.append(log.isolation)
     if loop_lag.held_back_s > PATIENCE_S:
         reasons.append(f"appends have been held back for {loop_lag.held_back_s:.0f} s: {_what_is_full(engine)}")
     return reasons

@@ -85,6 +85,7 @@ async def run_server(
                     nursery.start_soon(serving.answer_over_http)
                     if membership is not None:
                         nursery.start_soon(membership.log_troubles)
+                        nursery.start_soon(membership.keep_asking)
                     nursery.start_soon(collect_rarely, lambda: serving.statistics.connections_total)
                     failure = await serving.run(nursery, told)
             log.info("stopped during the start" if signals.start.cancelled_caught else "stopped")

@@ -29,7 +29,8 @@ class Answers:
 
     seen: Seen = attrs.field(factory=lambda: Seen(Life.ALIVE, 100))
 
-    async def ask(self, address: str, server_id: str, epoch: int, *, encrypted: bool) -> Seen:
+    async def ask(self, address: str, server_id: str, epoch: int, *, encrypted: bool, follows: bool) -> Seen:
+        assert follows
         return self.seen
 
 

@@ -9,7 +9,16 @@ from typing import Final
 import pytest
 import trio
 
-from journal.server.cluster.liveness import ANSWER_S, CLAIMED_HEADER, Life, Notice, Seen, ask, send_notice
+from journal.server.cluster.liveness import (
+    ANSWER_S,
+    CLAIMED_HEADER,
+    FOLLOWS_HEADER,
+    Life,
+    Notice,
+    Seen,
+    ask,
+    send_notice,
+)
 from tests.ports import free_port
 
 SERVER: Final = "ab" * 16
@@ -92,14 +101,26 @@ async def test_a_server_that_does_not_say_how_much_it_has_may_be_of_another_vers
         assert await ask(address, SERVER, EPOCH, encrypted=False) == Seen(Life.ALIVE, None)
 
 
+def headers_of(request: bytes) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in request.decode().split("\r\n")[1:] if line)
+
+
 async def test_a_former_owner_is_told_by_a_header_of_the_same_request() -> None:
     requests: list[bytes] = []
     async with answering(OK, requests) as address:
         assert await send_notice(address, NOTICE, encrypted=False)
     head = requests[0].decode().split("\r\n")
     assert head[0] == "GET /livez HTTP/1.1"
-    values = dict(line.split(": ", 1) for line in head[1:] if line)
-    assert Notice.decode(values[CLAIMED_HEADER]) == NOTICE
+    assert Notice.decode(headers_of(requests[0])[CLAIMED_HEADER]) == NOTICE
+
+
+async def test_an_owner_learns_that_the_server_which_asks_follows_it() -> None:
+    """Others ask as well: supervisors, load balancers, `journal cluster status`."""
+    requests: list[bytes] = []
+    async with answering(OK, requests) as address:
+        for follows in (True, False):
+            assert (await ask(address, SERVER, EPOCH, encrypted=False, follows=follows)).life is Life.ALIVE
+    assert [headers_of(request).get(FOLLOWS_HEADER) for request in requests] == [str(EPOCH), None]
 
 
 @pytest.mark.parametrize(

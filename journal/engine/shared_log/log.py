@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from journal.engine.shared_log.claims import Addresses, Claim, claim_of, encode_claim, window_of
+from journal.engine.shared_log.isolation import Isolation
 from journal.engine.shared_log.read_ahead import ReadAhead
 from journal.engine.shared_log.repetition import until_answered
 from journal.engine.shared_log.slot_groups import SlotGroup, decode_groups
@@ -100,6 +101,7 @@ class SharedLog:
         claim: The newest claim that was seen.
         former: The newest claim of another server when this one claimed the store last.
         epoch: The epoch that this server owns; None if it owns none.
+        isolation: Whether this server, as an owner, can know that it still is one.
         slots_read: Slots read since the start.
     """
 
@@ -136,6 +138,7 @@ class SharedLog:
         self.claim = Claim()
         self.former = Claim()
         self.epoch: int | None = None
+        self.isolation = Isolation()
         self.slots_read = 0
 
     @asynccontextmanager
@@ -299,6 +302,7 @@ class SharedLog:
             await trio.sleep(_REFUSED_S)
             return False
         self.epoch = ownership.epoch
+        self.isolation.begin()
         self._nonce = nonce
         self._successor = trio.Event()
         self.claim = Claim(ownership.epoch, self._member.node_id.hex(), self._addresses, nonce)
@@ -340,6 +344,7 @@ class SharedLog:
             written,
             self._interval_s,
             trouble=lambda: self.trouble,
+            isolation=self.isolation,
         )
         return self._writer
 
@@ -366,12 +371,14 @@ class SharedLog:
     async def _look_for_claims(self, epoch: int) -> None:
         while True:
             await trio.sleep(_LOOK_S)
+            began = self.isolation.now()
             try:
                 await drive(self._store, check_owned(self._member.root, epoch), self._limiter)
             except StoreDeposedError:
                 break
             except LogStoreError:
                 continue
+            self.isolation.owned(began)
         self.claim = Claim(epoch)
         self._successor.set()
 

@@ -20,6 +20,7 @@ from typing import Final
 
 import attrs
 
+from journal.engine.shared_log.isolation import Isolation
 from journal.engine.shared_log.slot_groups import encode_group
 from journal.engine.wal.journal_writer import JournalWriter
 from journal.logstore.counting import CountedLogStore, RequestCounts
@@ -83,6 +84,7 @@ class SharedLogWriter:
         written: Called in the disk thread when the journal has everything before a position.
         interval_s: Time between the beginnings of two groups that are not full, at least, in seconds.
         trouble: Says that the log store has not answered as it should for some seconds.
+        isolation: Says that it is not known whether this server still is the owner; None if that is always known.
 
     Attributes:
         epoch: The epoch that this server owns.
@@ -102,9 +104,11 @@ class SharedLogWriter:
         written: Callable[[ResumePoint], None],
         interval_s: float = 0.0,
         trouble: Callable[[], Trouble | None] = lambda: None,
+        isolation: Isolation | None = None,
     ) -> None:
         self._store = store
         self._trouble = trouble
+        self._isolation = isolation
         self._slots = slots
         self.epoch = slots.acknowledged.epoch
         self.window = slots.window
@@ -191,6 +195,11 @@ class SharedLogWriter:
     def trouble(self) -> Trouble | None:
         """Says that the log store has not answered as it should for some seconds; None if nothing is wrong."""
         return self._trouble()
+
+    @property
+    def isolation(self) -> LogUnavailableError | None:
+        """The error for appends in memory mode, if it is not known whether this server still is the owner."""
+        return None if self._isolation is None else self._isolation.error
 
     @property
     def next_lsn(self) -> int:

@@ -27,6 +27,7 @@ class Admission:
         memory_pool: The memory of shards in memory mode.
         memory_budget_bytes: The most that it may hold.
         disk_full: Returns the error for appends to files; None if there is space.
+        isolation: Returns the error for appends in memory mode of an owner that may not be one any more; None if it is.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Admission:
         memory_pool: ChunkPool,
         memory_budget_bytes: int,
         disk_full: Callable[[], DiskFullError | None],
+        isolation: Callable[[], StorageError | None],
     ) -> None:
         self._appender = appender
         self._committer = committer
@@ -44,6 +46,7 @@ class Admission:
         self._memory_pool = memory_pool
         self._memory_budget_bytes = memory_budget_bytes
         self._disk_full = disk_full
+        self._isolation = isolation
 
     def begin_chunk(self, account: MemoryAccount | None = None) -> None:
         """Set the append time, and which appends are refused, for the `Appender.append` calls that follow.
@@ -56,6 +59,7 @@ class Admission:
         self._committer.chunk_taken_at_s = perf_counter()
         failure: StorageError | None = self._committer.failure
         appender.refuse_files = failure or self._disk_full()
+        failure = failure or self._isolation()
         if failure is None and pool.held_bytes >= self._memory_budget_bytes:
             failure = OverloadedError(
                 f"memory-mode shards hold {format_size(pool.held_bytes)}, the limit is "

@@ -27,6 +27,9 @@ CLAIMED_HEADER: Final = "Journal-Claimed"
 """Header of a request for `/livez`, by which the new owner of a store informs the former one. Three fields with spaces
 between them: epoch of the new owner, address of its native protocol, nonce of the claim of the former owner."""
 
+FOLLOWS_HEADER: Final = "Journal-Follows"
+"""Header of a request for `/livez` by a server that follows the owner which it asks: the epoch of that one."""
+
 _REQUEST: Final = "GET /livez HTTP/1.1\r\nHost: journal\r\nConnection: close\r\n"
 _TAKEN: Final = b"HTTP/1.1 200"
 _MOST_BYTES: Final = 4096
@@ -90,7 +93,7 @@ class Notice:
         return None
 
 
-async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> Seen:
+async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool, follows: bool = False) -> Seen:
     """Ask a server whether it is alive, and still owns the store.
 
     Args:
@@ -99,8 +102,10 @@ async def ask(address: str, server_id: str, epoch: int, *, encrypted: bool) -> S
         epoch: The epoch that it claimed; 0 for a server that follows.
         encrypted: Whether the listener uses TLS. Its certificate is not checked: nothing that is secret is sent, and
             nothing that matters is believed.
+        follows: Say that this server follows the one that is asked.
     """
-    answer = await _exchange(address, _REQUEST, encrypted=encrypted)
+    request = f"{_REQUEST}{FOLLOWS_HEADER}: {epoch}\r\n" if follows else _REQUEST
+    answer = await _exchange(address, request, encrypted=encrypted)
     return Seen(answer) if isinstance(answer, Life) else _seen_in(answer, server_id, epoch)
 
 

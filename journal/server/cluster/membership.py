@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -25,6 +26,7 @@ from journal.server.cluster.listing import listed
 from journal.server.cluster.liveness import (
     CLAIMED_HEADER,
     EPOCH_HEADER,
+    FOLLOWS_HEADER,
     LSN_HEADER,
     SERVER_HEADER,
     Life,
@@ -43,6 +45,10 @@ _ENTRIES_BYTES: Final = 64 * 1024
 """Room in a group for the headers of entries, beyond the longest frame."""
 
 _LOOK_AT_HEALTH_S: Final = 0.5
+_LOOK_AT_ASKED_S: Final = 0.5
+_ASKED_AFTER_S: Final = 1.5
+"""An owner that was not asked for so long is asked again: it counts on that (`shared_log.isolation.ISOLATED_S`)."""
+
 _MOST_NOTICES: Final = 100
 _NOTICES: Final = BackOff(first_s=0.2, longest_s=10.0)
 """Between attempts to reach the former owner: some fifteen minutes in all."""
@@ -52,16 +58,22 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 class SeenOwner:
-    """Asks the owner of the store whether it is alive, and remembers how much of the log it has."""
+    """Asks the owner of the store whether it is alive, and remembers how much of the log it has.
+
+    Attributes:
+        asked_at: When it was asked last, by trio's clock.
+    """
 
     def __init__(self) -> None:
+        self.asked_at = -math.inf
         self._epoch = 0
         self._lsn: int | None = None
 
     async def ask(self, claim: Claim) -> Life:
         """Ask the server of a claim."""
+        self.asked_at = trio.current_time()
         addresses = claim.addresses
-        seen = await ask(addresses.http, claim.server_id, claim.epoch, encrypted=addresses.encrypted)
+        seen = await ask(addresses.http, claim.server_id, claim.epoch, encrypted=addresses.encrypted, follows=True)
         if seen.lsn is not None:
             self._epoch, self._lsn = claim.epoch, seen.lsn
         return seen.life
@@ -98,8 +110,10 @@ class Membership:
         One that reaches the log store takes over from it, also if it has not begun to serve.
 
         Args:
-            headers: Those of the request. Another server may say that it has claimed the store.
+            headers: Those of the request. Another server may say that it has claimed the store, or follows this one.
         """
+        if headers.get(FOLLOWS_HEADER) == str(self.log.epoch):
+            self.log.isolation.followed()
         if (notice := Notice.decode(headers.get(CLAIMED_HEADER, ""))) is not None:
             self.log.accept_notice(notice.epoch, notice.owner, notice.nonce)
         if self.log.epoch is not None and self.log.trouble is not None:
@@ -142,16 +156,38 @@ class Membership:
                 return
             await trio.sleep(_NOTICES.delay_s(failures))
 
+    async def keep_asking(self) -> None:
+        """Ask the owner whether it is alive, also while the log store does not answer this server.
+
+        Then it does not come to the end of the log, where it decides about a takeover. The owner is to know that this
+        server has not taken the store over.
+        """
+        while True:
+            await trio.sleep(_LOOK_AT_ASKED_S)
+            was_asked = trio.current_time() - self._owner.asked_at < _ASKED_AFTER_S
+            if not was_asked and self.log.epoch is None and self.follows:
+                await self._owner.ask(self.log.claim)
+
     @property
     def is_cut_off(self) -> bool:
         """Whether no request to the log store succeeds."""
         return self.log.trouble is not None
 
     async def log_troubles(self) -> None:
-        """Write into the log when no request to the log store succeeds, and why, and when they do again."""
+        """Write into the log when no request to the log store succeeds, and why, and when they do again.
+
+        The same for an owner that does not reach the other servers either.
+        """
         logged = ""
+        is_isolated = False
         while True:
             await trio.sleep(_LOOK_AT_HEALTH_S)
+            isolation = None if self.log.epoch is None else self.log.isolation.error
+            if isolation is not None and not is_isolated:
+                log.warning("appends in memory mode are refused", reason=str(isolation))
+            elif isolation is None and is_isolated:
+                log.info("this server is not isolated any more")
+            is_isolated = isolation is not None
             trouble = self.log.trouble
             if trouble is not None and trouble.code != logged:
                 log.warning("the log store is in trouble", store=self._place, reason=str(trouble))
