@@ -251,18 +251,11 @@ class Server:
                 serve_http, app, sockets["http"], self.stopping, encryption, self.guard.http_senders
             )
         self._nursery.start_soon(self.loop_lag.run)
-        self._nursery.start_soon(self._monitor_loop)
+        self._nursery.start_soon(self.loop_monitor.run)
         self._nursery.start_soon(self.inventory.run)
         self.addresses.extend(f"{name}={listens_at(sock)}" for name, sock in sockets.items())
         for connection in self._connections:
             connection.grant_again()
-
-    async def _monitor_loop(self) -> None:
-        trio.lowlevel.add_instrument(self.loop_monitor)
-        try:
-            await trio.sleep_forever()
-        finally:
-            trio.lowlevel.remove_instrument(self.loop_monitor)
 
     def _why_stopping(self) -> StorageError:
         failure = self.engine.failure

@@ -22,7 +22,7 @@ _WINDOW_S: Final = 60.0
 
 
 class LoopMonitor(trio.abc.Instrument):
-    """The longest iterations of the loop to which it is added with `trio.lowlevel.add_instrument`.
+    """The longest iterations of an event loop.
 
     Attributes:
         long_count: Number of iterations that took longer than `LONG_S`.
@@ -34,6 +34,14 @@ class LoopMonitor(trio.abc.Instrument):
         self._window_ends_s = self._began_s + _WINDOW_S
         self._longest_s = 0.0
         self._longest_before_s = 0.0
+
+    async def run(self) -> None:
+        """Measure the loop of the calling task until cancelled."""
+        trio.lowlevel.add_instrument(self)
+        try:
+            await trio.sleep_forever()
+        finally:
+            trio.lowlevel.remove_instrument(self)
 
     def after_io_wait(self, timeout: float) -> None:
         """Note the beginning of an iteration."""

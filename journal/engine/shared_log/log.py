@@ -379,8 +379,10 @@ class SharedLog:
             except LogStoreError:
                 continue
             self.isolation.owned(began)
-        self.claim = Claim(epoch)
-        self._successor.set()
+        if not self._successor.is_set():
+            # Otherwise the next owner itself has told its address meanwhile.
+            self.claim = Claim(epoch)
+            self._successor.set()
 
     async def lose(self) -> None:
         """This server does not own the store any more. Find out who does, if the store answers."""
