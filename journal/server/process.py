@@ -212,7 +212,7 @@ class _Serving:
             self._membership.begin_answers(self._nursery, self._sockets)
 
     async def _answer_after(self, server: Server) -> None:
-        """Tell clients who owns the store as soon as a server accepts none any more, since it has lost the store.
+        """Answer clients with `NotOwnerError` as soon as a server accepts none any more, since it has lost the store.
 
         It has not ended then: a request to a log store that does not answer may be under way for long.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Final
 
 import attrs
 import pytest
@@ -14,7 +13,6 @@ import trio.testing
 from journal.client.opening import open_client
 from journal.client.session_keeper import SessionTimes
 from journal.engine import Claim, open_engine
-from journal.engine.shared_log import isolation as isolation_module
 from journal.engine.shared_log import log as log_module
 from journal.engine.shared_log.isolation import FOLLOWED_S, ISOLATED_S, Isolation
 from journal.logstore.errors import StoreUnreachableError
@@ -28,12 +26,10 @@ from tests.cluster.servers import Server, running
 from tests.cluster.test_follower_engine import CONFIG, FILE_MODE, Watch, append, log_of, values_in
 from tests.cluster.test_follower_lag import ME, OTHER, Log
 from tests.cluster.test_follower_troubles import Troubled
-from tests.cluster.test_former_owners import IN_MEMORY
+from tests.cluster.test_former_owners import IN_MEMORY, wait_until
 from tests.cluster.test_real_stores import seaweed
 from tests.logstore.faulty_proxy import Fault, all_meet, open_proxy, through
 from tests.patience import PATIENCE_S
-
-SHORT_S: Final = 0.3
 
 
 class Owner:
@@ -108,9 +104,9 @@ async def test_an_isolated_owner_refuses_appends_in_memory_mode_until_it_knows_t
 ) -> None:
     """It acknowledged them for as long as it was cut off, while another server owned the store."""
     monkeypatch.setattr(log_module, "_LOOK_S", 0.05)
-    monkeypatch.setattr(isolation_module, "ISOLATED_S", SHORT_S)
     cut_off = Troubled(MemoryLogStore())
-    log = log_of(cut_off, 1, Watch(takes_over=True))
+    log, owner = log_of(cut_off, 1, Watch(takes_over=True)), Owner()
+    log.isolation = owner.isolation
     async with open_engine(str(tmp_path / "a"), CONFIG, log=log) as engine:
 
         async def is_refused() -> bool:
@@ -127,27 +123,28 @@ async def test_an_isolated_owner_refuses_appends_in_memory_mode_until_it_knows_t
         # Offsets and lsns are reserved in the log.
         await append(engine, "a", b"first")
         cut_off.refuses = StoreUnreachableError
-        await trio.sleep(2 * SHORT_S)
+        await cut_off.wait_refused(1)
+        owner.now += 3600
         assert not await is_refused(), "there is no other server"
+        owner.isolation.followed()
+        owner.now += ISOLATED_S
         cut_off.refuses = None
-        await trio.sleep(SHORT_S)
-        log.isolation.followed()
+        await wait_until(lambda: owner.isolation.error is None)
         cut_off.refuses = StoreUnreachableError
+        await cut_off.wait_refused(1)
         for _ in range(10):
-            await trio.sleep(SHORT_S / 4)
-            log.isolation.followed()
+            owner.isolation.followed()
+            owner.now += ISOLATED_S - 0.1
             assert not await is_refused(), "the follower has not taken it over"
-        with trio.fail_after(PATIENCE_S):
-            while not await is_refused():
-                await trio.sleep(0.01)
+        owner.now += 0.1
+        assert await is_refused()
         figures = engine.statistics().log
         assert figures is not None
         assert "Appends in memory mode are accepted again" in figures.isolation
         assert (await values_in(engine, "a"))[0] == b"first"
         cut_off.refuses = None
-        with trio.fail_after(PATIENCE_S):
-            while await is_refused():
-                await trio.sleep(0.01)
+        await wait_until(lambda: owner.isolation.error is None)
+        assert not await is_refused()
         await append(engine, "b", b"1")
 
 
@@ -198,12 +195,12 @@ class OwnedLog(Log):
     trouble: None = None
 
 
-@pytest.mark.parametrize(("told", "counts"), [("3", True), ("2", False), ("", False), ("x", False)])
-async def test_a_server_that_follows_another_owner_is_no_follower(told: str, counts: bool) -> None:
+@pytest.mark.parametrize(("followed", "counts"), [("3", True), ("2", False), ("", False), ("x", False)])
+async def test_a_server_that_follows_another_owner_is_no_follower(followed: str, counts: bool) -> None:
     owner = Owner()
     member = Membership(ME, OwnedLog(isolation=owner.isolation), AskedOwner(), "", encrypted=False)  # type: ignore[arg-type]
     assert OTHER.epoch == 3
-    member.answer({FOLLOWS_HEADER: told} if told else {})
+    member.answer({FOLLOWS_HEADER: followed} if followed else {})
     assert owner.later(ISOLATED_S) == counts
 
 

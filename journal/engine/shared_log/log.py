@@ -380,7 +380,7 @@ class SharedLog:
                 continue
             self.isolation.owned(began)
         if not self._successor.is_set():
-            # Otherwise the next owner itself has told its address meanwhile.
+            # Otherwise the next owner itself has sent its address meanwhile.
             self.claim = Claim(epoch)
             self._successor.set()
 
