@@ -23,7 +23,7 @@ not, it would have claimed the store before."""
 
 
 class Isolation:
-    """What one owner has heard lately.
+    """When an owner last knew that it owns the store, and was last asked by a follower.
 
     Args:
         clock: Monotonic, in seconds.
