@@ -50,7 +50,8 @@ class Subscription(abc.ABC):
 
     It ends without an error when the adapter or the subscription is closed. It raises `ShardNotFoundError` when its one
     shard is deleted. A deleted shard that a filter matched delivers nothing more. Where a trim or retention removed
-    records before they were delivered, a `Gap` stands in their place.
+    records before they were delivered, a `Gap` stands in their place. By filter there may be none if the connection to
+    the store was lost meanwhile.
     """
 
     def __aiter__(self) -> Self:
@@ -70,7 +71,7 @@ class Feed(abc.ABC):
     It ends without an error after its ``until_lsn``, and when the adapter or the feed is closed. Deliveries of one
     shard come in offset order, each record once. A deleted shard delivers nothing more. A shard whose stored data is
     damaged is skipped from there on (the engine logs it). Where a trim or retention removed records before they were
-    delivered, a `Gap` stands in their place.
+    delivered, a `Gap` stands in their place, unless the connection to the store was lost meanwhile.
 
     Attributes:
         start_lsn: All matching records with a higher lsn are delivered.

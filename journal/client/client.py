@@ -384,8 +384,8 @@ class Client(Operations):
                 return
             elif is_retriable(error):
                 self._after(self._backoff.delay_s(attempt), again)
-            else:
-                subscription.fail(error)
+            elif subscription.refused(error):
+                self._begin(connection, subscription, attempt)
 
         def again() -> None:
             if self._connection is connection and subscription.number in self._subscriptions:

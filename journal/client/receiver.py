@@ -16,8 +16,8 @@ import trio
 from journal.protocol import RemoteProtocolError, frames
 from journal.protocol.errors import decode_error_parts
 from journal.protocol.messages import ShardEvent, SubscribeReply, SubscribeRequest
-from shards.errors import BatchError, ShardNotFoundError, StorageError, afresh
-from shards.format.batch import iterate
+from shards.errors import BatchError, OffsetOutOfRangeError, ShardNotFoundError, StorageError, afresh
+from shards.format.batch import gap_batch, iterate
 from shards.position import Start
 from shards.subscriptions.events import Batches, Progress
 
@@ -38,6 +38,8 @@ class Receiver:
     If the server was restored from a backup in the meantime (`restored`), offsets of lost records belong to other
     records
     now: a position after the backup goes back to the first offset whose record may have changed.
+
+    If its one shard was deleted in the meantime, it ends, also if there is another one with the same name.
 
     Args:
         number: Number of the subscription.
@@ -82,6 +84,8 @@ class Receiver:
         self._owed_bytes = 0
         self._names: dict[int, str] = {}
         self._positions: dict[str, tuple[int, int]] = {}
+        # Of one shard, after a refusal: the records below it were trimmed while there was no connection.
+        self._trimmed_offset = 0
         # After a restore: records with a higher lsn were not received before it.
         self._common_lsn: int | None = None
         # Shards whose position is from before that restore.
@@ -160,7 +164,7 @@ class Receiver:
         self._owed_bytes = 0
         start = self._resume
         if self._shard is not None and self._group is None and self._shard in self._positions:
-            start = Start.offset(self._positions[self._shard][1])
+            start = Start.offset(max(self._positions[self._shard][1], self._trimmed_offset))
         return SubscribeRequest(
             self.number,
             self._shard,
@@ -181,6 +185,25 @@ class Receiver:
             self._resume = Start.lsn(reply.lsn + 1)
         self._is_established = True
         self._event.set()
+
+    def refused(self, error: StorageError) -> bool:
+        """Note that the server has refused it, which ends it.
+
+        If the records at its position were trimmed while there was no connection, it goes on behind them, and they are
+        delivered as a gap, as those are that are trimmed while there is a connection.
+
+        Returns:
+            Whether to send `request` again on this connection.
+        """
+        has_position = self._shard in self._positions and self._group is None
+        if has_position and isinstance(error, OffsetOutOfRangeError):
+            if error.offset < error.start_offset:
+                self._trimmed_offset = error.start_offset
+                return True
+            # No shard gets shorter: this is another one with the same name.
+            error = _deleted(error.shard)
+        self.fail(error)
+        return False
 
     def disconnected(self) -> None:
         """Note that the connection was lost; queued items stay readable, except for the member of a group."""
@@ -244,7 +267,7 @@ class Receiver:
             self.failed_shards.pop(event.name, None)
             self._failed_here.discard(event.name)
             if self._shard is not None:
-                self.fail(ShardNotFoundError(f"shard {event.name!r} was deleted"))
+                self.fail(_deleted(event.name))
         elif event.event == "error":
             error = decode_error_parts(event.status, event.code, event.message, event.details)
             if self._shard is not None or not event.name:
@@ -267,16 +290,24 @@ class Receiver:
         """Note that everything up to this lsn was delivered."""
 
     def _added(self, event: ShardEvent) -> None:
-        self._names[event.shard_ref] = event.name
         self._seen_lsn = max(self._seen_lsn, event.shard_id)
         self.failed_shards.pop(event.name, None)
         self._failed_here.discard(event.name)
         shard_id, position = self._positions.get(event.name, (event.shard_id, -1))
+        is_of_one_shard = self._shard is not None and self._group is None
         if shard_id != event.shard_id:
             # Deleted and created again while there was no connection: its offsets begin again.
+            if is_of_one_shard:
+                self.fail(_deleted(event.name))
+                return
             position = -1
             self._unconfirmed.discard(event.name)
-        if self._shard is not None and self._group is None and self._common_lsn is not None:
+        self._names[event.shard_ref] = event.name
+        if is_of_one_shard and 0 <= position < event.offset:
+            self._queue_gap(event, position)
+            position = event.offset
+        self._trimmed_offset = 0
+        if is_of_one_shard and self._common_lsn is not None:
             # The server was informed of the restore, and determined how far back to begin.
             position = event.offset
             self._common_lsn = None
@@ -285,12 +316,25 @@ class Receiver:
             position = event.offset
         self._positions[event.name] = (event.shard_id, max(position, 0))
 
+    def _queue_gap(self, event: ShardEvent, position: int) -> None:
+        """Queue a gap for the records that were trimmed while there was no connection."""
+        gap = gap_batch(position, event.offset, 0, 0)
+        self._queue.append(Delivery(event.name, position, event.offset, gap, event.shard_ref, self._epoch))
+        self._queued_bytes += len(gap)
+        # The server has not pushed it: no credit is given back for it.
+        self._owed_bytes -= len(gap)
+        self._event.set()
+
     def _give_back(self, size_bytes: int) -> None:
         self._owed_bytes += size_bytes
         if (
             self._send is not None
-            and self._owed_bytes
+            and self._owed_bytes > 0
             and (not self._queue or self._owed_bytes * 2 >= self._credit_bytes)
         ):
             self._send(frames.build_credit(self.number, self._owed_bytes))
             self._owed_bytes = 0
+
+
+def _deleted(shard: str) -> ShardNotFoundError:
+    return ShardNotFoundError(f"shard {shard!r} was deleted")

@@ -46,7 +46,7 @@ class Subscription(Receiver):
         """Wait for the next delivery; calling it also releases the credit of the one before.
 
         Raises:
-            StorageError: The subscription has ended, e.g. its shard was deleted, or its position was trimmed.
+            StorageError: The subscription has ended, e.g. its shard was deleted.
         """
         item = await self._next()
         assert isinstance(item, Delivery)  # a subscription has no end and reports no progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,12 +15,19 @@ from journal.protocol.errors import ERROR_NUMBERS
 from journal.protocol.frames import build
 from journal.protocol.messages import ShardEvent, SubscribeReply
 from shards.back_off import BackOff
-from shards.errors import InvalidRequestError, ShardDamagedError, ShardNotFoundError
+from shards.errors import (
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    OverloadedError,
+    ShardDamagedError,
+    ShardNotFoundError,
+    StorageError,
+)
 from shards.format.batch import read_records
-from shards.format.record import StoredRecord
+from shards.format.record import Gap, StoredRecord
 from shards.model import ProducerIdentity
 from shards.position import Start
-from tests.client.fake_server import FakeServer
+from tests.client.fake_server import FakeServer, FakeShard
 
 pytestmark = pytest.mark.trio
 FAST: dict[str, Any] = {"backoff": BackOff(0.001, 0.01)}
@@ -233,6 +241,63 @@ async def test_shard_made_anew_while_away_is_read_from_its_beginning() -> None:
             await server.kill_connections()
             await client.append("x/a", [b"new"])
             assert await take(subscription, 1) == [("x/a", b"new")]
+
+
+@pytest.mark.parametrize("start", [Start.earliest(), Start.offset(1)], ids=["earliest", "offset"])
+async def test_what_was_trimmed_while_away_is_a_gap(start: Start) -> None:
+    """A subscription to one shard ended with `OffsetOutOfRangeError`, also while servers changed."""
+    async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
+        shard = server.create("a")
+        async with client.subscribe(shard="a", start=start, credit_bytes=1000) as subscription:
+            await client.append("a", [b"0", b"1", b"2"])
+            await take(subscription, 3 - start.value)
+            server.fault = refuse_outside(shard, 5, 9)
+            await server.kill_connections()
+            await client.append("a", [b"%d" % number for number in range(3, 9)])
+            delivery = await subscription.__anext__()
+            assert (delivery.first_offset, delivery.next_offset) == (3, 5)
+            assert list(read_records(delivery.batches)) == [Gap(3, 5)]
+            assert await take(subscription, 4) == [("a", b"%d" % number) for number in range(5, 9)]
+            server.fault = lambda op, request: None
+            await server.kill_connections()
+            await client.append("a", [b"9"])
+            assert await take(subscription, 1) == [("a", b"9")]
+            # The gap was no push: it gives no credit back.
+            assert server.subscribed[-1].value == 9
+            assert server.subscribed[-1].credit_bytes <= 1000
+
+
+@pytest.mark.parametrize("length", [1, 5], ids=["shorter", "longer"])
+async def test_a_shard_made_anew_while_away_is_not_the_one_that_was_subscribed_to(length: int) -> None:
+    """The subscription went on in the other shard, without its first records, or ended with `OffsetOutOfRangeError`."""
+    async with FakeServer().running() as server, open_client(server.address, **FAST) as client:
+        server.create("a")
+        async with client.subscribe(shard="a", start=Start.earliest()) as subscription:
+            await client.append("a", [b"0", b"1", b"2"])
+            await take(subscription, 3)
+            del server.shards["a"]
+            server.create("other")
+            shard = server.create("a")
+            server.fault = refuse_outside(shard, 0, length)
+            await server.kill_connections()
+            await client.append("a", [b"%d" % number for number in range(length)])
+            with pytest.raises(ShardNotFoundError, match="'a' was deleted"):
+                await subscription.__anext__()
+
+
+def refuse_outside(shard: FakeShard, start_offset: int, next_offset: int) -> Callable[[int, Any], StorageError | None]:
+    """A subscription to a shard may start between these offsets, and not before the shard has that end."""
+
+    def fault(op: int, request: Any) -> StorageError | None:
+        if op != Op.SUBSCRIBE:
+            return None
+        if shard.next_offset < next_offset:
+            return OverloadedError("later")
+        if not start_offset <= request.value <= next_offset:
+            return OffsetOutOfRangeError(shard.name, request.value, start_offset, next_offset)
+        return None
+
+    return fault
 
 
 async def test_group_member_acknowledges_and_gets_unacknowledged_again() -> None:

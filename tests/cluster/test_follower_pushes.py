@@ -316,3 +316,33 @@ async def test_the_clients_of_a_follower_count_in_its_metrics(tmp_path: Path) ->
                 for name in ("journal_pushed_bytes_total", "journal_fetched_bytes_total", "journal_committed_lsn"):
                     assert float(lines[name]) > 0, name
                 assert lines['journal_refusals_total{code="not_owner"}'] == "1.0"
+
+
+async def offsets_until(subscription: Subscription, next_offset: int) -> list[int | Gap]:
+    """The offsets of the records up to an offset, and the gaps."""
+    found: list[int | Gap] = []
+    with trio.fail_after(PATIENCE_S):
+        async for delivery in subscription:
+            records = read_records(delivery.batches, start_offset=delivery.first_offset)
+            found += [record if isinstance(record, Gap) else record.offset for record in records]
+            if delivery.next_offset >= next_offset:
+                break
+    return found
+
+
+@pytest.mark.slow("starts two servers, and kills one")
+async def test_what_was_trimmed_while_a_follower_was_down_is_a_gap(tmp_path: Path) -> None:
+    """The subscription ended with `OffsetOutOfRangeError`."""
+    with running(tmp_path, 2) as cluster:
+        owner, follower = await two(cluster)
+        async with open_client(owner.tcp) as writer, reading_from(follower) as reader:
+            await writer.create_shard(SHARD, FILE_MODE)
+            await writer.append(SHARD, [b"0", b"1", b"2"])
+            await shows(reader)
+            async with reader.subscribe(shard=SHARD, start=Start.earliest()) as subscription:
+                assert await offsets_until(subscription, 3) == [0, 1, 2]
+                follower.kill()
+                await writer.append(SHARD, [b"3", b"4", b"5", b"6"])
+                await writer.trim(SHARD, 5)
+                follower.start()
+                assert await offsets_until(subscription, 7) == [Gap(3, 5), 5, 6]
