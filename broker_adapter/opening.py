@@ -6,7 +6,7 @@ import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from broker_adapter.adapter import StorageAdapter
 from shards.errors import InvalidRequestError
@@ -67,6 +67,11 @@ async def open_adapter(
 def is_shared(url: str) -> bool:
     """Whether the URL names a server, which any number of processes can use at once."""
     return url.partition(":")[0] in _SERVED
+
+
+def may_be_behind(url: str) -> bool:
+    """Whether the URL asks for a server that follows the owner of its store: what it reads may be old."""
+    return is_shared(url) and "read" in parse_qs(urlsplit(url).query, keep_blank_values=True)
 
 
 def directory_of(url: str) -> str:

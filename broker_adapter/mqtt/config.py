@@ -19,7 +19,7 @@ from broker_adapter.bridge.config import BridgeTable, problems_of
 from broker_adapter.errors import InvalidNameError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.storage_rules import Storage
-from broker_adapter.opening import ENGINES
+from broker_adapter.opening import ENGINES, may_be_behind
 from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
 from journal.settings.access import is_loopback, problems_of_roles
 from journal.settings.file import Schema
@@ -306,6 +306,11 @@ class BrokerConfig:
 
 def _check(config: BrokerConfig) -> Iterable[str]:
     listen, tls = config.listen, config.tls
+    if may_be_behind(config.broker.store):
+        yield (
+            f"[broker] store = {config.broker.store!r} asks for a server whose data may be old; a broker reads what it "
+            "has just written: leave out read="
+        )
     if not (listen.mqtt or listen.mqtts or listen.websocket or listen.websockets):
         yield "[listen] names no address, so no client could connect; give one of mqtt, mqtts, websocket, websockets"
     for name, address in (("mqtts", listen.mqtts), ("websockets", listen.websockets)):

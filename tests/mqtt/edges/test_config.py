@@ -185,6 +185,10 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
             "[broker]\nstore = 'redis://x'",
             "[broker] store = 'redis://x' is not a store URL; allowed: a URL that begins with",
         ),
+        (
+            "[broker]\nstore = 'journal://a:1,b:1?ca_file=ca&read=follower'",
+            "[broker] store = 'journal://a:1,b:1?ca_file=ca&read=follower' asks for a server whose data may be old",
+        ),
         ("[broker]\nstores = 'memory:'", "[broker] stores = 'memory:' is unknown; did you mean store?"),
         ("[listen]\nmqtt = ''", "[listen] names no address, so no client could connect"),
         ("[listen]\nmqtts = ':1'", "[listen] mqtts = ':1' is not an address; allowed"),
