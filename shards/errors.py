@@ -240,6 +240,16 @@ class LogUnavailableError(DiskFullError):
     code = "log_unavailable"
 
 
+class FileUnavailableError(StorageError):
+    """Records are in a Parquet file that this server has not fetched from the log store yet.
+
+    Nothing is lost: it has the records as soon as the log store gives the file, and other servers may have them now.
+    """
+
+    code = "file_unavailable"
+    retriable = True
+
+
 class DurabilityUnavailableError(StorageError):
     """A durable acknowledgement was requested for a shard in memory mode."""
 

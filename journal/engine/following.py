@@ -10,7 +10,7 @@ import trio
 
 from journal.engine.directory.restores import Restores
 from journal.engine.readable import Readable
-from journal.engine.segments.file_fetching import FileFetcher
+from journal.engine.segments.file_fetching import FetchPass, FileFetcher
 from journal.engine.shared_log.log import SharedLog
 from journal.engine.shared_log.repetition import until_answered
 from journal.engine.shared_log.slot_groups import SlotGroup
@@ -88,19 +88,34 @@ class Following:
         """Read until this server owns the store and has all of its log, or until it has read many bytes.
 
         Returns:
-            Whether it owns the store.
+            Whether it owns the store. Files of the history may be missing, if the log store does not give them.
         """
+        raised: Exception | None = None
+        is_owner = False
+        async with trio.open_nursery() as nursery:
+            fetching = FetchPass(self._fetcher, self._log.until_fetched, self._views.unfetched, nursery)
+            try:
+                is_owner = await self._run(most_bytes, fetching)
+            except Exception as error:  # noqa: BLE001 raised again below, without a group around it
+                raised = error
+            nursery.cancel_scope.cancel()
+        if raised is not None:
+            raise raised
+        return is_owner
+
+    async def _run(self, most_bytes: int, fetching: FetchPass) -> bool:
         read_bytes = 0
         while read_bytes < most_bytes:
             groups = await until_answered(partial(self._log.read, self.next_lsn))
             if groups is None:
-                is_last = self._log.epoch is not None
-                missing = await self._log.until_fetched(partial(self._fetcher.fetch, is_last=is_last))
-                if self._log.epoch is not None:
-                    await self._require_unneeded(missing)
+                is_owner = self._log.epoch is not None
+                may_begin = self._reads is not None and not self._reads.are_open
+                missing = await fetching.all_there(is_last=is_owner, waits=is_owner or may_begin)
+                if is_owner:
+                    await self._require_unneeded(missing or ())
                     return True
                 if self._reads is not None and self._log.claim.epoch and not missing:
-                    # Before the end of the log, records may be in files that are not here, and a start may have found
+                    # Before the end of the log, records may be in log files without content, and a start may have found
                     # views that are newer than its journal.
                     self._reads.begin(self.next_lsn)
                 await until_answered(self._log.wait)
@@ -110,7 +125,7 @@ class Following:
                 is_last = several[-1] is groups[-1]
                 await self._copy(several, self._log.resume(several[-1].next_lsn) if is_last else None)
                 for group in several:
-                    await self._fold(group)
+                    await self._fold(group, fetching)
                     read_bytes += len(group.data)
         return False
 
@@ -160,18 +175,17 @@ class Following:
                 f"server that has fetched it has it as {files[key].path(table.sealed_root)}"
             )
 
-    async def _fold(self, group: SlotGroup) -> None:
+    async def _fold(self, group: SlotGroup, fetching: FetchPass) -> None:
         wanted = [entry for entry in group.entries if entry.lsn > self._checkpoint]
         reads = self._reads
-        if reads is not None and reads.are_open:
-            files = files_named(wanted)
-            if not await self._log.until_fetched(partial(self._fetcher.fetch_ahead, files)):
-                # Records in a missing file cannot be read until an entry that follows has replaced it.
-                await reads.end()
+        if reads is not None and reads.are_open and not await fetching.provide(files_named(wanted)):
+            # Records in a missing file cannot be read until an entry that follows has replaced it.
+            await reads.end()
         if reads is not None:
             reads.begin_group(group.next_lsn)
         for start in range(0, len(wanted), FOLDED_AT_ONCE):
             step = wanted[start : start + FOLDED_AT_ONCE]
+            self._fetcher.note_unfetched(files_named(step))
             self._views.replay(step)
             if reads is not None and len(step) < len(wanted):
                 reads.folded_some(step)

@@ -24,6 +24,7 @@ from journal.engine.environment import Environment, memory_environment
 from journal.engine.parquet.converter import ParquetConverter, open_worker_converter
 from journal.engine.parts import EngineParts
 from journal.engine.readable import Readable
+from journal.engine.segments.file_fetching import FileFetcher, LeftFiles
 from journal.engine.shared_log.log import BehindLogError, SharedLog
 from journal.engine.startup import recover
 from journal.engine.state.committed_lsns import CommittedLsns
@@ -34,6 +35,7 @@ from journal.engine.wal.disk import LimitedOffLoop
 from journal.engine.wal.recovery import IncompleteCopyError
 from journal.settings.server import ServerConfig
 from shards.delta.log_files import remove_log
+from shards.errors import StorageFailedError
 from shards.seams.clock import Clock
 from shards.seams.file_system import FileSystem
 
@@ -90,7 +92,8 @@ async def open_engine(
             ):
                 if parts.is_whole:
                     engine = Engine(parts.readable, parts) if reads is None else await reads.taken_over(parts)
-                    async with _running(parts, log):
+                    left = _left_files(parts, log, environment)
+                    async with _running(parts, log, left):
                         yield engine
                     return
                 # So much of the log was read that what is in memory has to be written before more is read.
@@ -307,8 +310,43 @@ async def _opened_directory(
             directory.close()
 
 
+def _left_files(parts: EngineParts, log: SharedLog, environment: Environment) -> LeftFiles:
+    """What fetches the files that were not fetched before the store was taken over."""
+    assert parts.stored is not None
+    views, checkpointer = parts.views, parts.checkpointer
+    make_fetcher = partial(
+        FileFetcher,
+        parts.stored.files,
+        views.files,
+        parts.segment_files,
+        parts.directory.files,
+        environment.off_loop,
+        views.unfetched,
+        parts.directory.sealed,
+        lambda: checkpointer.checkpoint_lsn,
+    )
+    return LeftFiles(
+        make_fetcher,
+        log.until_fetched,
+        views.unfetched,
+        lambda: checkpointer.checkpoint_lsn,
+        checkpointer.checkpoint_soon,
+    )
+
+
+async def _fetch_left(parts: EngineParts, left: LeftFiles) -> None:
+    try:
+        await left.fetch()
+    except StorageFailedError as failure:
+        parts.committer.fail(failure)
+    # The table was not brought up to date meanwhile.
+    parts.conversion.wake()
+
+
 @asynccontextmanager
-async def _running(parts: EngineParts, log: SharedLog | None = None) -> AsyncIterator[None]:
+async def _running(
+    parts: EngineParts, log: SharedLog | None = None, left: LeftFiles | None = None
+) -> AsyncIterator[None]:
     """Run the background tasks around the body, then drain and make a checkpoint. The body's errors are not wrapped."""
     raised: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -324,6 +362,8 @@ async def _running(parts: EngineParts, log: SharedLog | None = None) -> AsyncIte
             nursery.start_soon(parts.ahead.run, parts.committer.kick)
             nursery.start_soon(log.watch, parts.committer.fail)
             nursery.start_soon(parts.store_checkpoints.run, log.epoch)
+        if left is not None:
+            nursery.start_soon(_fetch_left, parts, left)
         try:
             yield
         except Exception as error:  # noqa: BLE001 raised again below, without a group around it

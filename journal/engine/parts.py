@@ -193,6 +193,7 @@ class EngineParts:
             segment_files=self.segment_files,
             store=store,
             newest_lsn=lambda: self.committer.journal_lsn,
+            unfetched=self.views.unfetched,
         )
         self.store_checkpoints = self._make_store_checkpoints()
         self.subscriptions.serve_groups(self.commands)
@@ -297,6 +298,7 @@ class EngineParts:
             newest_lsn=lambda: self.committer.journal_lsn,
             checkpoint_lsn=lambda: self.checkpointer.checkpoint_lsn,
             is_full=lambda: self.disk_space.full is not None,
+            is_whole=lambda: not self.views.unfetched,
         )
 
     def _make_scheduler(self, converter: ParquetConverter | None) -> ParquetScheduler:
@@ -313,12 +315,21 @@ class EngineParts:
             refuse=lambda: self.disk_space.full,
             history=self.history,
             rewritable=lambda failed, unmerged: due(
-                self.views.files, self.checkpointer.checkpoint_lsn, failed, self.time.expiry_us(), unmerged
+                self.views.files,
+                self.checkpointer.checkpoint_lsn,
+                failed | self.views.unfetched.keys,
+                self.time.expiry_us(),
+                unmerged,
             ),
             rewriting_due_at=self._rewriting_due_at,
-            valid=lambda: self.views.files.valid(self.checkpointer.checkpoint_lsn),
+            valid=self._valid_files,
             share=self._share,
         )
+
+    def _valid_files(self) -> list[FileKey]:
+        """The shared files that are valid, and here."""
+        valid = self.views.files.valid(self.checkpointer.checkpoint_lsn)
+        return [key for key in valid if key not in self.views.unfetched]
 
     def _share(self, files: Sequence[tuple[FileKey, str]]) -> AbstractAsyncContextManager[None]:
         if self.stored is None:

@@ -191,8 +191,9 @@ async def recover(
                 SegmentFiles(files, directory.path, environment.off_loop),
                 files,
                 environment.off_loop,
+                views.unfetched,
                 directory.sealed,
-                record.checkpoint,
+                lambda: record.checkpoint,
             )
             following = Following(
                 log, writer, position, views, fetcher, environment.off_loop, record.checkpoint, journal_next_lsn, served

@@ -26,7 +26,8 @@ class LogFigures:
         epoch: The epoch that this server owns.
         slots: Slots written since the start.
         size_bytes: Their bytes.
-        is_unavailable: Whether the log store does not take writes at present, or no request to it succeeds.
+        is_unavailable: Whether the log store does not take writes at present, no request to it succeeds, or it has not
+            given all files of the history yet.
         trouble: Says for how long no request has succeeded, and why; empty if nothing is wrong.
         isolation: Why appends in memory mode are refused, as this server may not be the owner any more; empty if not.
         file_bytes: Bytes of files that were stored in the log store since the start: Parquet, and those of checkpoints.
@@ -151,7 +152,9 @@ def _log_figures(parts: EngineParts) -> LogFigures | None:
         epoch=writer.epoch,
         slots=writer.slots_written,
         size_bytes=writer.bytes_written,
-        is_unavailable=isinstance(parts.committer.disk_full, LogUnavailableError) or trouble is not None,
+        is_unavailable=isinstance(parts.committer.disk_full, LogUnavailableError)
+        or trouble is not None
+        or bool(parts.views.unfetched),
         trouble="" if trouble is None else str(trouble),
         isolation="" if isolation is None else str(isolation),
         file_bytes=parts.stored.files.stored_bytes,

@@ -78,9 +78,10 @@ def get_piece(member: Member, name: FileName, number: int) -> Steps[Piece | None
 
     Raises:
         ForeignStoreError, LogDamagedError: What is there is not this piece.
+        LogStoreError: The store did not give it within some seconds.
     """
     key = piece_key(member.root, name, number)
-    data = yield from settle_get(key)
+    data = yield from settle_get(key, _ATTEMPTS)
     if data is None:
         return None
     found = check_object(key, data, member.store_id, name.day, number, Kind.PIECE)

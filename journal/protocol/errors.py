@@ -148,6 +148,7 @@ ERROR_NUMBERS: Final[dict[type[StorageError], int]] = {
     errors.ConversionFailedError: 54,
     errors.NotOwnerError: 55,
     errors.LogUnavailableError: 56,
+    errors.FileUnavailableError: 57,
     StorageError: 60,
 }
 ERROR_CLASSES: Final[dict[int, type[StorageError]]] = {

@@ -10,6 +10,7 @@ from journal.engine.segments.file_fetching import FileFetcher
 from journal.engine.segments.lifecycle import SegmentFiles
 from journal.engine.shared_log.stored_files import StoredFiles
 from journal.engine.shared_log.transfers import DirectTransfers
+from journal.engine.state.unfetched_files import UnfetchedFiles
 from journal.engine.wal.disk import at_once
 from journal.logstore import LogStore, run
 from journal.logstore.keys import FileName
@@ -43,6 +44,7 @@ class Follower:
         self._views = MemoryStore()
         self._records = SharedFiles(self._views)
         self.name(*names)
+        self.unfetched = UnfetchedFiles()
         transfers = DirectTransfers(store, member, self.files, at_once)
         self.fetcher = FileFetcher(
             StoredFiles(store, member, self.files, at_once, transfers),
@@ -50,8 +52,9 @@ class Follower:
             SegmentFiles(self.files, "/data", at_once),
             self.files,
             at_once,
+            self.unfetched,
             "/data/sealed",
-            checkpoint_lsn=0,
+            lambda: 0,
         )
 
     def name(self, *records: SharedFileRecord) -> None:

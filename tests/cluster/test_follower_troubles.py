@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Final
 
@@ -9,8 +10,10 @@ import pytest
 import trio
 
 from journal.engine import Addresses, Claim, Decision, SharedLog
+from journal.engine.segments import file_fetching
 from journal.engine.shared_log import log as log_module
 from journal.engine.shared_log.log import NOWHERE
+from journal.engine.wal.entry_payloads import ConvertedFile, FilesConverted
 from journal.logstore import Created, LogStore
 from journal.logstore.errors import (
     MAY_PASS,
@@ -21,9 +24,9 @@ from journal.logstore.errors import (
 )
 from journal.logstore.ownership import Member
 from journal.logstore.stores.memory import MemoryLogStore
-from shards.errors import NotOwnerError
+from shards.errors import FileUnavailableError, NotOwnerError
 from tests.cluster import fetching
-from tests.cluster.test_follower_engine import FILE_MODE, append, pair, values_in
+from tests.cluster.test_follower_engine import FILE_MODE, STORE_ID, append, pair, values_in
 from tests.patience import PATIENCE_S
 
 MEMBER: Final = Member("root", b"S" * 16, b"N" * 16)
@@ -37,6 +40,7 @@ class Troubled:
         refuses: The error of all requests.
         refuses_creates: The error of creates.
         refuses_slots: The error of creates of slots and fences.
+        refuses_files: The error of reads of files.
     """
 
     def __init__(self, store: MemoryLogStore) -> None:
@@ -44,6 +48,7 @@ class Troubled:
         self.refuses: type[LogStoreError] | None = None
         self.refuses_creates: type[LogStoreError] | None = None
         self.refuses_slots: type[LogStoreError] | None = None
+        self.refuses_files: type[LogStoreError] | None = None
         self.refused = 0
 
     def _meet(self, error: type[LogStoreError] | None) -> MemoryLogStore:
@@ -57,7 +62,7 @@ class Troubled:
         return self._meet(self.refuses or self.refuses_creates or refuses_it).create(key, data)
 
     def get(self, key: str) -> bytes | None:
-        return self._meet(self.refuses).get(key)
+        return self._meet(self.refuses or (self.refuses_files if "/file/" in key else None)).get(key)
 
     def list_after(self, key: str) -> list[str]:
         return self._meet(self.refuses).list_after(key)
@@ -114,6 +119,51 @@ async def test_a_follower_goes_on_after_any_refusal_that_may_pass_and_is_read_me
             while not both.owned:
                 await trio.sleep(0.01)
         assert await values_in(engine, "a") == [b"0", b"1", b"2"]
+        assert not both.readers.ended
+
+
+@pytest.mark.parametrize("error", MAY_PASS)
+async def test_a_follower_goes_on_and_takes_over_without_a_file_that_the_store_refuses(
+    tmp_path: Path, error: type[LogStoreError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited at the entry that names the file, and at a takeover, until it got the file."""
+    monkeypatch.setattr(file_fetching, "PATIENCE_S", 0.2)
+    store, troubled = MemoryLogStore(), Troubled(MemoryLogStore())
+
+    def through(made: MemoryLogStore) -> LogStore:
+        nonlocal store
+        troubled.store = store = made
+        return troubled
+
+    async with pair(tmp_path, through) as both:
+        await both.owner.create_shard("a", FILE_MODE)
+        await append(both.owner, "a", b"0")
+        engine = await both.caught_up("a", 1)
+        troubled.refuses_files = error
+        digest = hashlib.sha256(fetching.CONTENT).digest()
+        file = ConvertedFile(fetching.DAY, 7, size_bytes=len(fetching.CONTENT), record_count=1, digest=digest)
+        await both.owner.parts.commands.record_files_converted(FilesConverted((file,), ()))
+        await append(both.owner, "a", b"1")
+        assert await both.caught_up("a", 2) is engine
+        both.watch.takes_over = True
+        with trio.fail_after(PATIENCE_S):
+            while not both.owned:
+                await trio.sleep(0.01)
+        assert both.owned == [engine]
+        await append(engine, "a", b"2")
+        assert await values_in(engine, "a") == [b"0", b"1", b"2"]
+        with pytest.raises(FileUnavailableError, match="does not have their Parquet file"):
+            async with engine.take_snapshot():
+                pytest.fail("a backup would be made without the file")
+        fetching.put(store, Member("root", STORE_ID, bytes([1]) * 16), 7)
+        troubled.refuses_files = None
+        place = tmp_path / "b" / fetching.record_of(7).path("sealed")
+        with trio.fail_after(PATIENCE_S):
+            while engine.parts.views.unfetched:
+                await trio.sleep(0.01)
+        assert place.read_bytes() == fetching.CONTENT
+        async with engine.take_snapshot():
+            pass
         assert not both.readers.ended
 
 

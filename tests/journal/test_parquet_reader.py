@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -17,6 +18,7 @@ from journal.engine.read import parquet_reader
 from journal.engine.read.parquet_reader import ParquetReader
 from journal.engine.read.reader import Reader
 from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.unfetched_files import UnfetchedFiles
 from journal.engine.state.views import Views
 from shards.errors import CorruptionError, OffsetOutOfRangeError, ShardDamagedError
 from shards.format.batch import BatchHeader, Codec, encode, iterate, read_records, verify
@@ -36,8 +38,9 @@ _LARGE_BATCH = 300_000
 
 
 def reader_of(workload: ShardWorkload, files: object = None, largest_batch_bytes: int = 1 << 23) -> Reader:
-    # Reading by offset, time and lsn needs neither the table nor the views.
-    return Reader(files or workload.files, cast("ShardTable", None), cast("Views", None), largest_batch_bytes)
+    # Reading by offset, time and lsn needs neither the table nor what was folded into the views.
+    views = cast("Views", SimpleNamespace(unfetched=UnfetchedFiles()))
+    return Reader(files or workload.files, cast("ShardTable", None), views, largest_batch_bytes)
 
 
 async def records_from(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from journal.engine.read.reader import Reader
 from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.unfetched_files import UnfetchedFiles
 from journal.engine.state.views import Views
 from shards.errors import OffsetOutOfRangeError
 from shards.format.batch import BatchHeader, iterate, read_records, verify
@@ -26,8 +28,9 @@ from tests.simulation.file_system import SimulatedFileSystem
 
 
 def reader_of(workload: ShardWorkload) -> Reader:
-    # Reading by offset, time and lsn needs neither the table nor the views.
-    return Reader(workload.files, cast("ShardTable", None), cast("Views", None), 1 << 23)
+    # Reading by offset, time and lsn needs neither the table nor what was folded into the views.
+    views = cast("Views", SimpleNamespace(unfetched=UnfetchedFiles()))
+    return Reader(workload.files, cast("ShardTable", None), views, 1 << 23)
 
 
 def headers_of(extent: ReadSlice) -> list[BatchHeader]:

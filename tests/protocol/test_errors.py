@@ -47,7 +47,7 @@ def test_numbers_are_stable() -> None:
         "index_missing": 25, "durability_unavailable": 26, "bad_batch": 30, "sequence_gap": 31, "stale_epoch": 32,
         "unknown_producer": 33, "sequence_lost": 34, "version_conflict": 40, "cursor_conflict": 41, "disk_full": 50,
         "storage_failed": 51, "corruption": 52, "data_directory": 53, "conversion_failed": 54,
-        "not_owner": 55, "log_unavailable": 56, "storage_error": 60,
+        "not_owner": 55, "log_unavailable": 56, "file_unavailable": 57, "storage_error": 60,
     }  # fmt: skip
 
 

@@ -57,6 +57,7 @@ class HistoryTable:
         newest_lsn: Returns the newest lsn of the journal that is applied.
         checkpoint_lsn: Returns the lsn of the last checkpoint.
         is_full: Returns whether the disk is nearly full: then a file goes with the commit without it.
+        is_whole: Returns whether all files are here. Until then the table stays as it is.
 
     Attributes:
         version: Version of the table when it was last compared with the shared files; -1 before the first time.
@@ -76,6 +77,7 @@ class HistoryTable:
         newest_lsn: Callable[[], int],
         checkpoint_lsn: Callable[[], int],
         is_full: Callable[[], bool],
+        is_whole: Callable[[], bool],
     ) -> None:
         self._enabled = enabled
         self._files = files
@@ -84,6 +86,7 @@ class HistoryTable:
         self._newest_lsn = newest_lsn
         self._checkpoint_lsn = checkpoint_lsn
         self._is_full = is_full
+        self._is_whole = is_whole
         # The files in the table as of the last commit; None before the first one, since a crash may have prevented it.
         self._committed: frozenset[FileKey] | None = None if exists else frozenset()
         self._compared: tuple[int, int] | None = None
@@ -104,7 +107,7 @@ class HistoryTable:
     def is_due(self) -> bool:
         """Whether the table is to be brought up to date now."""
         now = trio.current_time()
-        if self._checkpoint_lsn() == self._unknown_at_lsn:
+        if self._checkpoint_lsn() == self._unknown_at_lsn or not self._is_whole():
             return False
         return self._enabled and now >= self._not_before and (now >= self._look_again_at or self._differs())
 

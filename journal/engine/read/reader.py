@@ -121,6 +121,7 @@ class Reader:
             OffsetOutOfRangeError: The shard does not have the offset, or not any more.
             CorruptionError: The file is damaged.
             ShardDamagedError: The shard is stopped because of damage.
+            FileUnavailableError: The records are in a file that this server has not fetched yet.
             OverloadedError: The process is short of open files or memory; a later read may succeed.
         """
         max_bytes = min(max_bytes, LARGEST_READ_BYTES)
@@ -132,6 +133,7 @@ class Reader:
             assert segment is not None  # read_nowait has answered at the end of the shard
             try:
                 if isinstance(segment, ParquetSegment):
+                    self._check_fetched(shard, segment)
                     return await self._parquet.read(segment, offset, max_bytes, place)
                 assert isinstance(segment, LogSegment)  # memory segments were read above
                 return await self._read_file(shard, segment, offset, max_bytes, place)
@@ -272,6 +274,7 @@ class Reader:
         """First batch of a segment with a record that is not older than the time, or with that lsn or a later one."""
         wanted = _not_older_than(value, shard.start_offset) if by_time else _lsn_from(value, shard.start_offset)
         if isinstance(segment, ParquetSegment):
+            self._check_fetched(shard, segment)
             return await self._parquet.find(segment, wanted, value, by_time=by_time)
         if isinstance(segment, LogSegment):
             await self._load_index(segment)
@@ -349,6 +352,18 @@ class Reader:
                 await ready.wait()
         finally:
             shard.remove_listener(published)
+
+    def _check_fetched(self, shard: Shard, segment: ParquetSegment) -> None:
+        """Refuse a read of records that are in a file which was not fetched from the log store yet.
+
+        Before each read: a file that was fetched meanwhile is there, so one that a read does not find is missing.
+
+        Raises:
+            FileUnavailableError: They are.
+        """
+        if unfetched := self._views.unfetched:
+            concerned = f"offsets {segment.base_offset} to {segment.next_offset - 1} of shard {shard.name!r}"
+            unfetched.check(segment.place.file, concerned)
 
 
 class _DroppedError(Exception):

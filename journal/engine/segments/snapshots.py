@@ -29,6 +29,7 @@ from journal.engine.directory.data_directory import (
 from journal.engine.environment import Environment
 from journal.engine.segments.checkpointer import Checkpointer
 from journal.engine.segments.lifecycle import SegmentFiles
+from journal.engine.state.unfetched_files import UnfetchedFiles
 from journal.engine.wal.disk import LimitedOffLoop
 from journal.engine.wal.journal_file import WrittenFile
 from shards.errors import DiskFullError, OverloadedError, StorageFailedError
@@ -62,6 +63,7 @@ class Snapshots:
         segment_files: Moves and removes segment files.
         store: The store of the views.
         newest_lsn: Returns the newest lsn in the journal's groups; used if the journal has no file.
+        unfetched: The shared files that are not here.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Snapshots:
         segment_files: SegmentFiles,
         store: DirectoryStore,
         newest_lsn: Callable[[], int],
+        unfetched: UnfetchedFiles,
     ) -> None:
         self._files = environment.files
         self._directory = directory
@@ -80,6 +83,7 @@ class Snapshots:
         self._segment_files = segment_files
         self._store = store
         self._newest_lsn = newest_lsn
+        self._unfetched = unfetched
         self._off_loop = LimitedOffLoop(environment.off_loop)
         self._turn = trio.Semaphore(1)
 
@@ -91,9 +95,12 @@ class Snapshots:
 
         Raises:
             OverloadedError: Another snapshot is held and was not released within five seconds.
+            FileUnavailableError: Files of the history were not fetched from the log store yet.
             DiskFullError: No checkpoint can be made.
             StorageFailedError: The disk failed, or refused the snapshot.
         """
+        for key in self._unfetched.keys:
+            self._unfetched.check(key, f"records of {self._directory.path}")
         await self._take_turn()
         path = f"{self._directory.snapshots}/{secrets.token_hex(4)}"
         try:

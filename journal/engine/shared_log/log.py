@@ -166,10 +166,17 @@ class SharedLog:
     def trouble(self) -> Trouble | None:
         """Says that the log store has not answered as it should for some seconds; None if nothing is wrong.
 
-        A server that does not own the store needs no writes.
+        A server that does not own the store needs no writes. One that owns it does its work without the files of the
+        history that it has not fetched: no other server has to take over.
         """
-        writes = None if self.epoch is None else self._watched.writes.trouble
-        return writes or self._watched.reads.trouble or self._files.trouble
+        if self.epoch is None:
+            return self._watched.reads.trouble or self.trouble_with_files
+        return self._watched.writes.trouble or self._watched.reads.trouble
+
+    @property
+    def trouble_with_files(self) -> Trouble | None:
+        """Says that no file of the history could be fetched for some seconds; None if nothing is wrong, or needed."""
+        return self._files.trouble
 
     async def until_fetched(self, request: Callable[[], Awaitable[_T]]) -> _T:
         """Ask for files until the log store gives them. What this comes to is noted here: another process fetches them.

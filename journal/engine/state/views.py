@@ -15,6 +15,7 @@ import attrs
 from journal.engine.state.node_record import NodeKey, put_number, read_number
 from journal.engine.state.pending_parts import PendingParts, Run, runs_of
 from journal.engine.state.shard_table import ShardTable
+from journal.engine.state.unfetched_files import UnfetchedFiles
 from journal.engine.wal.entry import Entry, Kind
 from journal.engine.wal.entry_payloads import (
     ConvertedFile,
@@ -94,6 +95,7 @@ class Views:
         lsns_reserved: lsns below it are never assigned again.
         leftovers: Deleted shards that may still have entries in the store, and where these begin.
         newest_append_us: The newest append time in the replayed entries.
+        unfetched: The shared files that a server of a cluster does not have yet.
     """
 
     def __init__(self, store: OrderedStore, table: ShardTable) -> None:
@@ -107,6 +109,7 @@ class Views:
         self.producers = Producers(store)
         self.word_index = InvertedIndex(store)
         self.files = SharedFiles(store)
+        self.unfetched = UnfetchedFiles()
         self.folded_lsn = read_number(store, NodeKey.FOLDED)
         self.lsns_reserved = 0
         self.newest_append_us = 0

@@ -15,6 +15,7 @@ import trio
 from journal.engine import Addresses, Claim, SharedLog
 from journal.logstore.driver import drive
 from journal.logstore.errors import MAY_PASS, ForeignStoreError
+from journal.logstore.health import Trouble
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member, newest_claim
 from journal.logstore.probe import Holds, Identity, identify, probe, read_identity, told_of
@@ -170,8 +171,12 @@ class Membership:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether no request to the log store succeeds."""
-        return self.log.trouble is not None
+        """Whether no request to the log store succeeds, or no file of the history can be fetched."""
+        return self._trouble is not None
+
+    @property
+    def _trouble(self) -> Trouble | None:
+        return self.log.trouble or self.log.trouble_with_files
 
     async def log_troubles(self) -> None:
         """Write into the log when no request to the log store succeeds, and why, and when they do again.
@@ -188,7 +193,7 @@ class Membership:
             elif isolation is None and is_isolated:
                 log.info("this server is not isolated any more")
             is_isolated = isolation is not None
-            trouble = self.log.trouble
+            trouble = self._trouble
             if trouble is not None and trouble.code != logged:
                 log.warning("the log store is in trouble", store=self._place, reason=str(trouble))
             elif trouble is None and logged:
