@@ -80,7 +80,7 @@ async def run_server(
             told = _ToldOnce(task_status)
             failure: StorageFailedError | None = None
             with signals.begin_start():
-                async with joined(config, sockets) as membership:
+                async with joined(config, path, sockets) as membership:
                     serving = _Serving(config, path, sockets, guard, signals, membership)
                     nursery.start_soon(serving.answer_over_http)
                     if membership is not None:

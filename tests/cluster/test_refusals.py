@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import shutil
 import signal
 import socket
@@ -83,7 +84,7 @@ def test_directories_of_stores_and_of_servers_on_their_own_are_not_mixed(tmp_pat
     (tmp_path / "other").mkdir()
     of_other = server_of(tmp_path, f"file://{tmp_path}/other")
     of_other.data = alone.data
-    assert f"is a copy of the store {content['store']}, not of " in refusal(of_other)
+    assert f"is a copy of the store {content['store']}, but no store lies at the address" in refusal(of_other)
 
 
 def test_a_store_whose_files_lie_elsewhere_is_refused_without_them_or_with_those_of_another(tmp_path: Path) -> None:
@@ -146,6 +147,41 @@ def test_a_directory_of_a_server_on_its_own_is_no_copy_of_a_store(tmp_path: Path
     server.data.mkdir()
     (server.data / "FORMAT").write_text('{"version": 2, "node_id": "0123456789abcdef", "complete": false}')
     assert "belongs to a server on its own, not to a store (--store)" in refusal(server)
+
+
+@pytest.mark.parametrize("store_id", ["", "ab" * 16])
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_a_start_that_is_refused_for_its_directory_leaves_nothing_in_an_empty_log_store(
+    tmp_path: Path, store_id: str, *, is_divided: bool
+) -> None:
+    """A mistyped address made a store there, with an identity and the addresses of a server."""
+    for name in ("log", "objects"):
+        (tmp_path / name).mkdir()
+    server = Server(tmp_path, f"file://{tmp_path}/log", "x", objects=f"file://{tmp_path}/objects" if is_divided else "")
+    server.data.mkdir()
+    version = 3 if store_id else 2
+    content = {"version": version, "node_id": "ab" * 8, "complete": False, **({"store": store_id} if store_id else {})}
+    (server.data / "FORMAT").write_text(json.dumps(content))
+    told = refusal(server)
+    assert ("no store lies at the address of --store" if store_id else "belongs to a server on its own") in told
+    assert [path for name in ("log", "objects") for path in (tmp_path / name).iterdir()] == []
+
+
+@pytest.mark.slow("starts a server twice")
+def test_a_start_with_the_directory_of_another_store_changes_nothing_in_the_log_store(tmp_path: Path) -> None:
+    """It wrote its addresses there, and 32 rivals raced for an object."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    for name in ("first", "second"):
+        with running(tmp_path / name, 1) as cluster:
+            owner = trio.run(cluster.owner)
+            owner.send(signal.SIGTERM)
+            owner.wait()
+    other = Server(tmp_path, f"file://{tmp_path}/first/store", "x")
+    other.data = owner.data
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "first" / "store").rglob("*")}
+    assert "not of" in refusal(other)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "first" / "store").rglob("*")} == before
 
 
 @pytest.mark.slow("starts a server that waits for a log store, and stops it")

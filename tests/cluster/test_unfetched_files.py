@@ -14,8 +14,8 @@ import trio
 
 from journal.client.client import Client
 from journal.client.opening import open_client
-from journal.client.receiver import Receiver
 from journal.client.session_keeper import SessionTimes
+from journal.client.subscription import Subscription
 from shards.errors import FileUnavailableError, StorageError
 from shards.format.batch import read_records
 from shards.position import Start
@@ -89,7 +89,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.05)
 
 
-async def taken(subscription: Receiver, count: int) -> list[int]:
+async def taken(subscription: Subscription, count: int) -> list[int]:
     """The next values that a subscription delivers."""
     values: list[int] = []
     with trio.fail_after(PATIENCE_S):

@@ -168,7 +168,7 @@ def open_directory(files: FileSystem, path: str, store_id: str | None = "") -> D
         node_id = read_format(files, path)
         found_store = read_store_id(files, path)
         if store_id is not None:
-            _require_store(path, found_store, store_id)
+            require_store(path, found_store, store_id)
         was_complete = is_complete(files, path)
         if was_complete:
             check_markers(files, path, node_id)
@@ -191,8 +191,29 @@ def open_directory(files: FileSystem, path: str, store_id: str | None = "") -> D
     return DataDirectory(path, node_id, found_store, lock, was_complete, held)
 
 
-def _require_store(path: str, found: str, wanted: str) -> None:
+def store_of(files: FileSystem, path: str) -> str | None:
+    """The store that a data directory has a copy of, which may be in use; empty for a node on its own.
+
+    Returns:
+        None if there is no data directory yet.
+
+    Raises:
+        FormatVersionError: A newer program made it.
+        CorruptionError: Its FORMAT file cannot be read.
+    """
+    if not files.exists(f"{path}/FORMAT"):
+        return None
+    read_format(files, path)
+    return read_store_id(files, path)
+
+
+def require_store(path: str, found: str, wanted: str | None) -> None:
     """Refuse a directory of another store, or of none.
+
+    Args:
+        path: The directory.
+        found: The store that it belongs to; empty for a node on its own.
+        wanted: The same of the server; None if there is no store yet at the address that it was given.
 
     Raises:
         DataDirectoryError: It is one.
@@ -203,6 +224,11 @@ def _require_store(path: str, found: str, wanted: str) -> None:
         raise DataDirectoryError(
             f"data directory {path} belongs to a server on its own, not to a store (--store): start the server without "
             "--store, or choose an empty directory"
+        )
+    if wanted is None:
+        raise DataDirectoryError(
+            f"data directory {path} is a copy of the store {found}, but no store lies at the address of --store: give "
+            "the address of that store, or choose an empty directory"
         )
     if not wanted:
         raise DataDirectoryError(

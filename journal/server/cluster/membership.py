@@ -13,8 +13,9 @@ import structlog
 import trio
 
 from journal.engine import Addresses, Claim, SharedLog
+from journal.engine.directory.data_directory import require_store, store_of
 from journal.logstore.driver import drive
-from journal.logstore.errors import MAY_PASS, ForeignStoreError
+from journal.logstore.errors import MAY_PASS, ForeignStoreError, LogStoreError
 from journal.logstore.health import Trouble
 from journal.logstore.objects import ID_BYTES
 from journal.logstore.ownership import Member, newest_claim
@@ -41,6 +42,7 @@ from journal.settings.server import ServerConfig
 from journal.settings.values import ConfigurationError
 from shards.back_off import BackOff
 from shards.errors import InvalidRequestError
+from shards.seams.os_file_system import OsFileSystem
 
 _ENTRIES_BYTES: Final = 64 * 1024
 """Room in a group for the headers of entries, beyond the longest frame."""
@@ -231,11 +233,20 @@ class Membership:
 
 
 @asynccontextmanager
-async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> AsyncIterator[Membership | None]:
+async def joined(
+    config: ServerConfig, path: str, sockets: Mapping[str, socket.socket]
+) -> AsyncIterator[Membership | None]:
     """Join the store that the settings name, for the length of the block; None for a server on its own.
+
+    Args:
+        config: The settings.
+        path: The data directory. If it belongs to another store, or to a server on its own, nothing is written into
+            the log store.
+        sockets: The listening sockets by name.
 
     Raises:
         ConfigurationError: The address of the store cannot be used.
+        DataDirectoryError: The data directory does not belong to the store.
         LogStoreError: The store cannot be reached, does not do what a log needs, or belongs to another program.
     """
     places = config.cluster.store
@@ -253,6 +264,7 @@ async def joined(config: ServerConfig, sockets: Mapping[str, socket.socket]) -> 
             )
     address, store = await _opened(places[0])
     try:
+        await _check_directory(path, address, store)
         beside = None
         if places[1:]:
             beside = files_address, files = await _opened(places[1])
@@ -312,7 +324,27 @@ async def _identified(store: LogStore, root: str, store_id: bytes, server_id: by
         await probe(store, root, secrets.token_hex(8))
         return await drive(store, identify(root, store_id, server_id, nonce, holds), trio.CapacityLimiter(1))
     except MAY_PASS as error:
-        raise type(error)(f"the log store cannot be used: {error}; {error.way_out}") from error
+        raise _unusable(error) from error
+
+
+async def _check_directory(path: str, address: StoreAddress, store: LogStore) -> None:
+    """Refuse a data directory that does not belong to the store, before anything is written into it.
+
+    Raises:
+        DataDirectoryError: It does not.
+    """
+    of_directory = await trio.to_thread.run_sync(store_of, OsFileSystem(), path)
+    if of_directory is None:
+        return
+    try:
+        found = await drive(store, read_identity(address.root), trio.CapacityLimiter(1))
+    except MAY_PASS as error:
+        raise _unusable(error) from error
+    require_store(path, of_directory, None if found is None else found.store_id.hex())
+
+
+def _unusable(error: LogStoreError) -> LogStoreError:
+    return type(error)(f"the log store cannot be used: {error}; {error.way_out}")
 
 
 async def _check_places(address: StoreAddress, log_store: LogStore, beside: StoreAddress, files: LogStore) -> None:
