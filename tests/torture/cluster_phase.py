@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import subprocess
 import time
@@ -105,6 +106,20 @@ class Servers:
 class ServersRound(Round[Servers]):
     """A round in which something is done to one of several servers."""
 
+    def start_readers(self) -> None:
+        """Have clients subscribe at followers until the end of the work. What they get is judged like all else."""
+        readers = self.start_worker("tests.torture.follower_readers")
+        assert readers.stdout is not None
+        assert readers.stdout.readline() == "working\n"
+
+    def count_readers(self) -> None:
+        """Count how many of the subscriptions are at followers now."""
+        for server in self.server.servers:
+            text = server.get("/metrics")[1] if server.is_running else ""
+            found = re.search(r"^journal_subscriptions (.+)$", text, re.MULTILINE)
+            if found and "\njournal_follower 1.0" in text:
+                self.result.counts["subscriptions seen at followers"] += int(float(found[1]))
+
     def choose(self) -> Server:
         """The owner, mostly."""
         return self.server.owner() if self.rng.random() < 0.7 else self.rng.choice(self.server.servers)
@@ -180,10 +195,12 @@ def clusters(directory: Path, rng: random.Random, seconds: float) -> Result:
     one = _ClusterRound(directory, rng)
     deeds: Sequence[Callable[[Server], None]] = (one.kill, one.kill, one.suspend, one.kill_all, one.move_store)
     with one.working():
+        one.start_readers()
         ends_at = time.monotonic() + max(seconds, _LONGEST_S)
         while time.monotonic() < ends_at:
             # The moment is the point of it, so there is no condition to wait for.
             time.sleep(rng.uniform(0.1, 3))
+            one.count_readers()
             rng.choice(deeds)(one.choose())
         one.finish()
     one.result.counts["takeovers"] += len(list((one.server.store / "journal" / "epoch").iterdir()))

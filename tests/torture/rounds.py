@@ -24,6 +24,7 @@ from tests.crash.table_check import UnreadableTableError, compare_table
 from tests.patience import PATIENCE_S
 from tests.torture.checker import check
 from tests.torture.final_read import read_all
+from tests.torture.follower_readers import KIND
 from tests.torture.history import Append, Death, Event, Operation, Outcome, Poll, Read, Recorder, load
 from tests.torture.worker import create_shards
 
@@ -129,7 +130,7 @@ class Round(Generic[_Server]):
         assert self._recorder is not None
         self._recorder.note(Event, began_ns, what=what)
 
-    def start_worker(self) -> None:
+    def start_worker(self, program: str = "tests.torture.worker") -> subprocess.Popen[str]:
         """Have one more process of clients at work."""
         number = len(self._histories)
         history = self.directory / f"worker-{number}.jsonl"
@@ -137,7 +138,7 @@ class Round(Generic[_Server]):
         with (self.directory / "workers.log").open("a") as log:
             worker = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tests.torture.worker", self.server.address, str(history)),
+                    *(sys.executable, "-m", program, self.server.address, str(history)),
                     *(str(self.rng.randrange(1 << 30)), f"w{number}"),
                 ],
                 stdin=subprocess.PIPE,
@@ -146,6 +147,7 @@ class Round(Generic[_Server]):
                 text=True,
             )
         self._workers.append(worker)
+        return worker
 
     def kill_worker(self) -> None:
         """Kill a process of clients; what it had asked for has an unknown outcome."""
@@ -264,4 +266,6 @@ def counted(operations: Sequence[Operation]) -> Counter[str]:
             counts["records appended"] += len(operation.values) if is_ok else 0
         elif isinstance(operation, Read | Poll):
             counts["records read"] += len(operation.records)
+            if isinstance(operation, Poll) and KIND in operation.assignment:
+                counts["of these by readers of followers"] += len(operation.records)
     return counts

@@ -122,9 +122,11 @@ def troubled_stores(directory: Path, rng: random.Random, seconds: float) -> Resu
             one.kill_when_well,
         )
         with one.working():
+            one.start_readers()
             ends_at = time.monotonic() + max(seconds, min(_LASTS_S))
             while time.monotonic() < ends_at:
                 time.sleep(rng.uniform(0.1, 2))
+                one.count_readers()
                 rng.choice(deeds)(one.choose())
             one.finish()
         for proxy in proxies:
