@@ -21,7 +21,9 @@ from shards.format.batch import read_records
 from shards.position import Start
 from tests.cluster.servers import Cluster, Server, running
 from tests.cluster.test_history import append, fill, parquet_files, require, wait_for_table
+from tests.cluster.test_real_stores import seaweed
 from tests.cluster.writing import SHARD, connected, value_of
+from tests.logstore.faulty_proxy import Fault, all_meet, open_proxy, through
 from tests.patience import PATIENCE_S
 
 ONCE: Final = SessionTimes(first_within_s=PATIENCE_S)
@@ -161,3 +163,32 @@ async def test_a_follower_takes_over_while_the_place_of_files_does_not_answer(tm
         await wait_for_table(away.follower, set(range(20)))
         assert len(parquet_files(away.follower)) == 2
         await wait_until(lambda: "journal_log_unavailable 0.0" in away.follower.get("/metrics")[1])
+
+
+@pytest.mark.slow("starts SeaweedFS and two servers, and waits until one does without a file and takes over")
+@pytest.mark.parametrize("fault", [Fault.SILENT, Fault.DENIED, Fault.REFUSED_503])
+async def test_a_follower_that_alone_gets_no_files_reads_on_and_takes_over(tmp_path: Path, fault: Fault) -> None:
+    place, environment = seaweed()
+    endpoint = environment["AWS_ENDPOINT_URL"]
+    with open_proxy(endpoint) as one, open_proxy(endpoint) as other:
+        each = [through(proxy, environment) for proxy in (one, other)]
+        with running(tmp_path, 2, objects=place, each=each) as cluster:
+            async with connected(cluster) as at_owner:
+                owner = await cluster.owner()
+                (follower,) = await cluster.followers(owner)
+                await wait_until(lambda: "journal_committed_lsn" in follower.get("/metrics")[1])
+                proxy = one if follower is cluster.servers[0] else other
+                proxy.decide = all_meet(fault)
+                await fill(at_owner)
+                await append(at_owner, 10, 15)
+                async with open_client(f"journal://{follower.tcp}?read=follower", times=ONCE) as at_follower:
+                    await wait_for(at_follower, 15)
+                    with pytest.raises(FileUnavailableError):
+                        await values_from(at_follower, 0)
+                owner.kill()
+                await append(at_owner, 15, 20)
+                assert await cluster.owner() is follower
+                assert await values_from(at_owner, 10) == list(range(10, 20))
+                async with at_owner.subscribe(shard=SHARD, start=Start.earliest()) as old:
+                    proxy.pass_all()
+                    assert await taken(old, 20) == list(range(20))

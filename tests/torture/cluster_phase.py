@@ -90,6 +90,14 @@ class Servers:
                 assert time.monotonic() < ends_at, f"a server does not start: {self.log.read_text()[-4000:]}"
                 time.sleep(0.05)
 
+    def wait_until_read(self) -> None:
+        """Until all followers serve reads: a client that finds none goes to the owner, and stays there."""
+        ends_at = time.monotonic() + PATIENCE_S
+        for server in self.servers:
+            while "journal_committed_lsn" not in server.get("/metrics")[1]:
+                assert time.monotonic() < ends_at, f"a server serves no reads: {self.log.read_text()[-4000:]}"
+                time.sleep(0.05)
+
     def end(self, how: signal.Signals) -> int:
         """End all; the highest status counts."""
         running = [server for server in self.servers if server.is_running]
@@ -108,6 +116,7 @@ class ServersRound(Round[Servers]):
 
     def start_readers(self) -> None:
         """Have clients subscribe at followers until the end of the work. What they get is judged like all else."""
+        self.server.wait_until_read()
         readers = self.start_worker("tests.torture.follower_readers")
         assert readers.stdout is not None
         assert readers.stdout.readline() == "working\n"

@@ -264,6 +264,7 @@ class FetchPass:
         Raises:
             LogStoreError, StorageFailedError: As for `FileFetcher.fetch`.
         """
+        self._check()
         if self._is_under_way and is_last and not await self._wait():
             return None
         if not self._is_under_way:
