@@ -23,6 +23,9 @@ SETTINGS: Final = (
     "conversion.max_age_s=1",
     "conversion.delta_grace_s=0",
 )
+JOURNAL_MIB: Final = (2, 64)
+"""Followers begin again all the time, or hardly ever."""
+
 _LONGEST_S: Final = 6.0
 """A suspended owner is lost after some 3 s."""
 
@@ -33,9 +36,14 @@ class Servers:
     Args:
         cluster: They.
         log: The file of their logs.
+        journal_mib: Budget of their journals. A follower disconnects its readers whenever it has read half of that.
+
+    Attributes:
+        settings: Theirs.
     """
 
-    def __init__(self, cluster: Cluster, log: Path) -> None:
+    def __init__(self, cluster: Cluster, log: Path, journal_mib: int) -> None:
+        self.settings = (*SETTINGS, f"storage.journal_budget_bytes={journal_mib} MiB")
         self.cluster = cluster
         self.log = log
         for server in self.servers:
@@ -69,7 +77,7 @@ class Servers:
         assert not environment
         for server in self.servers:
             if not server.is_running:
-                server.start(*SETTINGS)
+                server.start(*self.settings)
         self._owner = self.owner()
 
     def owner(self) -> Server:
@@ -154,7 +162,7 @@ class ServersRound(Round[Servers]):
             for path in self.rng.sample(files := sorted((server.data / "journal").glob("*.jnl")), len(files) // 2):
                 path.unlink()
             self.result.counts["journals cut"] += 1
-        server.start(*SETTINGS)
+        server.start(*self.server.settings)
 
 
 class _ClusterRound(ServersRound):
@@ -171,7 +179,8 @@ class _ClusterRound(ServersRound):
             cluster = Cluster(directory, 3, address, {VARIABLE: "5-150"}, module="benchmarks.late_store")
         else:
             cluster = Cluster(directory, 3)
-        super().__init__(directory, Servers(cluster, directory / "servers.log"), rng)
+        servers = Servers(cluster, directory / "servers.log", rng.choice(JOURNAL_MIB))
+        super().__init__(directory, servers, rng)
         self.result.counts[f"rounds with up to {slots} slots under way"] += 1
 
     def suspend(self, server: Server) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from tests.cluster.servers import Cluster, Server
 from tests.logstore import seaweed_server
 from tests.logstore.faulty_proxy import Fault, FaultyProxy, RandomFaults, all_meet, creates_meet, open_proxy, through
-from tests.torture.cluster_phase import Servers, ServersRound
+from tests.torture.cluster_phase import JOURNAL_MIB, Servers, ServersRound
 from tests.torture.rounds import Result
 
 _LASTS_S: Final = (0.5, 3.0, 10.0)
@@ -39,7 +39,8 @@ class _StoreRound(ServersRound):
         cluster = Cluster(
             directory, len(each), f"s3://{seaweed_server.BUCKET}/{directory.name}?slots={slots}", each=each
         )
-        super().__init__(directory, Servers(cluster, directory / "servers.log"), rng)
+        servers = Servers(cluster, directory / "servers.log", rng.choice(JOURNAL_MIB))
+        super().__init__(directory, servers, rng)
         self._proxies = proxies
 
     def proxy_of(self, server: Server) -> FaultyProxy:
