@@ -57,7 +57,9 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self, *settings: str) -> list[str]:
-        options = [option for setting in (*SETTINGS, *settings) for option in ("--set", setting)]
+        # A setting that is given twice is refused.
+        given = dict(setting.split("=", 1) for setting in (*SETTINGS, *settings))
+        options = [option for name, value in given.items() for option in ("--set", f"{name}={value}")]
         places = ["--listen", self.tcp, "--set", f"listen.http={self.http}"]
         store = ["--store", self._store] if self._store else []
         store += ["--objects", self._objects] if self._objects else []
