@@ -322,14 +322,9 @@ class EngineParts:
                 unmerged,
             ),
             rewriting_due_at=self._rewriting_due_at,
-            valid=self._valid_files,
+            valid=lambda: self.views.valid_files(self.checkpointer.checkpoint_lsn),
             share=self._share,
         )
-
-    def _valid_files(self) -> list[FileKey]:
-        """The shared files that are valid, and here."""
-        valid = self.views.files.valid(self.checkpointer.checkpoint_lsn)
-        return [key for key in valid if key not in self.views.unfetched]
 
     def _share(self, files: Sequence[tuple[FileKey, str]]) -> AbstractAsyncContextManager[None]:
         if self.stored is None:

@@ -120,6 +120,10 @@ class Views:
         """The shards that were deleted since `take_changes`, in order."""
         return self._changes.deleted
 
+    def valid_files(self, checkpoint_lsn: int) -> list[FileKey]:
+        """The shared files that are valid (`SharedFiles.valid`), and here."""
+        return [key for key in self.files.valid(checkpoint_lsn) if key not in self.unfetched]
+
     def take_changes(self) -> ViewChanges | None:
         """The changes since the last call that other parts have to handle; None if there are none."""
         if not self._has_changes:
