@@ -87,7 +87,7 @@ def _log_stores() -> list[Row]:
                 ),
                 Row(
                     f"store.cost.requests.{key}",
-                    "requests for all of them, until a checkpoint has them",
+                    "creates and reads for all of them, until a checkpoint has them",
                     "requests",
                     "",
                     goal=Goal(1.5, of="store.cost.requests.one", at_most=True) if key == "many" else None,
