@@ -1,13 +1,15 @@
-# The server, the broker and its bridges: the wheel built in one stage, installed with hashed dependencies in the next. The
-# broker needs nothing that the server does not need, too (a test holds the two extras to that), bridges need what their
-# sinks speak (extra `sinks`). Either is started as `docker run --entrypoint journal-broker ...`.
+# The server, the broker and its bridges: the wheel with its compiled loops built in one stage, installed with hashed
+# dependencies in the next. The broker needs nothing that the server does not need, too (a test holds the two extras to
+# that), bridges need what their sinks speak (extra `sinks`). Either is started as
+# `docker run --entrypoint journal-broker ...`.
 FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1 AS build
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 WORKDIR /src
 COPY requirements/ requirements/
 RUN python -m pip install --no-cache-dir --target /opt/tools --require-hashes -r requirements/tools.lock \
     && python -m venv /opt/journal \
     && /opt/tools/bin/uv pip sync --no-cache --require-hashes --python /opt/journal/bin/python requirements/image.lock
-COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md CHANGELOG.md LICENSE ./
 COPY conf/ conf/
 COPY docs/ docs/
 COPY shards/ shards/
@@ -17,7 +19,8 @@ COPY broker_adapter/ broker_adapter/
 COPY spark_export/ spark_export/
 COPY pyspark_journal.py ./
 RUN PYTHONPATH=/opt/tools python -m hatchling build --target wheel \
-    && /opt/tools/bin/uv pip install --no-cache --no-deps --python /opt/journal/bin/python dist/*.whl
+    && /opt/tools/bin/uv pip install --no-cache --no-deps --python /opt/journal/bin/python dist/*.whl \
+    && cd / && /opt/journal/bin/python -c 'import shards.compiled._loops'
 
 FROM python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 COPY --from=build /opt/journal /opt/journal

@@ -9,6 +9,7 @@ BIN := .venv/bin
 TOOLS_STAMP := .tools/.installed
 VENV_STAMP := .venv/.installed
 TESTS_STAMP := .venv/.tests-compiled
+COMPILED := hatch_build.py $(wildcard shards/compiled/*.c shards/compiled/*.h)
 
 # One Python, the one found above: uv must not download another.
 export UV_PYTHON_DOWNLOADS := never
@@ -22,7 +23,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test test-slow test-all wheel crash torture fuzz lint format screenshots demo demo-cluster bench bench-compare bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test test-slow test-all wheel crash torture fuzz sanitize lint format screenshots demo demo-cluster bench bench-compare bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +67,9 @@ torture: $(VENV_STAMP) ## break a real server and a simulated machine in every w
 
 fuzz: $(VENV_STAMP) ## fuzz all that decodes, by coverage (MINUTES=10 for all targets, SEED=, TARGET=); ends with 1 if it found something
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(TARGET:%=--target %)
+
+sanitize: $(VENV_STAMP) ## run the properties of the compiled loops under the sanitizers of addresses and undefined behaviour (EXAMPLES=)
+	@$(BIN)/python -m tests.sanitized_loops $(if $(EXAMPLES),--examples $(EXAMPLES))
 
 lint: $(VENV_STAMP) ## check style, formatting, types and import contracts
 	@$(BIN)/ruff check .
@@ -119,7 +123,7 @@ image: ## build the container image of the server and the broker
 
 clean: ## remove the environment, caches and everything else that can be made again
 	rm -rf .tools .venv .peers .demo .bench .fuzz build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf tests/mqtt/clients/node_modules
+	rm -rf tests/mqtt/clients/node_modules shards/compiled/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(TOOLS_STAMP): requirements/tools.lock
@@ -132,12 +136,13 @@ $(TOOLS_STAMP): requirements/tools.lock
 	@touch $@
 
 # pyspark is published as source alone (450 MB): uv builds it, with the build back-end that build.lock names by its hash.
-$(VENV_STAMP): $(TOOLS_STAMP) requirements/dev.lock requirements/build.lock pyproject.toml
+$(VENV_STAMP): $(TOOLS_STAMP) requirements/dev.lock requirements/build.lock pyproject.toml $(COMPILED)
 	@echo 'setup: bringing .venv in line with requirements/dev.lock (the first time, Spark takes a minute or two)'
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	@$(UV) pip sync --quiet --compile-bytecode --require-hashes --build-constraints requirements/build.lock --python $(BIN)/python \
 		requirements/dev.lock
-	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@$(UV) pip install --quiet --no-deps --no-build-isolation --reinstall --python $(BIN)/python --editable .
+	@$(BIN)/python -c 'import shards.compiled._loops' 2>/dev/null || $(BIN)/python hatch_build.py
 	@touch $@
 
 # Once, in one process: several at a time would each compile all tests.

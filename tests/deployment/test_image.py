@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from journal.access.users import PasswordHash, write_user
 from journal.cli.main import run
 from journal.settings.server import ServerConfig
+from shards.compiled import append_loop_type
 from tests.faults.processes import running
 
 REPOSITORY = Path(__file__).parents[2]
@@ -141,10 +143,29 @@ def test_the_wheel_has_every_module_and_shipped_file_and_nothing_else(wheel: Pat
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     shared = re.compile(r"journal_engine-[^/]+\.data/data/share/journal-engine/")
     modules = {name for name in names if not shared.match(name)}
-    assert modules == tracked(*PACKAGES, "pyspark_journal.py")
+    built = {name for name in modules if name.endswith(".so")}
+    assert modules - built == tracked(*PACKAGES, "pyspark_journal.py")
     assert {shared.sub("", name) for name in names - modules} == tracked(*SHARED)
     packages = {str(Path(name).parent) for name in names if name.endswith("/__init__.py")}
     assert {"broker_adapter/mqtt_codec", "broker_adapter/sinks", "broker_adapter/bridge", "journal/backup"} <= packages
+
+
+def test_the_wheel_has_the_compiled_loops_and_says_what_it_runs_on(wheel: Path) -> None:
+    """If they could be built; this Python has them then as well."""
+    module = f"shards/compiled/_loops{sysconfig.get_config_var('EXT_SUFFIX')}"
+    with zipfile.ZipFile(wheel) as archive:
+        built = [name for name in archive.namelist() if name.endswith(".so")]
+    tag = wheel.stem.partition("-py3-none-")[2]
+    assert (built, tag) == (([module], "") if append_loop_type is not None else ([], "any"))
+
+
+def test_the_image_has_the_compiled_loops() -> None:
+    """The first stage has a compiler, and ends with an error if the loops were not built."""
+    assert any("apt-get install" in line and " gcc " in line for line in instructions("RUN"))
+    (build,) = [line for line in instructions("RUN") if "hatchling build" in line]
+    assert re.search(r"/opt/journal/bin/python -c 'import shards\.compiled\._loops'$", build)
+    assert "hatch_build.py" in {source for line in instructions("COPY") for source in line.split()[:-1]}
+    assert "!hatch_build.py" in (REPOSITORY / ".dockerignore").read_text().splitlines()
 
 
 def test_the_entry_points_of_the_wheel_are_found(wheel: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ is copied behind space for such a header.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from crc32c import crc32c
 
@@ -19,8 +19,9 @@ from journal.engine.wal.entry_payloads import LsnsReserved, OffsetsReserved
 from journal.engine.wal.group import AckSink
 from journal.engine.wal.group_commit import Committer
 from journal.engine.wal.pending_ack import AppendResult
+from journal.engine.write.append_loop import AppendLoop, make_append_loop
 from journal.engine.write.producer_sequences import InProcess, ProducerSequences, Sender, Taken
-from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD, Op
+from journal.protocol.frames import ACK, ACK_DUPLICATE, APPEND_HEAD
 from shards.errors import (
     BatchError,
     DurabilityUnavailableError,
@@ -29,30 +30,20 @@ from shards.errors import (
     StorageError,
     afresh,
 )
-from shards.format.batch import HEADER_SIZE, MAX_RAW_BYTES, MAX_RECORD_COUNT, BatchHeader, stamp, verify_body
-from shards.format.batch_header import MAX_CODEC
-from shards.format.columns import ALL_COLUMNS, MAX_TIME_US
+from shards.format.batch import BatchHeader, stamp, verify_body
 from shards.idempotence.producer_state import ProducerState
 from shards.model import AckLevel, Appended
 from shards.segments.segment import Segment
 from shards.segments.shard import Shard
 from shards.views.inverted_index import Words
 
-# A whole APPEND frame up to the body of its batch: length, op, correlation, handle, expected offset; then the producer
-# fields of the batch header, from body_crc on.
-_FRAME = struct.Struct("<IH2xII4xq12x32xIIIIHBBIQIIQQ")
-# Entry header and batch prefix, which are adjacent.
-_STAMPED = struct.Struct("<IIIHBBIIQQ4sIQQQ")
 _ENTRY = struct.Struct("<II32s")
-_PLACE_PACK = struct.Struct("<QQQ").pack
 _CHECKED_PACK = CHECKED_PART.pack
 _ACK_PACK = ACK.pack
 _APPEND = int(Kind.APPEND)
 # Plain numbers: comparing and packing an enum member takes longer than everything around it.
 _MEMORY = int(AckLevel.MEMORY)
 _DURABLE = int(AckLevel.DURABLE)
-_OP_APPEND = int(Op.APPEND)
-_BATCH_MAGIC = b"JRB1"
 
 _NO_OFFSET = -1
 _HEADER_ROOM = bytes(ENTRY_HEADER_SIZE)
@@ -74,6 +65,7 @@ class Appender:
         tail_grew: Called when a batch that has to be written to a file was published without a group.
         durable: Whether the journal is on a disk. If not, no batch goes through it, and every acknowledgement says
             `AckLevel.MEMORY`.
+        make_loop: Makes the loop over plain batches, see `make_append_loop`.
 
     Attributes:
         append_time_us: Append time of the batches; the engine sets it once for each received chunk.
@@ -89,7 +81,7 @@ class Appender:
         max_batch_bytes: int,
         producer_epoch: Callable[[int], int],
         check_producer: Callable[[int, str], None],
-        epochs: Mapping[int, int],
+        epochs: dict[int, int],
         load_producers: Callable[[Shard], dict[int, ProducerState]],
         open_segment: Callable[[Shard], Segment],
         words: Callable[[Shard, memoryview], Words],
@@ -98,13 +90,13 @@ class Appender:
         tail_grew: Callable[[Shard], None],
         use: ProducerUse,
         durable: bool = True,
+        make_loop: Callable[[dict[int, int], dict[int, int], int], AppendLoop] = make_append_loop,
     ) -> None:
         self._committer = committer
         self._durable = durable
         self._file_level = _DURABLE if durable else _MEMORY
         self._largest_group_bytes = committer.largest_group_bytes
         self._max_batch_bytes = max_batch_bytes
-        self._epochs = epochs
         self._open_segment = open_segment
         self._words = words
         self._fold_words = fold_words
@@ -118,7 +110,7 @@ class Appender:
         self._immediate: dict[AckSink, bytearray] = {}
         self._immediate_results: list[tuple[AppendResult, Appended]] = []
         self._chunk_number = 0
-        self._owners = use.owners
+        self._loop = make_loop(epochs, use.owners, max_batch_bytes + ENTRY_HEADER_SIZE)
         self._sequences = ProducerSequences(
             newest_epoch=producer_epoch,
             check_name=check_producer,
@@ -135,8 +127,7 @@ class Appender:
     def append_run(self, view: memoryview, start: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> int:
         """Append the plain batches among the frames in ``view[start:end]``, up to the first other frame.
 
-        A plain batch needs no special handling: it is complete and valid, for the open log segment of a shard without
-        an index, from no producer or with the expected sequence. All other batches, and refusals, are left to `append`.
+        What a plain batch is, says `AppendLoop`. All other batches, and refusals, are left to `append`.
 
         Returns:
             Position of the first frame that was not appended.
@@ -148,127 +139,18 @@ class Appender:
             self._run_view, self._run_start, self._run_end = view, start, start
         committer = self._committer
         group = committer.group
-        group_number = group.number
-        room = self._largest_group_bytes - group.size_bytes - self._run_end + self._run_start
-        lsn = committer.next_lsn
-        time_us = self.append_time_us
-        epochs, owners, number = self._epochs, self._owners, sink.number
-        known = len(handles)
-        max_frame_bytes = self._max_batch_bytes + ENTRY_HEADER_SIZE
-        acks = bytearray()
+        room_bytes = self._largest_group_bytes - group.size_bytes - self._run_end + self._run_start
+        loop = self._loop
+        loop.position, loop.next_lsn = start, committer.next_lsn
         try:
-            while end - start >= _FRAME.size:
-                (
-                    length,
-                    op,
-                    correlation,
-                    handle,
-                    expected,
-                    body_crc,
-                    body_size,
-                    raw_size,
-                    count,
-                    columns,
-                    codec,
-                    flags,
-                    epoch,
-                    producer_id,
-                    sequence,
-                    reserved,
-                    oldest_us,
-                    newest_us,
-                ) = _FRAME.unpack_from(view, start)
-                stop = start + length
-                if op != _OP_APPEND or stop > end or length > room or length > max_frame_bytes or handle >= known:
-                    break
-                shard = handles[handle]
-                if (
-                    shard is None
-                    or shard.in_memory_mode
-                    or shard.indexed
-                    or shard.damage
-                    or crc32c(view[start + 76 : stop]) != body_crc
-                    or (body_size + HEADER_SIZE + ENTRY_HEADER_SIZE) != length
-                    or body_size & 7
-                    or not 0 < count <= MAX_RECORD_COUNT
-                    or not count * 4 <= raw_size <= MAX_RAW_BYTES
-                    or flags
-                    or reserved
-                    or not 0 < columns <= ALL_COLUMNS
-                    or codec > MAX_CODEC
-                    or (not codec and body_size != raw_size)
-                    or not oldest_us <= newest_us <= MAX_TIME_US
-                ):
-                    break
-                base_offset = shard.next_offset
-                segments = shard.segments
-                if not segments or (expected != -1 and expected != base_offset):
-                    break
-                segment = segments[-1]
-                chunks = segment.chunks
-                if segment.closed or chunks.end >= shard.segment_limit_bytes:
-                    break
-                if producer_id:
-                    producer = shard.producers.get(producer_id) if shard.producers is not None else None
-                    if (
-                        producer is None
-                        or producer.next_sequence != sequence
-                        or producer.epoch != epoch
-                        or epochs.get(producer_id) != epoch
-                        or owners.get(producer_id) != number
-                    ):
-                        break
-                    producer.accept(sequence, base_offset, count, shard.published_offset)
-                shard_id = shard.shard_id
-                _STAMPED.pack_into(
-                    view,
-                    start,
-                    length,
-                    crc32c(_CHECKED_PACK(body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard_id), length),
-                    body_crc,
-                    NODE_GROUP,
-                    _APPEND,
-                    0,
-                    NODE_EPOCH,
-                    0,
-                    lsn,
-                    shard_id,
-                    _BATCH_MAGIC,
-                    crc32c(_PLACE_PACK(base_offset, lsn, time_us)),
-                    base_offset,
-                    lsn,
-                    time_us,
-                )
-                if shard.group_number != group_number:
-                    group.touch(shard)
-                # Inlined from Segment.append.
-                position = chunks.end
-                if position >= segment.indexed_end:
-                    segment.add_to_index(lsn)
-                size = length - ENTRY_HEADER_SIZE
-                fill = chunks.fill
-                if fill + size > chunks.capacity:
-                    chunks.add_chunk(size)
-                    fill = 0
-                chunks.chunks[-1][fill : fill + size] = view[start + ENTRY_HEADER_SIZE : stop]
-                chunks.fill = fill + size
-                chunks.end = position + size
-                shard.next_offset = segment.next_offset = base_offset + count
-                shard.last_lsn = segment.last_lsn = lsn
-                segment.newest_append_us = time_us
-                segment.newest_us = max(segment.newest_us, newest_us)
-                # Even if level memory was requested: an acknowledgement before the fsync would name an offset that is
-                # assigned to another record after a crash.
-                acks += _ACK_PACK(correlation, _DURABLE, 0, 0, base_offset)
-                lsn += 1
-                room -= length
-                start = stop
+            loop.run(view, end, handles, sink.number, group, room_bytes, self.append_time_us)
         finally:
-            committer.next_lsn = lsn
-            self._run_end = start
+            committer.next_lsn = loop.next_lsn
+            self._run_end = loop.position
+            acks = loop.acks
             if acks:
                 _acks_for(group.acks, sink).extend(acks)
-        return start
+        return self._run_end
 
     def append(self, view: memoryview, at: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> None:
         """Append the one APPEND frame that is ``view[at:end]``.

@@ -1,0 +1,95 @@
+/* The extension module `shards.compiled._loops`: the hot loops, each with a form in Python that does the same. It
+ * imports nothing: the classes whose objects it reads are given to the constructors of the loops. So it is below
+ * everything.
+ *
+ * It is used under the GIL alone (a free-threaded Python that imports it switches the GIL on), and has no global
+ * state: two interpreters have two modules.
+ */
+#include "module.h"
+
+#ifndef LOOPS_SOURCES
+#define LOOPS_SOURCES "" /* checksum of the sources; the build hook passes it, a test compares it */
+#endif
+
+PyDoc_STRVAR(crc32c_doc,
+"crc32c(data, value=0, use_instruction=True, /)\n--\n\n"
+"CRC-32C as the loops calculate it, for tests.");
+
+static PyObject *
+module_crc32c(PyObject *module, PyObject *arguments)
+{
+    Py_buffer data;
+    unsigned int value = 0;
+    int use_instruction = 1;
+    Crc tables;
+    const Crc *crc = &((State *)PyModule_GetState(module))->crc;
+    if (!PyArg_ParseTuple(arguments, "y*|Ip:crc32c", &data, &value, &use_instruction)) {
+        return NULL;
+    }
+    if (!use_instruction) {
+        crc_prepare(&tables, 0);
+        crc = &tables;
+    }
+    value = crc32c(crc, value, data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(value);
+}
+
+static int
+module_exec(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    crc_prepare(&state->crc, 1);
+    if ((state->add_chunk = PyUnicode_InternFromString("add_chunk")) == NULL ||
+        (state->add_to_index = PyUnicode_InternFromString("add_to_index")) == NULL ||
+        (state->forget_runs = PyUnicode_InternFromString("forget_runs")) == NULL ||
+        (state->number = PyUnicode_InternFromString("number")) == NULL ||
+        (state->touched = PyUnicode_InternFromString("touched")) == NULL) {
+        return -1;
+    }
+    PyObject *append_loop = PyType_FromModuleAndSpec(module, &append_loop_spec, NULL);
+    int result = append_loop == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)append_loop);
+    Py_XDECREF(append_loop);
+    if (result < 0 || PyModule_AddStringConstant(module, "CRC32C", state->crc.kind) < 0 ||
+        PyModule_AddStringConstant(module, "SOURCES", LOOPS_SOURCES) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static void
+module_free(void *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->add_chunk);
+    Py_CLEAR(state->add_to_index);
+    Py_CLEAR(state->forget_runs);
+    Py_CLEAR(state->number);
+    Py_CLEAR(state->touched);
+}
+
+static PyMethodDef module_methods[] = {
+    {"crc32c", module_crc32c, METH_VARARGS, crc32c_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, module_exec},
+    {0, NULL},
+};
+
+static PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "shards.compiled._loops",
+    .m_doc = "Hot loops in C; see `shards.compiled`.",
+    .m_size = sizeof(State),
+    .m_methods = module_methods,
+    .m_slots = module_slots,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC
+PyInit__loops(void)
+{
+    return PyModuleDef_Init(&module_definition);
+}
