@@ -1,7 +1,7 @@
 """``python -m benchmarks``: make the runs, show the table.
 
-Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `in_process`,
-`idle_shards`, `loop_steps`, `history`, `gathering`, `log_stores`, `log_store_cost`, `mqtt` and `queues`.
+Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `append_loop`,
+`in_process`, `idle_shards`, `loop_steps`, `history`, `gathering`, `log_stores`, `log_store_cost`, `mqtt` and `queues`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import platform
 import signal
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import (
     adapter_load,
+    append_loop,
     client_load,
     contenders,
     gathering,
@@ -45,6 +47,7 @@ from benchmarks.processes import ProcessError
 from benchmarks.queues import measurements as queues
 from benchmarks.rows import rows
 from benchmarks.stage import Stage, file_system_of
+from shards import compiled
 from shards.errors import StorageError
 
 QUICK = Timing(warm_up_s=0.1, measured_s=0.5)
@@ -165,6 +168,7 @@ def _measure(
         connecting = bar.add_task("idle connections", visible=False)
         measurements = [
             *_interleaved(stage),
+            *append_loop.measurements(),
             *in_process.measurements(stage),
             *log_stores.measurements(stage),
             log_store_cost.measurement(
@@ -267,9 +271,18 @@ def _machine(directory: Path) -> dict[str, Any]:
     return {
         "cores": os.cpu_count(),
         "kernel": platform.release(),
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()} ({build_of_python()})",
+        "hot loops": compiled.DESCRIPTION,
         "file system": file_system_of(directory),
     }
+
+
+def build_of_python() -> str:
+    """How this Python was built: with profile-guided and link-time optimisation, it is faster by a fifth and more."""
+    arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+    kinds = {"PGO": "--enable-optimizations", "LTO": "--with-lto"}
+    found = [kind for kind, argument in kinds.items() if argument in arguments and f"{argument}=no" not in arguments]
+    return f"built with {' and '.join(found)}" if found else "built without PGO and LTO"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -152,7 +152,7 @@ class ChunkAppends:
         for shard in self._shards:
             shard.pending_groups = 0
             segment = shard.segments[-1]
-            if segment.chunks.fill > 128 << 10:
+            if segment.chunks.fill > 16 << 10:
                 segment.chunks.drop_before(segment.end)
         return taken_s
 

@@ -79,6 +79,9 @@ def unpack(revision: str, directory: Path) -> State:
     archive = subprocess.run(["git", "-C", str(ROOT), "archive", revision], capture_output=True, check=True)
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(directory, filter="data")
+    if (directory / "hatch_build.py").exists():
+        # Its compiled loops, which are not among the files; where they cannot be built, both states have none.
+        subprocess.run([sys.executable, "hatch_build.py"], cwd=directory, check=True)
     return State(found.stdout.strip(), directory)
 
 

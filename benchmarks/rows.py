@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import in_process
+from benchmarks import append_loop, in_process
 from benchmarks.mqtt import rows as mqtt
 from benchmarks.queues import rows as queues
 from benchmarks.runs import Goal, Row
@@ -28,6 +28,7 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int,
         *_limits(),
         *_peers(),
         *_appends(many),
+        *append_loop.rows(),
         *_secured(),
         *_latency(),
         *_reading(),

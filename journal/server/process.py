@@ -30,6 +30,7 @@ from journal.settings.values import ConfigurationError
 from journal.stop_signals import early_signals
 from journal.telemetry.exposure import ExposureLog
 from journal.telemetry.log import configure_log
+from shards import compiled
 from shards.errors import NotOwnerError, StorageFailedError, afresh
 
 _FOR_OTHERS = 0o077
@@ -64,6 +65,7 @@ async def run_server(
     """
     log_limit = configure_log(config.log)
     guard = Security(config)
+    log.info("starting", hot_loops=compiled.DESCRIPTION)
     exposure = ExposureLog(log, exposure_of(config, guard.access.known))
     sockets = bind(config.listen.addresses(), main="tcp")
     signals = _Signals(config, read_again or (lambda: config), guard, exposure)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shards import compiled
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,6 +29,7 @@ def test_a_revision_is_measured_in_turns_with_this_state(tmp_path: Path) -> None
     assert row["verdict"] == "too few pairs"
     assert row["before"] > 0
     assert "one.encoded" in done.stdout
+    assert "left out" not in done.stderr or compiled.append_loop_type is None
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 

@@ -58,6 +58,8 @@ class ShardPlan:
     runs: int = 1
     published: int = 0
     has_gaps: bool = False
+    # How much longer than one record the newest run is.
+    longer: int = 0
 
 
 @attrs.frozen
@@ -118,6 +120,7 @@ shard_plans = st.builds(
     runs=st.sampled_from([0, 1, 2, 63, 64, 66]),
     published=st.sampled_from([0, 450, 2**41]),
     has_gaps=st.booleans(),
+    longer=st.sampled_from([0, 0, 2**31 - 4]),
 )
 frame_plans = st.builds(
     FramePlan,
@@ -201,6 +204,9 @@ class World:
             for run in range(plan.runs if plan.next_offset else 0):
                 state.runs.append((end - (plan.runs - run) * step, run * step, 1))
             state.next_sequence = (2**32 - 2) if plan.filled == 1 else plan.runs * step
+            if state.runs and plan.next_offset > plan.longer:
+                offset, sequence, count = state.runs[-1]
+                state.runs[-1] = (offset - plan.longer, (sequence - plan.longer) % 2**32, count + plan.longer)
             state.memory_lost = plan.has_gaps
             shard.producers[producer_id] = state
         return shard

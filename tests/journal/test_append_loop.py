@@ -34,6 +34,7 @@ needs_compiled = pytest.mark.skipif(compiled.append_loop_type is None, reason=f"
 @given(plan=plans)
 @example(Plan(frames=(FramePlan(),) * 200))
 @example(Plan(shards=(ShardPlan(runs=66, next_offset=2**40, published=2**41),), frames=(FramePlan(producer=100),) * 70))
+@example(Plan(shards=(ShardPlan(next_offset=2**40, longer=2**31 - 4),), frames=(FramePlan(producer=100),) * 9))
 @example(Plan(shards=(ShardPlan(interval_bytes=0),), frames=(FramePlan(sizes=(1000,)),) * 100))
 def test_both_forms_do_the_same(plan: Plan) -> None:
     """Position, acknowledgements, lsns, received bytes, and all of shards, segments and producers, after each call."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import trio
 
 from journal.engine import Engine
+from journal.engine.write.append_loop import AppendLoop, PureAppendLoop, make_append_loop
 from journal.protocol.frames import ACK, APPEND_HEAD, Op, build_append
+from shards import compiled
 from shards.errors import StorageError, StorageFailedError
 from shards.format import batch
 from shards.format.batch_header import verify
@@ -28,6 +30,7 @@ _SHARDS = {
     "small": ShardConfig(segment_bytes=4096),
 }
 _Seen = dict[str, list[tuple[int, bytes]]]
+_MakeLoop = Callable[[dict[int, int], dict[int, int], int], AppendLoop]
 
 
 class _Sink:
@@ -64,14 +67,16 @@ class _Outcome:
 
 
 def run_appends(data: bytes) -> None:
-    """Frames are appended or refused by a StorageError, the same by the quick way and by the careful one.
+    """Frames are appended or refused by a StorageError, the same by the quick ways and by the careful one.
 
     What was acknowledged is read where the acknowledgement says, in the file shards after a crash as well; nothing else
     is there.
     """
-    quick = trio.run(_append, data, True)
-    careful = trio.run(_append, data, False)
+    careful = trio.run(_append, data, None)
+    quick = trio.run(_append, data, PureAppendLoop)
     assert quick == careful
+    if compiled.append_loop_type is not None:
+        assert trio.run(_append, data, make_append_loop) == careful
     counts = {name: sum(1 for _ in values) for name, values in quick.seen.items()}
     assert sum(counts.values()) == len([ack for ack in quick.acks if not ack[2]])
     for name, values in quick.seen.items():
@@ -79,7 +84,7 @@ def run_appends(data: bytes) -> None:
             assert quick.after_restart[name] == values
 
 
-async def _append(data: bytes, is_quick: bool) -> _Outcome:
+async def _append(data: bytes, make_loop: _MakeLoop | None) -> _Outcome:
     files = SimulatedFileSystem()
     sink = _Sink()
     refused: list[tuple[int, type, str]] = []
@@ -89,7 +94,12 @@ async def _append(data: bytes, is_quick: bool) -> _Outcome:
         identity = await engine.open_producer("producer")
         assert identity.epoch == 1
         handles: list[Shard | None] = [engine.parts.table.by_name(name) for name in _SHARDS]
-        taken = _take(engine, memoryview(bytearray(data)), handles, sink, refused, is_quick=is_quick)
+        if make_loop is not None:
+            parts = engine.parts
+            largest = config().limits.max_batch_bytes + APPEND_HEAD.size
+            parts.appender._loop = make_loop(parts.views.producers.epochs, parts.producer_use.owners, largest)
+        view = memoryview(bytearray(data))
+        taken = _take(engine, view, handles, sink, refused, is_quick=make_loop is not None)
         with trio.fail_after(30):
             await sink.wait(taken)
         seen = await _seen(engine)
