@@ -24,8 +24,8 @@ REPOSITORY: Final = Path(__file__).parents[1]
 TESTS: Final = ("tests/journal/test_append_loop.py", "tests/shards/test_compiled.py")
 EXAMPLES: Final = 300
 FLAGS: Final = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-# They take several times as long as usual.
-_TIMEOUT: Final = ("-o", "timeout=3000")
+# They take several times as long as usual. What a sanitizer says at the end must not be held back.
+_OPTIONS: Final = ("-o", "timeout=3000", "--capture=sys")
 _NAME: Final = "shards.compiled._loops"
 _MODULE: Final = "SANITIZED_LOOPS"
 _EXAMPLES: Final = "SANITIZED_EXAMPLES"
@@ -78,7 +78,7 @@ def run(directory: Path, examples: int, *options: str) -> subprocess.CompletedPr
         "tests.sanitized_loops",
         "-p",
         "no:cacheprovider",
-        *_TIMEOUT,
+        *_OPTIONS,
         *options,
         *TESTS,
     ]

@@ -160,7 +160,7 @@ write_slot(PyObject **slot, PyObject *value)
     Py_XDECREF(old);
 }
 
-/* Forgets the producer, or all that is loaded. REQUIRES: nothing is pending. */
+/* Forgets the producer, or all that is loaded. REQUIRES: nothing is pending, or `store` failed: then the call ends. */
 static void
 drop_producer(Run *run)
 {
@@ -380,7 +380,6 @@ call(AppendLoop *self, Run *run, PyObject *object, PyObject *name, PyObject *fir
     }
     Py_XDECREF(first);
     Py_XDECREF(second);
-    run->pending = 0; /* If `store` failed, they are given up. */
     drop(run);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;

@@ -30,7 +30,7 @@ HELP: Final = {
     for words, (_, told) in commands.items()
 }
 _MODULE: Final = re.compile(
-    r"python -m ((?:demo|benchmarks|tests.torture|tests.fuzz|journal|broker_adapter|spark_export)[a-z_.]*)"
+    r"python -m ((?:demo|benchmarks|tests.(?:torture|fuzz|sanitized)|journal|broker_adapter|spark_export)[a-z_.]*)"
 )
 
 

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from journal.engine.write.append_loop import make_append_loop
 from shards import compiled
+from shards.format.batch import BatchHeader, Codec, encode_values
 from shards.segments.shard import Shard
 from tests.journal.append_worlds import (
+    FAULTS,
+    FAULTY_VALUES,
     FIRST_LSN,
     PRODUCERS,
     FramePlan,
@@ -35,6 +38,8 @@ needs_compiled = pytest.mark.skipif(compiled.append_loop_type is None, reason=f"
 @example(Plan(frames=(FramePlan(),) * 200))
 @example(Plan(shards=(ShardPlan(runs=66, next_offset=2**40, published=2**41),), frames=(FramePlan(producer=100),) * 70))
 @example(Plan(shards=(ShardPlan(next_offset=2**40, longer=2**31 - 4),), frames=(FramePlan(producer=100),) * 9))
+@example(Plan(frames=tuple(FramePlan(producer=PRODUCERS[number // 70 % 2]) for number in range(560))))
+@example(Plan(frames=(FramePlan(), FramePlan(sizes=(100,))), max_frame_bytes=200))
 @example(Plan(shards=(ShardPlan(interval_bytes=0),), frames=(FramePlan(sizes=(1000,)),) * 100))
 def test_both_forms_do_the_same(plan: Plan) -> None:
     """Position, acknowledgements, lsns, received bytes, and all of shards, segments and producers, after each call."""
@@ -42,6 +47,35 @@ def test_both_forms_do_the_same(plan: Plan) -> None:
     states = pure.run_all()
     event(f"{min(len(pure.acks) // 16, 8)} frames, {min(len(states), 4)} calls")
     assert quick.run_all() == states
+
+
+@needs_compiled
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_both_forms_end_at_the_same_wrong_frames(fault: str, codec: Codec) -> None:
+    """Each field with each of some values, most of which are just within or just beyond what is allowed."""
+    # A body with padding is not plain, whatever else is in the frame.
+    sizes = next((64, size) for size in range(64, 512) if _body_size_of((64, size), codec) % 8 == 0)
+    for value in FAULTY_VALUES:
+        wrong = FramePlan(fault=fault, at=value, codec=codec, producer=100, sizes=sizes)
+        plan = Plan(frames=(FramePlan(producer=100), wrong, FramePlan(producer=100)))
+        assert World(plan, compiled_loop).run_all() == World(plan, pure_loop).run_all(), value
+
+
+def _body_size_of(sizes: tuple[int, ...], codec: Codec) -> int:
+    header = BatchHeader.unpack(encode_values([bytes(size) for size in sizes], timestamp_us=NOW_US, codec=codec))
+    assert header.codec == codec
+    return header.body_size
+
+
+@needs_compiled
+@pytest.mark.parametrize("bad_producer", ["none", "owner", "epoch", "unknown"])
+def test_both_forms_leave_frames_of_fenced_producers_to_the_caller(bad_producer: str) -> None:
+    frames = tuple(FramePlan(producer=producer) for producer in (0, *PRODUCERS, 0))
+    plan = Plan(frames=frames, bad_producer=bad_producer)
+    pure, quick = World(plan, pure_loop), World(plan, compiled_loop)
+    assert quick.run_all() == pure.run_all()
+    assert (len(quick.acks) == 5 * 16) == (bad_producer == "none")
 
 
 @needs_compiled
