@@ -114,6 +114,19 @@ def one_line(error: BaseException) -> str:
     return "; ".join(line.rstrip(";") for line in lines if line) or type(error).__name__
 
 
+def outcome_of(error: BaseException, program: str, explain: Explain = lambda _: None) -> tuple[str, int]:
+    """The line about an error, without the program's name, and the exit status; see `run_guarded`."""
+    leaves = list(_leaves(error))
+    # Of errors that happened together, the one that was raised on purpose explains most.
+    leaf = min(
+        leaves, key=lambda each: not (isinstance(each, StorageError | UsageError | CommandError) or explain(each))
+    )
+    line = _missing_package(leaf, program) or describe(leaf, explain)
+    if isinstance(leaf, CommandError):
+        return line, leaf.status
+    return line, USAGE if isinstance(leaf, UsageError) else FAILED
+
+
 def _report(error: BaseException, program: str, explain: Explain) -> int:
     leaves = list(_leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
@@ -127,14 +140,9 @@ def _report(error: BaseException, program: str, explain: Explain) -> int:
             os.dup2(nowhere.fileno(), 1)
     if any(isinstance(leaf, OutputClosedError) for leaf in leaves):
         return OUTPUT_CLOSED
-    # Of errors that happened together, the one that was raised on purpose explains most.
-    leaf = min(
-        leaves, key=lambda each: not (isinstance(each, StorageError | UsageError | CommandError) or explain(each))
-    )
-    sys.stderr.write(f"{program}: {_missing_package(leaf, program) or describe(leaf, explain)}\n")
-    if isinstance(leaf, CommandError):
-        return leaf.status
-    return USAGE if isinstance(leaf, UsageError) else FAILED
+    line, status = outcome_of(error, program, explain)
+    sys.stderr.write(f"{program}: {line}\n")
+    return status
 
 
 def _missing_package(error: BaseException, program: str) -> str | None:

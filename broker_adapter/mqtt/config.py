@@ -19,7 +19,7 @@ from broker_adapter.bridge.config import BridgeTable, problems_of
 from broker_adapter.errors import InvalidNameError
 from broker_adapter.mqtt.model.limits import Limits
 from broker_adapter.mqtt.model.storage_rules import Storage
-from broker_adapter.opening import ENGINES, may_be_behind
+from broker_adapter.opening import ENGINES, is_shared, may_be_behind
 from broker_adapter.topic_mapping import MAX_FOLDED_SHARDS
 from journal.settings.access import is_loopback, problems_of_roles
 from journal.settings.file import Schema
@@ -48,6 +48,7 @@ _LIMITS = Limits()
 _MAX_PACKET_BYTES = 256 * MIB
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QOS = (0, 1, 2)
+_MOST_PROCESSES = 64
 _MANY = 1_000_000_000
 
 
@@ -65,6 +66,15 @@ def _parse_id(value: object) -> str:
     if name and _NAME.fullmatch(name) is None:
         raise ValueError("is not a broker id")
     return name
+
+
+def _parse_processes(value: object) -> int:
+    if value == "auto":
+        return min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MOST_PROCESSES:
+        raise ValueError("is not a number of processes")
+    return number
 
 
 def _parse_filter(value: object) -> str:
@@ -107,6 +117,9 @@ def _parse_hashed(value: object) -> str:
 
 StoreUrl = Annotated[str, Kind(_parse_store, "a URL that begins with " + ", ".join(f"{name}:" for name in ENGINES))]
 BrokerId = Annotated[str, Kind(_parse_id, 'up to 64 letters, digits, ".", "_" and "-", or "" for one made up')]
+Processes = Annotated[
+    int, Kind(_parse_processes, f'1 to {_MOST_PROCESSES}, or "auto" for one for each processor that it may use')
+]
 Filter = Annotated[str, Kind(_parse_filter, 'a topic filter such as "plant/+/alarm" or "plant/#"')]
 Filters = Annotated[
     tuple[str, ...],
@@ -155,6 +168,7 @@ class BrokerSection:
 
     id: BrokerId = ""
     store: StoreUrl = "journal://127.0.0.1:7420"
+    processes: Processes = 1
     offline: bool = True
     sys_interval_s: int = field(default=10, metadata=within("seconds", 0, 86_400))
 
@@ -305,6 +319,7 @@ class BrokerConfig:
 
 
 def _check(config: BrokerConfig) -> Iterable[str]:
+    yield from _problems_of_processes(config)
     listen, tls = config.listen, config.tls
     if may_be_behind(config.broker.store):
         yield (
@@ -342,6 +357,17 @@ def _check(config: BrokerConfig) -> Iterable[str]:
         if user in users[: number - 1]:
             yield f"[[quotas]] number {number} is for user {user!r} again; leave one of them out"
     yield from problems_of_rules(config.storage, config.bridge)
+
+
+def _problems_of_processes(config: BrokerConfig) -> Iterable[str]:
+    count, store = config.broker.processes, config.broker.store
+    if count > 1 and not is_shared(store):
+        yield (
+            f"[broker] processes = {count} needs a store that several processes can use, and {store} belongs to one: "
+            "name a server with broker.store, or leave processes at 1"
+        )
+    if config.limits.max_connections < count:
+        yield f"[limits] max_connections = {config.limits.max_connections} is less than [broker] processes = {count}"
 
 
 def has_logins(access: AccessSection) -> bool:

@@ -25,7 +25,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("journal")
 
 
 def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
-    """Bind the configured addresses.
+    """Listen on the configured addresses.
 
     Args:
         addresses: Addresses by name of the setting under ``[listen]``; empty ones are skipped.
@@ -34,6 +34,58 @@ def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
     Raises:
         OSError: An address is in use or not of this machine; the message names the setting.
     """
+    return _bound(addresses, main, _bind_alone, listen)
+
+
+def reserve(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
+    """Reserve the configured addresses for processes of this user that `share` them; nothing listens yet.
+
+    Until the sockets are closed, no program that does not share can have the addresses. See `bind` for the arguments.
+
+    Raises:
+        OSError: An address is in use or not of this machine; the message names the setting.
+    """
+    return _bound(addresses, main, _bind_alone, _allow_sharing)
+
+
+def share(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
+    """Bind reserved addresses as one of several processes, between which the kernel distributes connections.
+
+    A process gets connections from `listen` on, until its socket is closed. See `bind` for the arguments.
+
+    Raises:
+        OSError: An address cannot be shared; the message names the setting.
+    """
+    return _bound(addresses, main, _bind_shared, lambda sock: None)
+
+
+def listen(sock: socket.socket) -> None:
+    """Begin to accept connections at a bound socket."""
+    sock.listen(_BACKLOG)
+
+
+def _bind_alone(sock: socket.socket, address: tuple[str, int]) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(address)
+
+
+def _bind_shared(sock: socket.socket, address: tuple[str, int]) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    _bind_alone(sock, address)
+
+
+def _allow_sharing(sock: socket.socket) -> None:
+    # Without SO_REUSEADDR the socket keeps others out although it does not listen.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+
+
+def _bound(
+    addresses: Mapping[str, str],
+    main: str,
+    bind_to: Callable[[socket.socket, tuple[str, int]], None],
+    finish: Callable[[socket.socket], None],
+) -> dict[str, socket.socket]:
     sockets: dict[str, socket.socket] = {}
     for name, text in addresses.items():
         address = parse_address(text)
@@ -42,10 +94,9 @@ def bind(addresses: Mapping[str, str], main: str) -> dict[str, socket.socket]:
         host, port = address
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind((host, port))
-            sock.listen(_BACKLOG)
+            bind_to(sock, (host, port))
+            finish(sock)
         except OSError as error:
             sock.close()
             for other in sockets.values():

@@ -51,9 +51,10 @@ def broker_id_of(config: BrokerConfig) -> str:
     return f"{host[:_HOST_CHARACTERS]}-{secrets.token_hex(4)}"
 
 
-def limits_of(section: LimitsSection) -> Limits:
-    """Limits of one client."""
+def limits_of(section: LimitsSection, processes: int = 1) -> Limits:
+    """Limits of one client, and the part of one process in those of all clients together."""
     return Limits(
+        max_unaccepted_bytes=Limits().max_unaccepted_bytes // processes,
         max_packet_bytes=section.max_packet_bytes,
         receive_maximum=section.receive_maximum,
         send_maximum=section.send_maximum,

@@ -9,6 +9,8 @@ from typing import Final
 from command_line.boundary import one_line, run_guarded
 from command_line.interpreter import prepare_interpreter
 
+PROGRAM: Final = "journal-broker"
+
 # First lines of the functions' docstrings, here so that listing them imports no command (a test compares the two).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": (
@@ -83,9 +85,9 @@ def run(arguments: Sequence[str]) -> int:
         # The command-line library may be missing. Imported here, its absence is reported like any other error.
         from command_line.app import build_app, run_app
 
-        return run_app(build_app("journal-broker", _PURPOSE, COMMANDS, _GROUPS), arguments, explain=explain)
+        return run_app(build_app(PROGRAM, _PURPOSE, COMMANDS, _GROUPS), arguments, explain=explain)
 
-    return run_guarded(command, program="journal-broker", debug="--debug" in arguments)
+    return run_guarded(command, program=PROGRAM, debug="--debug" in arguments)
 
 
 def explain(error: BaseException) -> str | None:

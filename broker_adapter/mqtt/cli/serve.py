@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
@@ -13,11 +15,15 @@ if TYPE_CHECKING:
     from broker_adapter.mqtt.config import BrokerConfig
 
 
+_WORKER: Final = (sys.executable, "-m", "broker_adapter.mqtt.cli.worker")
+
+
 def serve(
     *,
     config: ConfigOption = None,
     store: str | None = None,
     listen: str | None = None,
+    processes: str | None = None,
     anonymous: Annotated[bool, Parameter(negative="")] = False,
     settings: SetOption = (),
 ) -> None:
@@ -32,12 +38,14 @@ def serve(
         store: URL of the store, instead of the configured one: journal://127.0.0.1:7420, embedded:/var/lib/broker,
             memory:
         listen: Address for MQTT over TCP as HOST:PORT, instead of the configured one.
+        processes: Number of processes that are this broker, or `auto` for one for each processor, instead of the
+            configured number. More than one needs a store that brokers share.
         anonymous: Accept all clients without a password.
     """
     import trio
 
     from broker_adapter.mqtt.server.process import run_broker
-    from command_line.boundary import exit_status_for_supervisor
+    from command_line.boundary import STORAGE_FAILED, CommandError, exit_status_for_supervisor
     from journal.settings.values import ConfigurationError
 
     def read() -> BrokerConfig:
@@ -46,12 +54,24 @@ def serve(
             settings,
             broker__store=store,
             listen__mqtt=listen,
+            broker__processes=processes,
             access__anonymous=True if anonymous else None,
         )
 
+    async def several(
+        wanted: BrokerConfig, read: Callable[[], BrokerConfig], *, task_status: trio.TaskStatus[list[str]]
+    ) -> None:
+        from broker_adapter.mqtt.server.supervisor import ProcessFailedError, run_processes
+
+        try:
+            await run_processes(wanted, read, command=_WORKER, passing={STORAGE_FAILED}, task_status=task_status)
+        except ProcessFailedError as error:
+            raise CommandError(str(error), error.status) from error
+
     async def serving(wanted: BrokerConfig) -> None:
         async with trio.open_nursery() as nursery:
-            addresses = await nursery.start(run_broker, wanted, read)
+            run = run_broker if wanted.broker.processes == 1 else several
+            addresses = await nursery.start(run, wanted, read)
             if addresses:
                 write_text(" ".join(("ready", *addresses)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import signal
+import socket
 import ssl
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -23,9 +24,7 @@ from broker_adapter.errors import StorageFailedError, afresh
 from broker_adapter.mqtt.access.audit import BrokerAudit
 from broker_adapter.mqtt.access.users import AccessControl, ClientIds
 from broker_adapter.mqtt.admin.administration import Administration, AtWork
-from broker_adapter.mqtt.admin.bans_pages import bans_pages
-from broker_adapter.mqtt.admin.clients_pages import clients_pages
-from broker_adapter.mqtt.admin.rules_pages import rules_pages
+from broker_adapter.mqtt.admin.pages import administration_pages
 from broker_adapter.mqtt.bans.applying import ban_follower
 from broker_adapter.mqtt.broker.broker import Broker
 from broker_adapter.mqtt.broker.composition import (
@@ -46,26 +45,28 @@ from broker_adapter.mqtt.broker.exposure import exposure_of, strangers_of
 from broker_adapter.mqtt.config import BrokerConfig
 from broker_adapter.mqtt.rules.rule_set import MappingChangedError, RuleSet
 from broker_adapter.mqtt.server.gc_tuning import prepare_interpreter
+from broker_adapter.mqtt.server.member import Member
 from broker_adapter.mqtt.server.shared_rules import SharedRules
 from broker_adapter.mqtt.telemetry.health import NOT_OPEN, Health, Serving
-from broker_adapter.mqtt.telemetry.metrics import broker_pages
+from broker_adapter.mqtt.telemetry.metrics import broker_pages, member_pages
 from broker_adapter.mqtt.telemetry.store_watch import log_waiting
 from broker_adapter.mqtt.transport.listeners import Listeners, Peer
 from broker_adapter.opening import is_shared, open_adapter
 from journal.access.login_methods import Credentials
 from journal.access.rules import AccessRules
 from journal.net.certificate_names import name_in
-from journal.net.listening import bind, listens_at
+from journal.net.listening import bind, listen, listens_at, share
 from journal.net.origins import Origins
 from journal.settings.access import is_loopback
 from journal.settings.values import ConfigurationError
 from journal.telemetry.exposure import Exposure, ExposureLog
-from journal.telemetry.http_pages import HttpPages
+from journal.telemetry.http_pages import HttpPages, Page, Resource
 from journal.telemetry.log import configure_log
 
 _GOODBYE_S: Final = 5.0
 _OWN_DESCRIPTORS: Final = 100
-_HTTP: Final = "http"
+HTTP: Final = "http"
+MAIN: Final = "mqtt"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -75,6 +76,7 @@ async def run_broker(
     read_again: Callable[[], BrokerConfig],
     *,
     lease: LeaseSettings | None = None,
+    member: Member | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT, until its own store fails, or until its store was restored.
@@ -86,6 +88,7 @@ async def run_broker(
         config: The settings.
         read_again: Returns the settings, read again at SIGHUP.
         lease: Times after which another broker takes over a bridge; the defaults if None.
+        member: Set in one of several processes, which share their addresses and have no pages of their own.
         task_status: Gets the addresses; an empty list if it was stopped before it was ready.
 
     Raises:
@@ -97,7 +100,7 @@ async def run_broker(
     """
     log_limit = configure_log(config.log, ("journal", "broker_adapter"))
     prepare_interpreter()
-    process = _Process(config, read_again, lease)
+    process = _Process(config, read_again, lease, member)
     _allow_descriptors(config.limits.max_connections)
     async with background_tasks() as telling:
         telling.start_soon(log_limit.keep_telling)
@@ -121,11 +124,16 @@ class _Process:
     """One run of a broker."""
 
     def __init__(
-        self, config: BrokerConfig, read_again: Callable[[], BrokerConfig], lease: LeaseSettings | None
+        self,
+        config: BrokerConfig,
+        read_again: Callable[[], BrokerConfig],
+        lease: LeaseSettings | None,
+        member: Member | None,
     ) -> None:
         self._config = config
         self._read_again = read_again
         self._lease = lease
+        self._member = member
         self._access: AccessControl = access_control_of(config)
         self.audit: BrokerAudit = audit_of(config, self._access)
         self._tls = tls_of(config)
@@ -137,13 +145,18 @@ class _Process:
         self._health = Health(config.broker.store, self._stopping.is_set)
         self._at_work: AtWork | None = None
         self._broker_running: Broker | None = None
-        self._exposure = ExposureLog(log, _exposure_of(config, self._access.logins.credentials))
+        self._exposure: ExposureLog | None = None
+        if member is None or member.number == 1:
+            # It is the same at all processes of a broker, so one of them logs it.
+            self._exposure = ExposureLog(log, _exposure_of(config, self._access.logins.credentials))
 
     async def run(self, task_status: trio.TaskStatus[list[str]]) -> None:
         async with trio.open_nursery() as nursery:
             # Signals are handled from before the start until after the end, which a second one must not interrupt.
             await nursery.start(self._take_signals)
             nursery.start_soon(self.audit.keep_telling)
+            if self._member is not None:
+                nursery.start_soon(self._member.obey, self)
             with self._life:
                 await self._serve(task_status)
             if not self._is_ready:
@@ -154,16 +167,17 @@ class _Process:
             raise afresh(self._store_failure)
 
     async def _serve(self, task_status: trio.TaskStatus[list[str]]) -> None:
-        sockets = bind(self._config.listen.addresses(), main="mqtt")
+        sockets = self._bound()
         logins = self._access.logins
-        for_clients = {name: sock for name, sock in sockets.items() if name != _HTTP}
+        for_clients = {name: sock for name, sock in sockets.items() if name != HTTP}
         health = self._health
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(logins.run)
-                if _HTTP in sockets:
+                if self._config.listen.http:
                     nursery.start_soon(health.loop_lag.run)
-                    nursery.start_soon(self._pages().serve, sockets[_HTTP])
+                if HTTP in sockets:
+                    nursery.start_soon(self._http().serve, sockets[HTTP])
                 waiting = trio.CancelScope()
                 nursery.start_soon(log_waiting, self._config.broker.store, waiting)
                 broker_id = broker_id_of(self._config)
@@ -184,6 +198,10 @@ class _Process:
                         await serving.start(follower.run)
                         waiting.cancel()
                         listeners = self._listeners_of(broker)
+                        if self._member is not None:
+                            # From now on it gets its share of the connections.
+                            for sock in for_clients.values():
+                                listen(sock)
                         await serving.start(listeners.run, for_clients)
                         health.serving = Serving(broker, bridges, listeners, lambda: rules.followed)
                         self._at_work = AtWork(adapter, broker_id, is_shared(self._config.broker.store))
@@ -192,6 +210,10 @@ class _Process:
                         task_status.started([f"{name}={listens_at(sock)}" for name, sock in sockets.items()])
                         await self._stopping.wait()
                         listeners.stop_accepting()
+                        if self._member is not None:
+                            # Other processes get the connections that would wait here in vain.
+                            for sock in for_clients.values():
+                                sock.close()
                         with trio.move_on_after(_GOODBYE_S):
                             await broker.stop()
                             await listeners.wait_empty()
@@ -200,6 +222,13 @@ class _Process:
         finally:
             for sock in sockets.values():
                 sock.close()
+
+    def _bound(self) -> dict[str, socket.socket]:
+        addresses = self._config.listen.addresses()
+        if self._member is None:
+            return bind(addresses, main=MAIN)
+        # The supervisor answers over HTTP.
+        return share({name: address for name, address in addresses.items() if name != HTTP}, main=MAIN)
 
     async def _stop_after_failure(self, adapter: StorageAdapter) -> None:
         """Stop when it is not safe to continue.
@@ -235,11 +264,11 @@ class _Process:
             access=self._access,
             mapping=mapping_of(rules),
             rules=storage_rules_of(rules),
-            limits=limits_of(config.limits),
+            limits=limits_of(config.limits, config.broker.processes),
             quotas=quotas_of(config),
             audit=self.audit,
             system_interval_s=config.broker.sys_interval_s,
-            version=_version(),
+            version=broker_version(),
             queue_routing=queue_routing,
         )
 
@@ -256,18 +285,23 @@ class _Process:
         self._listeners = Listeners(serve, listener_limits_of(self._config.limits), self._tls, origins)
         return self._listeners
 
-    def _pages(self) -> HttpPages:
-        is_for_all = is_loopback(self._config.listen.http)
-        asks = None if is_for_all else self._access
+    @property
+    def pages(self) -> dict[str, Page | Resource]:
+        """The pages by path; in one of several processes also those for the supervisor."""
+        asks = None if is_loopback(self._config.listen.http) else self._access
         origins = Origins(self._config.listen.websocket_origins)
         administration = Administration(self._access, self._look_for_work, self.audit, origins=origins)
-        pages = {
-            **broker_pages(self._health, self._config.limits.max_connections, asks, origins, self._access.logins),
-            **rules_pages(administration, _version()),
-            **clients_pages(administration),
-            **bans_pages(administration, self._config.access.max_bans),
+        max_connections, logins = self._config.limits.max_connections, self._access.logins
+        inner = {} if self._member is None else member_pages(self._health, max_connections, asks, origins, logins)
+        return {
+            **broker_pages(self._health, max_connections, asks, origins, logins),
+            **administration_pages(administration, self._config.access.max_bans, broker_version()),
+            **inner,
         }
-        return HttpPages(pages, tls=lambda: None if is_for_all else self._tls)
+
+    def _http(self) -> HttpPages:
+        is_for_all = is_loopback(self._config.listen.http)
+        return HttpPages(self.pages, tls=lambda: None if is_for_all else self._tls)
 
     def _look_for_work(self) -> AtWork | str:
         return self._at_work or "; ".join(self._health.why_not_ready()) or NOT_OPEN
@@ -279,17 +313,23 @@ class _Process:
             task_status.started()
             async for number in signals:
                 if number == signal.SIGHUP:
-                    await self._reload()
-                    continue
-                log.info(
-                    "already stopping" if self._stopping.is_set() else "stopping", signal=signal.Signals(number).name
-                )
-                self._stopping.set()
-                if not self._is_ready:
-                    # The start is cancelled: no client is connected yet.
-                    self._life.cancel()
+                    await self.reload()
+                else:
+                    self.request_stop(signal.Signals(number).name)
 
-    async def _reload(self) -> None:
+    def request_stop(self, reason: str) -> None:
+        """Begin to stop in order.
+
+        Args:
+            reason: Name of the signal, or why else, for the log.
+        """
+        log.info("already stopping" if self._stopping.is_set() else "stopping", signal=reason)
+        self._stopping.set()
+        if not self._is_ready:
+            # The start is cancelled: no client is connected yet.
+            self._life.cancel()
+
+    async def reload(self) -> None:
         """Apply the settings that may change while the broker runs; if one of them is wrong, none is applied."""
         try:
             config = self._read_again()
@@ -315,7 +355,8 @@ class _Process:
             rules=len(config.access.rules),
             certificates=readable.tls is not None,
         )
-        self._exposure.reloaded(_exposure_of(_in_use(self._config, config), readable.credentials))
+        if self._exposure is not None:
+            self._exposure.reloaded(_exposure_of(in_use(self._config, config), readable.credentials))
         if RuleSet.of(config) != RuleSet.of(self._config):
             log.warning("changed rules apply once they are stored: use `journal-broker apply FILE`")
         if changed := _others_changed(self._config, config):
@@ -332,7 +373,7 @@ def _exposure_of(config: BrokerConfig, credentials: Credentials) -> Exposure:
     return exposure_of(config, len(credentials.users or ()), strangers_of(config, credentials))
 
 
-def _in_use(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
+def in_use(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
     """The settings that hold after a reload: those of ``new`` that are read again, and otherwise those of ``old``."""
     return attrs.evolve(old, access=attrs.evolve(new.access, anonymous=old.access.anonymous), tls=new.tls)
 
@@ -356,7 +397,8 @@ def _others_changed(old: BrokerConfig, new: BrokerConfig) -> list[str]:
     return [*changed, *(["access"] if unread != same else [])]
 
 
-def _version() -> str:
+def broker_version() -> str:
+    """Name and version of the program."""
     try:
         return f"journal-broker {version('journal-engine')}"
     except PackageNotFoundError:

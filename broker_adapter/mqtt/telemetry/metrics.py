@@ -25,6 +25,7 @@ from broker_adapter.mqtt.model.statistics import BrokerStatistics, Traffic
 from broker_adapter.mqtt.rules.follower import Followed
 from broker_adapter.mqtt.session import SessionStatistics
 from broker_adapter.mqtt.telemetry.health import Health, Serving
+from broker_adapter.mqtt.telemetry.merged_metrics import encode_families
 from broker_adapter.mqtt.telemetry.store_watch import StoreWatch
 from broker_adapter.mqtt.transport.listeners import Listeners
 from journal.access.login_methods import Logins
@@ -231,6 +232,13 @@ def _by_qos(counts: Iterable[int]) -> dict[tuple[str, ...], float]:
     return {(str(qos),): count for qos, count in enumerate(counts)}
 
 
+LIVE_PATH: Final = "/livez"
+READY_PATH: Final = "/readyz"
+METRICS_PATH: Final = "/metrics"
+ADMISSION_PATH: Final = "admission"
+FAMILIES_PATH: Final = "families"
+"""The last two begin without "/", so that no request over HTTP names them."""
+
 _SELF: Final = Path("/proc/self")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -266,15 +274,39 @@ def broker_pages(
         return health_reply(health.why_not_ready())
 
     async def metrics(request: Request) -> Reply:
-        # A browser on a machine that can reach this broker adds no credentials to the requests of a page.
-        origin, host = request.headers.get("origin"), request.headers.get("host", "")
-        if not request.authorization and (refusal := origins.refusal(origin, host)):
-            return Reply(f"{refusal}\n".encode(), 403)
-        if access is not None and not await _may_see(access, request):
-            return Reply(b"name a user of access.users_file and its password\n", 401, challenge=_CHALLENGE)
+        if refusal := await _refusal(request, access, origins):
+            return refusal
         return Reply(page_of(await broker_metrics(health, max_connections, logins)), content_type=CONTENT_TYPE)
 
-    return {"/livez": livez, "/readyz": readyz, "/metrics": metrics}
+    return {LIVE_PATH: livez, READY_PATH: readyz, METRICS_PATH: metrics}
+
+
+def member_pages(
+    health: Health, max_connections: int, access: AccessControl | None, origins: Origins, logins: Logins
+) -> dict[str, Page]:
+    """The pages of one of several processes for its supervisor, by path; see `broker_pages`.
+
+    They are the two parts of `/metrics`: whether a request may see it, and the metrics in a form that can be merged.
+    """
+
+    async def admission(request: Request) -> Reply:
+        return await _refusal(request, access, origins) or Reply(b"ok\n")
+
+    async def families(_request: Request) -> Reply:
+        return Reply(encode_families(await broker_metrics(health, max_connections, logins)))
+
+    return {ADMISSION_PATH: admission, FAMILIES_PATH: families}
+
+
+async def _refusal(request: Request, access: AccessControl | None, origins: Origins) -> Reply | None:
+    """Why a request may not see the metrics; None if it may."""
+    # A browser on a machine that can reach this broker adds no credentials to the requests of a page.
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if not request.authorization and (refusal := origins.refusal(origin, host)):
+        return Reply(f"{refusal}\n".encode(), 403)
+    if access is not None and not await _may_see(access, request):
+        return Reply(b"name a user of access.users_file and its password\n", 401, challenge=_CHALLENGE)
+    return None
 
 
 async def _may_see(access: AccessControl, request: Request) -> bool:
