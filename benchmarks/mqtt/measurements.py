@@ -13,7 +13,7 @@ from benchmarks.mqtt import drain, idle, latency, packets, publishing
 from benchmarks.mqtt.connection import Connection, forget_session
 from benchmarks.mqtt.nats_mqtt import NatsMqtt
 from benchmarks.mqtt.ours import OurBrokers
-from benchmarks.mqtt.rows import CONNECTIONS, MOSQUITTO, NATS, OURS, PAYLOAD_BYTES
+from benchmarks.mqtt.rows import CONNECTIONS, MOSQUITTO, NATS, OURS, PAYLOAD_BYTES, PROCESSES, SEVERAL
 from benchmarks.peers.mosquitto import Mosquitto
 from benchmarks.processes import Server
 from benchmarks.runs import Measurement
@@ -56,18 +56,19 @@ def measurements(stage: Stage, *, idle_connections: int, queued: int, progress: 
     """
     found: list[Measurement] = []
     contenders = [_mosquitto(stage), _nats(stage), _ours(stage)]
-    found += [_publish(each) for each in contenders]
+    found += [_publish(each.key, each.one) for each in contenders]
+    found.append(_publish(SEVERAL, lambda: _several(stage)))
     found += [_across(each) for each in contenders]
     found += [_drain(each, queued) for each in contenders]
     found += [_idle(each, idle_connections, progress) for each in contenders]
     return found
 
 
-def _publish(contender: Contender) -> Measurement:
-    key = f"{contender.key}.publish"
+def _publish(first: str, start: Callable[[], tuple[Address, Address]]) -> Measurement:
+    key = f"{first}.publish"
 
     def run(timing: Timing) -> Mapping[str, float]:
-        publish_to, away_at = contender.one()
+        publish_to, away_at = start()
         # A session must want the messages, or a broker may drop them as soon as it has acknowledged them.
         with Connection(away_at, AWAY, clean_session=False) as away:
             away.subscribe("bench/publish/#")
@@ -158,3 +159,12 @@ def _ours(stage: Stage) -> Contender:
         return first.address, second.address
 
     return Contender(OURS, two, two, lambda: brokers("mqtt-idle")[0])
+
+
+def _several(stage: Stage) -> tuple[Address, Address]:
+    """One broker of several processes: the kernel passes connections to any of them."""
+    name = "mqtt-processes"
+    [broker] = stage.once(
+        name, lambda: OurBrokers(stage.directory / name, count=1, processes_each=PROCESSES), OurBrokers.close
+    ).brokers
+    return broker.address, broker.address

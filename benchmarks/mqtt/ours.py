@@ -11,6 +11,7 @@ CONFIG = """\
 [broker]
 id = "{broker_id}"
 store = "journal://127.0.0.1:{port}"
+processes = {processes}
 
 [listen]
 mqtt = "127.0.0.1:0"
@@ -26,16 +27,19 @@ class OurBrokers:
     Args:
         directory: Empty directory for data and logs; must be on a real disk.
         count: Number of brokers.
+        processes_each: Number of processes of each.
         more_config: Appended to the configuration of each.
     """
 
-    def __init__(self, directory: Path, *, count: int, more_config: str = "") -> None:
+    def __init__(self, directory: Path, *, count: int, processes_each: int = 1, more_config: str = "") -> None:
         self.brokers: list[processes.Server] = []
         self._journal = start_journal(directory / "data", directory / "journal.log")
         try:
             for number in range(count):
                 config_path = directory / f"broker-{number}.toml"
-                config = CONFIG.format(broker_id=f"bench-{number}", port=self._journal.address[1])
+                config = CONFIG.format(
+                    broker_id=f"bench-{number}", port=self._journal.address[1], processes=processes_each
+                )
                 config_path.write_text(config + more_config)
                 argv = processes.python_module("broker_adapter.mqtt.cli.main", "--config", str(config_path.resolve()))
                 log_path = directory / f"broker-{number}.log"

@@ -17,6 +17,8 @@ GOAL_DRAINED_PER_S = 50_000.0
 OURS = "mqtt"
 MOSQUITTO = "mqtt.mosquitto"
 NATS = "mqtt.nats"
+SEVERAL = "mqtt.processes"
+PROCESSES = 2
 
 
 def rows(*, idle: int, queued: int) -> list[Row]:
@@ -41,6 +43,13 @@ def _publishing() -> list[Row]:
             SYNCED,
             peer=f"{MOSQUITTO}.publish",
             goal=Goal(GOAL_PUBLISHES_PER_S),
+        ),
+        Row(
+            f"{SEVERAL}.publish",
+            f"the same to one broker of {PROCESSES} processes",
+            "messages/s",
+            SYNCED,
+            peer=f"{OURS}.publish",
         ),
     ]
 
