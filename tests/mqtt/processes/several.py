@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -47,6 +47,17 @@ def workers(broker: BrokerProcess) -> list[int]:
     threads = Path(f"/proc/{broker.process.pid}/task").iterdir()
     pids = [int(each) for thread in threads for each in (thread / "children").read_text().split()]
     return sorted(pids, key=lambda pid: int(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2]))
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A process that does nothing for the length of the block; afterwards it goes on, or nothing could end it."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 async def until_gone(pids: list[int]) -> None:

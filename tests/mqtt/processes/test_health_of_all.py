@@ -14,7 +14,7 @@ from broker_adapter.mqtt_codec import ReasonCode
 from tests.mqtt.edges.broker_process import BrokerProcess
 from tests.mqtt.edges.test_broker_process import passwd
 from tests.mqtt.edges.test_health import Answer, ask, until
-from tests.mqtt.processes.several import WITH_HTTP, client_at, several_processes, workers
+from tests.mqtt.processes.several import WITH_HTTP, client_at, frozen, several_processes, workers
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow("starts a server and a broker of several processes")
@@ -31,15 +31,14 @@ async def test_a_broker_is_ready_only_while_all_its_processes_are(tmp_path: Path
         assert (ready.status, ready.text) == (200, "ready\n")
 
         pid = workers(broker)[1]
-        os.kill(pid, signal.SIGSTOP)
-        frozen = await until(broker, "/readyz", lambda answer: answer.status == 503)
-        assert frozen.text == "not ready: process 2: it does not answer\n"
-        live = await ask(broker, "/livez")
-        assert (live.status, live.text) == (503, "no answer from process 2\n")
-        metrics = await ask(broker, "/metrics")
-        assert metrics.value("journal_broker_ready", process="1") == 1
-        assert metrics.value("journal_broker_ready", process="2") == 0
-        os.kill(pid, signal.SIGCONT)
+        with frozen(pid):
+            silent = await until(broker, "/readyz", lambda answer: answer.status == 503)
+            assert silent.text == "not ready: process 2: it does not answer\n"
+            live = await ask(broker, "/livez")
+            assert (live.status, live.text) == (503, "no answer from process 2\n")
+            metrics = await ask(broker, "/metrics")
+            assert metrics.value("journal_broker_ready", process="1") == 1
+            assert metrics.value("journal_broker_ready", process="2") == 0
         await until_ready(broker)
         assert (await ask(broker, "/livez")).text == "ok\n"
 

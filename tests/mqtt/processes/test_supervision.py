@@ -19,7 +19,7 @@ from broker_adapter.mqtt_codec.packets import Disconnect
 from tests.mqtt.edges.broker_process import PROGRAM, REPOSITORY, broker_process
 from tests.mqtt.edges.listening import write_certificate
 from tests.mqtt.edges.test_broker_process import fail, passwd
-from tests.mqtt.processes.several import client_at, journal, several_processes, until_gone, workers
+from tests.mqtt.processes.several import client_at, frozen, journal, several_processes, until_gone, workers
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -175,8 +175,8 @@ async def test_all_processes_stop_in_order(tmp_path: Path, number: signal.Signal
 async def test_a_frozen_process_does_not_keep_the_others_from_their_end(tmp_path: Path) -> None:
     async with several_processes(tmp_path, "--anonymous") as broker:
         pids = workers(broker)
-        os.kill(pids[1], signal.SIGSTOP)
-        assert await broker.stop() == 1
+        with frozen(pids[1]):
+            assert await broker.stop() == 1
         assert "process 2 did not stop within 20 s, and was killed" in broker.log
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
