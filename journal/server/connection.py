@@ -232,7 +232,12 @@ class Connection(ClientConnection):
         try:
             while end - start >= HEADER.size:
                 if may_run:
-                    taken = appender.append_run(view, start, end, handles, self)
+                    try:
+                        taken = appender.append_run(view, start, end, handles, self)
+                    except BaseException:
+                        # What was appended before is written from the buffer nevertheless.
+                        appended += max(0, appender.run_end - start)
+                        raise
                     appended += taken - start
                     start = taken
                     if end - start < HEADER.size:

@@ -69,6 +69,7 @@ class Appender:
 
     Attributes:
         append_time_us: Append time of the batches; the engine sets it once for each received chunk.
+        run_end: How far the last call of `append_run` came, also if it has raised an error.
         refuse_files: Set while file-mode appends are refused (disk nearly full).
         refuse_memory: Set while memory-mode appends are refused (memory budget used up).
     """
@@ -105,7 +106,7 @@ class Appender:
         self._immediate_words: list[tuple[Shard, int, Words]] = []
         self._run_view: memoryview | None = None
         self._run_start = 0
-        self._run_end = 0
+        self.run_end = 0
         self._published_now: list[Shard] = []
         self._immediate: dict[AckSink, bytearray] = {}
         self._immediate_results: list[tuple[AppendResult, Appended]] = []
@@ -134,23 +135,23 @@ class Appender:
         """
         if self.refuse_files is not None or not self._durable:
             return start
-        if self._run_end != start or self._run_view is not view:
+        if self.run_end != start or self._run_view is not view:
             self.flush_run()
-            self._run_view, self._run_start, self._run_end = view, start, start
+            self._run_view, self._run_start, self.run_end = view, start, start
         committer = self._committer
         group = committer.group
-        room_bytes = self._largest_group_bytes - group.size_bytes - self._run_end + self._run_start
+        room_bytes = self._largest_group_bytes - group.size_bytes - self.run_end + self._run_start
         loop = self._loop
         loop.position, loop.next_lsn = start, committer.next_lsn
         try:
             loop.run(view, end, handles, sink.number, group, room_bytes, self.append_time_us)
         finally:
             committer.next_lsn = loop.next_lsn
-            self._run_end = loop.position
+            self.run_end = loop.position
             acks = loop.acks
             if acks:
                 _acks_for(group.acks, sink).extend(acks)
-        return self._run_end
+        return self.run_end
 
     def append(self, view: memoryview, at: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> None:
         """Append the one APPEND frame that is ``view[at:end]``.
@@ -275,17 +276,17 @@ class Appender:
     ) -> None:
         committer = self._committer
         # Room is made after a segment was opened, since that may have added a decision to the group.
-        if not committer.room(self._run_end - self._run_start + end - at):
+        if not committer.room(self.run_end - self._run_start + end - at):
             self.flush_run()
             committer.make_room(end - at)
-        if self._run_end != at or self._run_view is not view:
+        if self.run_end != at or self._run_view is not view:
             self.flush_run()
             self._run_view, self._run_start = view, at
         lsn = committer.next_lsn
         self._stamp(shard, batch, header, lsn)
         checked = _CHECKED_PACK(header.body_crc, NODE_GROUP, _APPEND, 0, NODE_EPOCH, 0, lsn, shard.shard_id)
         _ENTRY.pack_into(view, at, end - at, crc32c(checked, end - at), checked)
-        self._run_end = end
+        self.run_end = end
         committer.group.touch(shard)
 
     def _append_in_memory(self, shard: Shard, batch: memoryview, header: BatchHeader) -> bool:
@@ -324,11 +325,11 @@ class Appender:
     def flush_run(self) -> None:
         """Add the adjacent entries in the receive buffer to the group, as one buffer."""
         if self._run_view is not None:
-            size = self._run_end - self._run_start
+            size = self.run_end - self._run_start
             if size:
-                self._committer.add(self._run_view[self._run_start : self._run_end], size)
+                self._committer.add(self._run_view[self._run_start : self.run_end], size)
             self._run_view = None
-            self._run_start = self._run_end = 0
+            self._run_start = self.run_end = 0
 
     def finish(self) -> None:
         """End a run of `append` calls: publish and acknowledge batches that need no disk, and start the commit."""

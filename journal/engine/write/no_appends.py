@@ -13,6 +13,8 @@ from shards.segments.shard import Shard
 class NoAppends:
     """Takes the place of an appender where another server owns the store: handles of its clients permit no append."""
 
+    run_end = 0
+
     def append_run(self, view: memoryview, start: int, end: int, handles: Sequence[Shard | None], sink: AckSink) -> int:
         """Take no append."""
         return start
