@@ -6,11 +6,8 @@ do not know which batches are committed: the shard limits every read by its publ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from shards.format.batch import HEADER_SIZE, BatchHeader
 from shards.model import SegmentInfo, SegmentKind
-from shards.segments.chunks import ChunkList, ChunkPool, Readable
+from shards.segments.chunks import ChunkList, ChunkPool
 from shards.segments.sparse_index import INTERVAL_BYTES, SparseIndex
 
 
@@ -110,20 +107,3 @@ class MemorySegment(Segment):
 
     def __init__(self, base_offset: int, created_us: int, pool: ChunkPool) -> None:
         super().__init__(base_offset, created_us, 0, pool)
-
-
-def walk(buffers: list[Readable], position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches in adjacent buffers from ``position`` on.
-
-    Each buffer must begin and end at a batch boundary, except the last one, which may end anywhere: a batch that is
-    cut off there is left out.
-    """
-    for buffer in buffers:
-        at, size = 0, len(buffer)
-        while size - at >= HEADER_SIZE:
-            header = BatchHeader.unpack(buffer, at)
-            if at + header.size_bytes > size:
-                break
-            yield position + at, header
-            at += header.size_bytes
-        position += size

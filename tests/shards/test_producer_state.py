@@ -121,3 +121,61 @@ def test_what_is_kept_before_a_jump_lets_the_jump_come_again() -> None:
     kept = state.before(10)
     assert (kept.next_sequence, kept.memory_lost) == (10, True)
     assert kept.relation(17) is Relation.AHEAD
+
+
+def test_a_repeat_of_what_was_forgotten_is_known_as_stored_without_its_offset() -> None:
+    state, offsets = stored(0, [(2, 1)] * (REMEMBERED_RUNS + 10))
+    assert {state.relation(sequence) for sequence in range(20)} == {Relation.FORGOTTEN}
+    assert state.relation(20) is Relation.KNOWN
+    assert state.forgotten_range() == (offsets[0], offsets[20])
+    # Also without any run: all are stored that are not ahead.
+    state.runs.clear()
+    assert state.relation(state.next_sequence - 1) is Relation.FORGOTTEN
+    assert state.forgotten_range()[0] == offsets[0]
+
+
+def test_what_was_lost_among_forgotten_records_is_not_taken_for_stored() -> None:
+    state, _ = stored(0, [(2, 1)] * 3)
+    state.memory_lost = True
+    state.accept(10, 100, 2)
+    for number in range(REMEMBERED_RUNS):
+        state.accept(12 + 2 * number, 200 + 10 * number, 2)
+    assert state.relation(3) is Relation.MISSING
+    assert state.relation(8) is Relation.MISSING
+    assert state.relation(10) is Relation.FORGOTTEN
+
+
+@given(first_sequences, batches, st.data())
+def test_the_ranges_from_a_sequence_on_are_the_offsets_of_its_records(
+    first: int, wanted: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    state, offsets = stored(first, wanted)
+    at = data.draw(st.integers(0, len(offsets) - 1))
+    sequence = list(offsets)[at]
+    found = [offset for start, end in state.ranges_from(sequence) for offset in range(start, end)]
+    assert sorted(found) == list(offsets.values())[at:]
+
+
+@given(st.integers(1, 20), st.integers(0, 400))
+def test_runs_that_a_crash_may_undo_are_saved_up_to_an_offset_and_not_beyond_their_number(more: int, at: int) -> None:
+    """They are not forgotten before they are durable, so there may be more of them than are saved."""
+    state = ProducerState(1, 0)
+    count = REMEMBERED_RUNS + more
+    for number in range(count):
+        state.accept(2 * number, 3 * number, 2, published_offset=0)
+    assert len(state.runs) == count
+    kept = state.before(at)
+    assert len(state.runs) == count
+    assert len(kept.runs) <= REMEMBERED_RUNS
+    below = sum(max(0, min(2, at - 3 * number)) for number in range(count))
+    assert kept.next_sequence == below
+    assert {kept.relation(sequence) for sequence in range(below)} <= {Relation.KNOWN, Relation.FORGOTTEN}
+    assert ProducerState.decode(kept.encode()) == kept
+
+
+def test_a_full_state_of_version_1_is_read_with_all_that_it_forgot_as_stored() -> None:
+    state, _ = stored(0, [(2, 1)] * REMEMBERED_RUNS)
+    old = b"\x01" + state.encode()[1:]
+    found = ProducerState.decode(old)
+    assert found.runs == state.runs
+    assert found.relation(SEQUENCE_MODULUS - 1) is Relation.FORGOTTEN
