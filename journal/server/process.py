@@ -65,7 +65,6 @@ async def run_server(
     """
     log_limit = configure_log(config.log)
     guard = Security(config)
-    log.info("starting", hot_loops=compiled.DESCRIPTION)
     exposure = ExposureLog(log, exposure_of(config, guard.access.known))
     sockets = bind(config.listen.addresses(), main="tcp")
     signals = _Signals(config, read_again or (lambda: config), guard, exposure)
@@ -296,7 +295,12 @@ class _Reading:
 
 
 def _tell_recovery(report: RecoveryReport) -> None:
-    log.info("recovered", entries=report.entries, truncated_bytes=report.truncated_bytes)
+    log.info(
+        "recovered",
+        entries=report.entries,
+        truncated_bytes=report.truncated_bytes,
+        hot_loops=compiled.DESCRIPTION,
+    )
     for damage in report.damages:
         log.error("shard stopped", damage=damage)
 
