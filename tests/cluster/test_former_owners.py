@@ -21,7 +21,7 @@ from shards.model import Mode, ShardConfig
 from tests.cluster.servers import running
 from tests.cluster.test_follower_engine import CONFIG, Watch, append, log_of
 from tests.cluster.test_real_stores import seaweed
-from tests.logstore.faulty_proxy import Fault, all_meet, open_proxy, through
+from tests.logstore.faulty_proxy import Fault, all_meet, open_proxies
 from tests.patience import PATIENCE_S
 
 SOON_S: Final = 3.0
@@ -100,12 +100,11 @@ async def test_an_owner_that_has_lost_its_store_sends_clients_on_before_the_log_
 ) -> None:
     """It accepted no connection until the requests under way had ended: clients hung there for 12 s."""
     store, environment = seaweed()
-    with open_proxy(environment["AWS_ENDPOINT_URL"]) as one, open_proxy(environment["AWS_ENDPOINT_URL"]) as other:
-        each = [through(proxy, environment) for proxy in (one, other)]
+    with open_proxies(environment, 2) as (proxies, each):
         with running(tmp_path, 2, store, environment, each=each) as cluster:
             former = await cluster.owner()
             await cluster.followers(former)
-            proxy = one if former is cluster.servers[0] else other
+            proxy = proxies[cluster.servers.index(former)]
             proxy.decide = all_meet(Fault.SILENT)
             await wait_until(lambda: "lost the store to another server" in former.log.read_text())
             for _ in range(10):

@@ -28,7 +28,7 @@ from tests.cluster.test_follower_lag import ME, OTHER, Log
 from tests.cluster.test_follower_troubles import Troubled
 from tests.cluster.test_former_owners import IN_MEMORY, wait_until
 from tests.cluster.test_real_stores import seaweed
-from tests.logstore.faulty_proxy import Fault, all_meet, open_proxy, through
+from tests.logstore.faulty_proxy import Fault, all_meet, open_proxies
 from tests.patience import PATIENCE_S
 
 
@@ -209,15 +209,14 @@ async def test_an_owner_goes_on_in_memory_while_no_server_reaches_the_log_store_
     tmp_path: Path,
 ) -> None:
     store, environment = seaweed()
-    with open_proxy(environment["AWS_ENDPOINT_URL"]) as one, open_proxy(environment["AWS_ENDPOINT_URL"]) as other:
-        each = [through(proxy, environment) for proxy in (one, other)]
+    with open_proxies(environment, 2) as (proxies, each):
         with running(tmp_path, 2, store, environment, each=each) as cluster:
             owner = await cluster.owner()
             (follower,) = await cluster.followers(owner)
             async with open_client(owner.tcp, times=SessionTimes(first_within_s=PATIENCE_S)) as client:
                 await client.create_shard("a", IN_MEMORY)
                 await client.append("a", [Record(value=b"first")])
-                for proxy in (one, other):
+                for proxy in proxies:
                     proxy.decide = all_meet(Fault.SILENT)
                 ends_at = trio.current_time() + 3 * ISOLATED_S
                 while trio.current_time() < ends_at:
@@ -234,7 +233,7 @@ async def test_an_owner_goes_on_in_memory_while_no_server_reaches_the_log_store_
                     await client.append("a", [Record(value=b"acknowledged, it might be lost")])
                 assert waiting.cancelled_caught
                 assert "appends in memory mode are refused" in owner.log.read_text()
-                for proxy in (one, other):
+                for proxy in proxies:
                     proxy.pass_all()
                 with trio.fail_after(PATIENCE_S):
                     await client.append("a", [Record(value=b"later")])

@@ -32,7 +32,7 @@ from tests.cluster.test_refusals import refusal
 from tests.cluster.writing import SHARD, Writer, check, connected, value_of, writing
 from tests.faults.disks import fill, mounted
 from tests.logstore import seaweed_server
-from tests.logstore.faulty_proxy import Fault, RandomFaults, all_meet, creates_meet, open_proxy, through
+from tests.logstore.faulty_proxy import Fault, RandomFaults, all_meet, creates_meet, open_proxies, open_proxy, through
 from tests.logstore.seaweed_server import SeaweedServer
 from tests.patience import PATIENCE_S
 from tests.sinks import postgresql_server
@@ -281,10 +281,9 @@ async def test_clients_of_an_owner_that_alone_has_lost_its_log_store_are_soon_at
     What it had under way may be in the log: it is there once, as is what its clients send again.
     """
     store, environment = seaweed()
-    with open_proxy(environment["AWS_ENDPOINT_URL"]) as one, open_proxy(environment["AWS_ENDPOINT_URL"]) as other:
-        each = [through(proxy, environment) for proxy in (one, other)]
+    with open_proxies(environment, 2) as (proxies, each):
         async with stalling(tmp_path, store, environment, each) as stall:
-            proxy = one if stall.owner is stall.cluster.servers[0] else other
+            proxy = proxies[stall.cluster.servers.index(stall.owner)]
             proxy.decide = all_meet(fault)
             cut_at = trio.current_time()
             async with trio.open_nursery() as nursery:

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
@@ -422,3 +422,13 @@ def open_proxy(endpoint: str) -> Iterator[FaultyProxy]:
 def through(proxy: FaultyProxy, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server that reaches its store through a proxy."""
     return {**environment, "AWS_ENDPOINT_URL": proxy.endpoint}
+
+
+@contextmanager
+def open_proxies(
+    environment: Mapping[str, str], count: int
+) -> Iterator[tuple[list[FaultyProxy], list[dict[str, str]]]]:
+    """A proxy of its own for each of several servers, and their environments."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(open_proxy(environment["AWS_ENDPOINT_URL"])) for _ in range(count)]
+        yield proxies, [through(proxy, environment) for proxy in proxies]
