@@ -23,7 +23,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test test-slow test-all wheel crash torture fuzz sanitize lint format screenshots demo demo-cluster bench bench-compare bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test test-slow compile-tests test-all wheel crash torture fuzz sanitize lint format screenshots demo demo-cluster bench bench-compare bench-quick lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test: $(TESTS_STAMP) clients ## run the quick tests, in minutes (TESTS="path or 
 # `make test` tried properties with few examples; here they are tried again with many.
 test-slow: $(TESTS_STAMP) clients ## run what `make test` leaves out, but `make crash` and `make wheel` (TESTS=, JOBS=)
 	@$(PYTEST) -m "(slow and not smoke or hypothesis) and not long and not wheel" $(TESTS)
+
+compile-tests: $(TESTS_STAMP) ## compile the tests, which the first run of any of them does otherwise
+	@:
 
 test-all: $(TESTS_STAMP) clients ## run the tests of both, in one go (TESTS=, JOBS=)
 	@$(PYTEST) $(TESTS)

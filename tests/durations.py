@@ -52,12 +52,14 @@ class DurationRecorder:
         return report  # type: ignore[return-value]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # A test in which its process crashed is reported by the process that runs no tests.
+        spent_s: float = getattr(report, "processor_s", 0.0)
         sums = self._found[report.nodeid]
         sums[0] += report.duration
-        sums[1] += report.processor_s
+        sums[1] += spent_s
         # What several tests share is started before one of them and ended after another.
-        if report.when == "call" and "slow" not in report.keywords and report.processor_s > _SLOW_FROM_S:
-            self._unmarked[report.nodeid] = report.processor_s
+        if report.when == "call" and "slow" not in report.keywords and spent_s > _SLOW_FROM_S:
+            self._unmarked[report.nodeid] = spent_s
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._names_unmarked:
