@@ -1,8 +1,8 @@
 """A well-behaved client in a process of its own: appends and tails one shard, and says how long both take.
 
-Run as ``python -m tests.abuse.bystander PORT NAME WINDOW_S``. It writes a line of JSON for every window: the
-latencies of its appends up to the acknowledgement, and up to the push, in milliseconds, and when it began on the
-monotonic clock, in seconds. It ends when standard input does.
+Run as ``python -m tests.abuse.bystander NAME WINDOW_S``; the first line of standard input is the port. It writes a line
+of JSON for every window: the latencies of its appends up to the acknowledgement, and up to the push, in milliseconds,
+and when it began on the monotonic clock, in seconds. It ends when standard input does.
 """
 
 from __future__ import annotations
@@ -60,4 +60,4 @@ def _round(client: Client, handle: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    run(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+    run(int(sys.stdin.readline()), sys.argv[1], float(sys.argv[2]))

@@ -109,6 +109,12 @@ class Scene:
             )
         )
 
+    def meet(self) -> None:
+        """The bystander is still served: a window of its has begun and ended from now on."""
+        met_from_s = time.monotonic()
+        while self._next_window().began_s < met_from_s:
+            pass
+
     def _next_window(self) -> _Window:
         line = self._lines.readline()
         assert line, "the bystander ended: it was cut off or refused"
@@ -159,28 +165,41 @@ class Scene:
 @contextmanager
 def scene(data: Path, *settings: str, strict: bool = False) -> Iterator[Scene]:
     """A server and a bystander for the length of the block; both must still be well at its end."""
-    with running(data, *SETTINGS, *settings) as server:
-        window_s = _WINDOW_LONG_S if strict else _WINDOW_S
-        bystander = subprocess.Popen(
-            [sys.executable, "-m", "tests.abuse.bystander", str(server.ports["tcp"]), "bystander", str(window_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    # The bystander loads its modules while the server does.
+    with (
+        _bystander(_WINDOW_LONG_S if strict else _WINDOW_S) as bystander,
+        running(data, *SETTINGS, *settings) as server,
+    ):
         assert bystander.stdin
         assert bystander.stdout
-        try:
-            found = Scene(server, strict, bystander.stdout)
-            found.take_usual()
-            yield found
-            found.watch()
-            assert "Traceback" not in found.log_text(), found.log_text()
-        finally:
-            bystander.stdin.close()
-            bystander.kill()
-            bystander.wait()
-            bystander.stdout.close()
+        bystander.stdin.write(f"{server.ports['tcp']}\n")
+        bystander.stdin.flush()
+        found = Scene(server, strict, bystander.stdout)
+        found.take_usual()
+        yield found
+        found.meet()
+        assert "Traceback" not in found.log_text(), found.log_text()
+        _end(bystander)
         assert server.stop() == 0
+
+
+@contextmanager
+def _bystander(window_s: float) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.abuse.bystander", "bystander", str(window_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            _end(process)
+
+
+def _end(bystander: subprocess.Popen[str]) -> None:
+    bystander.kill()
+    bystander.wait()
 
 
 def allow_descriptors(count: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from journal.protocol import Op, frames, messages
+from journal.protocol import Op, encode, frames, messages
 from journal.protocol.frames import HELLO_MAX_FRAME_BYTES
 from journal.settings.values import KIB, MIB
 from shards.errors import BatchError, LimitExceededError
@@ -222,8 +222,23 @@ def test_who_asks_and_never_reads_is_held_to_the_output_limit(tmp_path: Path) ->
 
 def subscribe(client: Client, count: int, *, credit_bytes: int) -> None:
     """Subscribe so many times to everything; what is pushed meanwhile is left aside."""
-    for number in range(count):
-        client.call(Op.SUBSCRIBE, messages.SubscribeRequest(number, filter="#", credit_bytes=credit_bytes))
+    asked = {client.next_correlation(): number for number in range(count)}
+    client.sock.sendall(
+        b"".join(
+            frames.build(
+                Op.SUBSCRIBE,
+                correlation,
+                encode(messages.SubscribeRequest(number, filter="#", credit_bytes=credit_bytes)),
+            )
+            for correlation, number in asked.items()
+        )
+    )
+    while asked:
+        # What is pushed for those that are open already comes between the replies.
+        _, status, correlation, _ = client.receive()
+        if correlation in asked:
+            assert status == 0
+            del asked[correlation]
 
 
 def is_closed_soon(found: Scene, sock: socket.socket) -> bool:
