@@ -20,15 +20,15 @@ import trio.testing
 
 from journal.engine import Engine, open_engine
 from journal.engine.directory.data_directory import MARKER
-from journal.engine.parquet.converter import (
+from journal.engine.parquet.conversion_messages import (
     Answer,
     Request,
-    WorkerConverter,
     joined_answer,
     joined_request,
     lines_of_answer,
     lines_of_request,
 )
+from journal.engine.parquet.converter import WorkerConverter
 from journal.engine.parquet.worker import answer
 from journal.settings.server import ConversionConfig, ServerConfig, StorageConfig
 from journal.settings.values import ConfigurationError
@@ -108,7 +108,7 @@ async def test_the_worker_writes_shared_files_and_tells_which_shards_they_have(t
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5])
 def test_what_is_about_many_segments_is_said_in_several_lines(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("journal.engine.parquet.converter._ITEMS_IN_A_LINE", 2)
+    monkeypatch.setattr("journal.engine.parquet.conversion_messages._ITEMS_IN_A_LINE", 2)
     sources = [PartSource(f"/log/{number}", "a", 1, number, number + 1) for number in range(count)]
     lines = list(lines_of_request(Request(gather=SharedPlan("/out", 7, sources))))
     assert len(lines) == max(1, (count + 1) // 2)
@@ -276,3 +276,10 @@ async def test_conversion_without_its_libraries_is_refused_at_the_start(
     assert os.listdir(tmp_path) == []
     async with open_engine(str(tmp_path), attrs.evolve(CONFIG, conversion=ConversionConfig(enabled=False))):
         pass
+
+
+def test_the_process_that_converts_loads_neither_the_engine_nor_its_event_loop() -> None:
+    """Every server that converts has one beside its appends. With them it would take almost three times as long."""
+    program = "import sys, journal.engine.parquet.worker; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"trio", "journal.engine.engine", "journal.settings", "journal.engine.parquet.converter"} & set(loaded)

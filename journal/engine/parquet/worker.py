@@ -11,7 +11,7 @@ import time
 
 import msgspec
 
-from journal.engine.parquet.converter import Answer, Request, joined_request, lines_of_answer
+from journal.engine.parquet.conversion_messages import Answer, Request, joined_request, lines_of_answer
 from journal.engine.workers.serving import incoming_lines, write_lines
 from shards.delta.actions import TableRequest
 from shards.errors import CorruptionError, StorageError
