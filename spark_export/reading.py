@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import pyarrow as pa
@@ -25,10 +25,12 @@ from spark_export.errors import DataLossError, UnreadableError
 from spark_export.file_access import FileTree
 from spark_export.planning import Part
 from spark_export.segment_files import LogEndsError, clipped, read_log
-from spark_export.server_connection import ServerConnection
 from spark_export.shared_files import SharedFiles, find_rows
 from spark_export.snapshot import Store
 from spark_export.wanted_rows import Wanted
+
+if TYPE_CHECKING:
+    from spark_export.server_connection import ServerConnection
 
 _ROWS_AT_ONCE: Final = 64 << 10
 _BYTES_AT_ONCE: Final = 8 << 20
@@ -42,9 +44,7 @@ def read_parts(store: Store, parts: Iterable[Part], wanted: Wanted) -> Iterator[
         DataLossError: Records are gone, and the query makes that an error.
         UnreadableError: A file is damaged, or the server cannot be reached.
     """
-    with ServerConnection(store.server, store.restores) as connection:
-        reader = _PartReader(store, connection, wanted)
-        yield from joined(reader.rows(parts), wanted)
+    yield from joined(_PartReader(store, wanted).rows(parts), wanted)
 
 
 def joined(batches: Iterable[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -73,13 +73,12 @@ class _PartReader:
 
     Args:
         store: Where the records are.
-        connection: Connection to the server of the store, if it has one.
         wanted: Rows that the query wants.
     """
 
-    def __init__(self, store: Store, connection: ServerConnection, wanted: Wanted) -> None:
+    def __init__(self, store: Store, wanted: Wanted) -> None:
         self._store = store
-        self._connection = connection
+        self._connection: ServerConnection | None = None
         self._wanted = wanted
         self._sealed = FileTree(store.sealed) if store.sealed else None
         self._opened = ExitStack()
@@ -176,7 +175,7 @@ class _PartReader:
         offset = part.first_offset
         while offset < part.next_offset:
             try:
-                for found in self._connection.read(part.shard, part.shard_id, offset, part.next_offset):
+                for found in self._server().read(part.shard, part.shard_id, offset, part.next_offset):
                     yield clipped(read_table(found.batches), offset, part.next_offset)
                     offset = found.next_offset
             except (OffsetOutOfRangeError, ShardNotFoundError) as error:
@@ -185,6 +184,16 @@ class _PartReader:
                     gone = _range(attrs.evolve(part, first_offset=offset))
                     raise DataLossError(f"shard {part.shard!r}: the records of {gone} are gone: {error}") from error
                 offset = there
+
+    def _server(self) -> ServerConnection:
+        """The connection to the server of the store, which has one."""
+        if self._connection is None:
+            # Imported only here: Spark starts four processes for a query, and files need no connection.
+            from spark_export.server_connection import ServerConnection
+
+            connection = ServerConnection(self._store.server, self._store.restores)
+            self._connection = self._opened.enter_context(connection)
+        return self._connection
 
 
 def _no_file(part: Part) -> DataLossError:

@@ -212,3 +212,11 @@ def test_a_wheel_holds_the_module_that_spark_looks_for(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
     assert {"pyspark_journal.py", "spark_export/source.py"} <= set(names)
+
+
+def test_a_process_of_spark_loads_what_connects_to_a_server_only_when_it_reads_from_one() -> None:
+    """For a query Spark starts four processes that load the data source one after the other."""
+    program = "import sys, spark_export.source; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+    assert "spark_export.reading" in loaded
+    assert not {"trio", "broker_adapter", "spark_export.server_connection"} & set(loaded)
