@@ -32,7 +32,8 @@ def build_app(
         purpose: Its purpose, in one line.
         commands: By their words (`shard list`): the path of the function (`package.module:function`), and the first
             line of its docstring, which is shown without importing it.
-        groups: Help of the first words of commands that have two.
+            A word that is a command itself may be the first word of others, too.
+        groups: Help of the first words of other commands that have two.
     """
     app = App(
         name=program,
@@ -46,8 +47,11 @@ def build_app(
     for parent in parents.values():
         app.command(parent)
     for words, (path, help_line) in commands.items():
-        *group_name, name = words.split()
-        (parents[group_name[0]] if group_name else app).command(path, name=name, help=help_line)
+        first, _, second = words.partition(" ")
+        if second and first not in commands:
+            parents[first].command(path, name=second, help=help_line)
+        else:
+            app.command(path, name=words, help=help_line)
     return app
 
 
@@ -71,6 +75,9 @@ def run_app(
     """
     debug = "--debug" in arguments
     tokens = [argument for argument in arguments if argument != "--debug"]
+    if (words := " ".join(tokens[:2])) in app:
+        # Its first word is a command itself, so that the second one would be taken for an argument of that.
+        tokens[:2] = [words]
     program = app.name[0]
 
     def command() -> int:

@@ -102,6 +102,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "journal.cli.bench:bench",
         "Measure appends and reads with shards that are created for it and deleted afterwards.",
     ),
+    "bench trace": (
+        "journal.cli.bench_trace:bench_trace",
+        "Measure where the time of a message goes between append and delivery, hop by hop, at parts of the highest rate.",
+    ),
 }
 RENAMED: Final = {"shard seal": "shard convert"}
 """New words of commands, by the old ones."""

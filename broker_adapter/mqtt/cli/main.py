@@ -58,6 +58,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "broker_adapter.mqtt.cli.config:config",
         "Print the commented configuration file, every setting at its default: `journal-broker config --default`.",
     ),
+    "bench trace": (
+        "broker_adapter.mqtt.cli.bench_trace:bench_trace",
+        "Measure where the time of a message goes between publisher and subscriber, hop by hop, at parts of the highest "
+        "rate.",
+    ),
     "paths": (
         "journal.cli.serve:paths",
         "Print the paths of the shipped files: `conf` (configuration, units, alert rules, dashboard) and `docs`.",
@@ -66,6 +71,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 _PURPOSE: Final = "MQTT broker that keeps everything in a store, which any number of brokers share."
 _GROUPS: Final = {
     "clients": "List and disconnect the clients of all brokers of a store.",
+    "bench": "Measure running brokers.",
     "ban": "Add, list and remove bans of users, client identifiers and networks.",
 }
 _OWN_OPTIONS: Final = ("--help", "-h", "--version")
