@@ -16,7 +16,6 @@ from command_line.boundary import CommandError, UsageError
 from command_line.output import Table, progress, write_json, write_tables, write_text
 from command_line.quantities import parse_duration_us, parse_size_bytes
 from journal.cli.connection import DEFAULT_SERVER, ServerOption, connect
-
 from journal.trace import (
     ACKNOWLEDGED,
     DELIVERED,
@@ -28,15 +27,15 @@ from journal.trace import (
     Path,
     Run,
     Trace,
-    journal_times,
+    check_capture,
     trace,
 )
+from journal.trace.journal_frames import Times, journal_times
 from journal.trace.report import COLUMNS, NUMERIC, as_json, heading, rows
 from shards.model import Mode, ShardConfig
 
 if TYPE_CHECKING:
     from journal.client import AppendFuture, Client, Subscription
-    from journal.trace.journal_frames import Times
     from journal.trace.streams import Segment
 
 _IN_FLIGHT_LIMIT: Final = 1024
@@ -60,7 +59,7 @@ def bench_trace(
     json: JsonOption = False,
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Measure where the time of a message goes between append and delivery, hop by hop, at parts of the highest rate.
+    """Measure the hops of a message from append to delivery, at parts of the highest rate.
 
     A client appends to a shard that is created for it and deleted afterwards, and another one subscribes to it. The
     server must be on this machine. Capturing packets takes root or CAP_NET_RAW.
@@ -69,10 +68,14 @@ def bench_trace(
 
     address = Address.parse_all(server)[0]
     if address.kind != "tcp" and not ends_only:
-        raise UsageError(f"hops are found in plain TCP only, not over {address.kind}; --ends-only measures without them")
+        raise UsageError(
+            f"hops are found in plain TCP only, not over {address.kind}; --ends-only measures without them"
+        )
     try:
         options = Options.checked(parse_size_bytes(size), parse_duration_us(duration), highest_rate, ends_only)
-    except LoadError as error:
+        if not ends_only:
+            check_capture()
+    except (CaptureError, LoadError) as error:
         raise CommandError(str(error)) from error
     traced = trio.run(_trace, server, address.port, options, Mode(mode))
     if json:

@@ -104,7 +104,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "bench trace": (
         "journal.cli.bench_trace:bench_trace",
-        "Measure where the time of a message goes between append and delivery, hop by hop, at parts of the highest rate.",
+        "Measure the hops of a message from append to delivery, at parts of the highest rate.",
     ),
 }
 RENAMED: Final = {"shard seal": "shard convert"}

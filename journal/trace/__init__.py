@@ -6,9 +6,8 @@ packets of the loopback interface.
 
 from journal.trace.capture import CaptureError
 from journal.trace.hops import Hop, Path
-from journal.trace.journal_frames import journal_times
 from journal.trace.load import LoadError, Run
-from journal.trace.trace import ACKNOWLEDGED, DELIVERED, SCHEDULED, Options, Trace, trace
+from journal.trace.trace import ACKNOWLEDGED, DELIVERED, SCHEDULED, Options, Trace, check_capture, trace
 
 __all__ = [
     "ACKNOWLEDGED",
@@ -21,6 +20,6 @@ __all__ = [
     "Path",
     "Run",
     "Trace",
-    "journal_times",
+    "check_capture",
     "trace",
 ]

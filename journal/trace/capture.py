@@ -22,7 +22,8 @@ from journal.trace.packet_filter import INSTRUCTION, packet_filter
 from journal.trace.streams import Segment, read_segment
 
 RING_BYTES: Final = 128 << 20
-_BLOCK_BYTES: Final = 1 << 20
+SMALLEST_RING_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = SMALLEST_RING_BYTES
 _INTERFACE: Final = "lo"
 
 # From the kernel's headers; Python has no names for these.
@@ -105,21 +106,25 @@ def capturing(ports: Collection[int], *, ring_bytes: int = RING_BYTES) -> Iterat
         CaptureError: This is not Linux, or the process may not capture packets.
     """
     if sys.platform != "linux":
-        raise CaptureError("packets are captured on Linux only; --ends-only measures without them")
+        raise CaptureError("packets are captured on Linux only; --ends-only measures without hops")
     try:
         packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
     except PermissionError as error:
         raise CaptureError(
-            "this user may not capture packets: run it as root or with the capability CAP_NET_RAW; --ends-only measures "
-            "without"
+            "this user may not capture packets: run it as root or with the capability CAP_NET_RAW, or measure without "
+            "hops (--ends-only)"
         ) from error
     except OSError as error:
-        raise CaptureError(f"packets cannot be captured: {error.strerror}; --ends-only measures without") from error
+        raise CaptureError(
+            f"packets cannot be captured: {error.strerror}; --ends-only measures without hops"
+        ) from error
     with packets:
         try:
             ring = _ring(packets, ports, ring_bytes)
         except OSError as error:
-            raise CaptureError(f"packets cannot be captured: {error.strerror}; --ends-only measures without") from error
+            raise CaptureError(
+                f"packets cannot be captured: {error.strerror}; --ends-only measures without hops"
+            ) from error
         with ring:
             yield Capture(packets, ring)
 

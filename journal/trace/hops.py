@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -96,11 +97,18 @@ def measure(path: Path, times: Mapping[str, Mapping[int, int]]) -> PathTimes | N
     complete = [number for number in at[0] if all(number in later for later in at[1:])]
     if not complete:
         return None
-    durations = [[end[number] - begin[number] for number in complete] for begin, end in zip(at, at[1:], strict=False)]
+    durations = [[end[number] - begin[number] for number in complete] for begin, end in itertools.pairwise(at)]
     totals = sorted(at[-1][number] - at[0][number] for number in complete)
     whole = sum(totals)
     hops = tuple(
-        HopTimes(*attrs.astuple(hop), *_quantiles_us(sorted(taken)), sum(taken) / whole if whole else 0.0)
+        HopTimes(
+            hop.name,
+            hop.process,
+            hop.begin,
+            hop.end,
+            *_quantiles_us(sorted(taken)),
+            sum(taken) / whole if whole else 0.0,
+        )
         for hop, taken in zip(path.hops, durations, strict=True)
     )
     return PathTimes(path.name, len(complete), *_quantiles_us(totals), hops)

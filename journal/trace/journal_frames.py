@@ -119,5 +119,3 @@ def _begins_with_frame(data: bytes) -> bool:
         return False
     length, op, _, _ = HEADER.unpack_from(data)
     return HEADER.size <= length <= _MAX_FRAME_BYTES and op in _OPS
-
-

@@ -55,7 +55,7 @@ class Run:
         """These messages are acknowledged now."""
         self._note(self.acknowledged, numbers)
 
-    def note_delivered(self, data: bytes | memoryview) -> None:
+    def note_delivered(self, data: bytes | bytearray | memoryview) -> None:
         """The messages in these bytes are delivered now; those of other runs are ignored."""
         self._note(self.delivered, self.marker.numbers(data))
 

@@ -27,6 +27,6 @@ class Marker:
         """A payload of this size, which is at least `MIN_BYTES`, with the number of a message."""
         return (self._word + b"%0*d" % (_DIGITS, number)).ljust(size_bytes, b".")
 
-    def numbers(self, data: bytes | memoryview) -> list[int]:
+    def numbers(self, data: bytes | bytearray | memoryview) -> list[int]:
         """Numbers of the messages in these bytes, in their order."""
         return [int(digits) for digits in self._pattern.findall(data)]

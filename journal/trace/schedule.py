@@ -55,8 +55,10 @@ class Schedule:
 
 
 class Alarm:
-    """Wakes a task at a time of the system's clock, to within tens of microseconds: sleeping of the event loop is
-    rounded to milliseconds."""
+    """Wakes a task at a time of the system's clock, to within tens of microseconds.
+
+    The event loop would round a sleep to whole milliseconds.
+    """
 
     def __init__(self, descriptor: int, library: ctypes.CDLL) -> None:
         self._descriptor = descriptor

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from journal.trace.capture import capturing
+from journal.trace.capture import SMALLEST_RING_BYTES, capturing
 from journal.trace.hops import Hop, Path, PathTimes, measure
 from journal.trace.journal_frames import Times
 from journal.trace.load import Level, Link, LoadError, Run, find_highest_rate, send_at_rate
@@ -105,6 +105,16 @@ class Trace:
     levels: tuple[LevelTimes, ...]
 
 
+def check_capture() -> None:
+    """Find out, before anything is sent, whether packets can be captured.
+
+    Raises:
+        CaptureError: They cannot.
+    """
+    with capturing((1,), ring_bytes=SMALLEST_RING_BYTES):
+        pass
+
+
 async def trace(route: Route, options: Options, progress: Progress) -> Trace:
     """Find the highest rate, then measure at parts of it.
 
@@ -112,10 +122,6 @@ async def trace(route: Route, options: Options, progress: Progress) -> Trace:
         CaptureError: Packets cannot be captured.
         LoadError: Messages were not delivered, or none was found in packets.
     """
-    if not options.ends_only:
-        # A refusal comes before anything is sent.
-        with capturing(route.ports, ring_bytes=1 << 20):
-            pass
     highest = options.highest_rate_per_s
     if not highest:
         with progress("messages to find the highest rate", None) as tick:

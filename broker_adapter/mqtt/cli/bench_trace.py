@@ -28,13 +28,13 @@ from journal.trace import (
     Path,
     Run,
     Trace,
-    journal_times,
+    check_capture,
     trace,
 )
+from journal.trace.journal_frames import Times, journal_times
 from journal.trace.report import COLUMNS, NUMERIC, as_json, heading, rows
 
 if TYPE_CHECKING:
-    from journal.trace.journal_frames import Times
     from journal.trace.streams import Segment
 
 _DEFAULT_BROKER: Final = "127.0.0.1:1883"
@@ -67,7 +67,7 @@ def bench_trace(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Measure where the time of a message goes between publisher and subscriber, hop by hop, at parts of the highest rate.
+    """Measure the hops of a message from publisher to subscriber, at parts of the highest rate.
 
     A client publishes with QoS 1, and another one subscribes. Brokers and journal server must be on this machine and
     take connections without TLS. The messages stay in the store until retention removes them. Capturing packets takes
@@ -79,7 +79,9 @@ def bench_trace(
     name = os.urandom(4).hex()
     try:
         options = Options.checked(parse_size_bytes(size), parse_duration_us(duration), highest_rate, ends_only)
-    except LoadError as error:
+        if not ends_only:
+            check_capture()
+    except (CaptureError, LoadError) as error:
         raise CommandError(str(error)) from error
     traced = trio.run(_trace, places, ports, topic or f"bench/{name}", (user, password), options)
     if json:
@@ -116,9 +118,7 @@ async def _trace(
 class _Route:
     """From a publisher to a subscriber, over brokers; implements `journal.trace.Route`."""
 
-    def __init__(
-        self, publisher: TraceClient, subscriber: TraceClient, topic: str, ports: tuple[int, ...]
-    ) -> None:
+    def __init__(self, publisher: TraceClient, subscriber: TraceClient, topic: str, ports: tuple[int, ...]) -> None:
         self.ports = frozenset(ports)
         self.in_flight_limit = min(_IN_FLIGHT_LIMIT, publisher.receive_maximum)
         self._journal_port = ports[-1]

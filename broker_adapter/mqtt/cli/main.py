@@ -60,8 +60,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "bench trace": (
         "broker_adapter.mqtt.cli.bench_trace:bench_trace",
-        "Measure where the time of a message goes between publisher and subscriber, hop by hop, at parts of the highest "
-        "rate.",
+        "Measure the hops of a message from publisher to subscriber, at parts of the highest rate.",
     ),
     "paths": (
         "journal.cli.serve:paths",

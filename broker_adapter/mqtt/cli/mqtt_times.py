@@ -1,4 +1,4 @@
-"""When marked messages and their acknowledgements were sent over the connections of a publisher and a subscriber. Pure."""
+"""When marked messages were sent, acknowledged and passed on, over connections of MQTT clients. Pure."""
 
 from __future__ import annotations
 

@@ -95,9 +95,7 @@ class TraceClient:
             for packet in await self._receive():
                 if isinstance(packet, Puback):
                     if packet.reason_code >= _REFUSED:
-                        raise CommandError(
-                            f"the broker at {self._place} refuses a message: {packet.reason_code.name}"
-                        )
+                        raise CommandError(f"the broker at {self._place} refuses a message: {packet.reason_code.name}")
                     numbers.append(self._in_flight.pop(packet.packet_id))
             acknowledged(numbers)
             self._publish_unsent()

@@ -1,0 +1,1 @@
+"""Tests of the trace: markers in packets, streams, hops and loads."""

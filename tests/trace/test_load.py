@@ -1,0 +1,105 @@
+"""Loads over a link: as many messages as it takes, and at a fixed rate; nothing is counted that did not arrive."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import pytest
+import trio
+
+from journal.trace import load
+from journal.trace.load import LoadError, Run, find_highest_rate, send_at_rate
+
+
+class Echo:
+    """A link that acknowledges and delivers in a task of its own; it may lose what is to be delivered."""
+
+    in_flight_limit = 8
+
+    def __init__(self, lost: frozenset[int] = frozenset()) -> None:
+        self.runs: list[Run] = []
+        self.most_in_flight = 0
+        self.handed_over: list[int] = []
+        self._lost = lost
+        self._sent: deque[int] = deque()
+        self._was_sent = trio.Event()
+
+    def begin(self, run: Run) -> None:
+        self.runs.append(run)
+        self.handed_over = []
+
+    def send(self, number: int) -> None:
+        self.handed_over.append(number)
+        self._sent.append(number)
+        self.most_in_flight = max(self.most_in_flight, len(self._sent))
+        self._was_sent.set()
+
+    async def answer(self) -> None:
+        while True:
+            await self._was_sent.wait()
+            self._was_sent = trio.Event()
+            run = self.runs[-1]
+            while self._sent:
+                number = self._sent.popleft()
+                run.note_acknowledged([number])
+                if number not in self._lost:
+                    run.note_delivered(b"around " + run.payload(number))
+            await trio.lowlevel.checkpoint()
+
+
+def untold(_count: int) -> None:
+    """No progress is shown."""
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_WARM_UP_S", 0.02), ("_SEARCH_S", 0.05), ("_LAST_WITHIN_S", 0.2)):
+        monkeypatch.setattr(load, name, seconds)
+
+
+async def test_the_search_keeps_as_many_in_flight_as_the_link_takes(short: None, nursery: trio.Nursery) -> None:
+    link = Echo()
+    nursery.start_soon(link.answer)
+    rate = await find_highest_rate(link, 100, untold)
+    assert rate > 0
+    assert link.most_in_flight == link.in_flight_limit
+    # All of them have arrived, so that none disturbs what is measured next.
+    assert link.runs[-1].complete_count == len(link.handed_over)
+
+
+async def test_at_a_rate_every_message_has_a_time_of_both_ends(nursery: trio.Nursery) -> None:
+    link = Echo()
+    nursery.start_soon(link.answer)
+    before_ns = time.time_ns()
+    level = await send_at_rate(link, 5000, 100, 100, untold)
+    assert link.handed_over == list(range(100))
+    for times in (level.run.acknowledged, level.run.delivered):
+        assert sorted(times) == list(range(100))
+        assert all(level.schedule.time_ns(number) <= at_ns <= time.time_ns() for number, at_ns in times.items())
+    assert level.schedule.begin_ns > before_ns
+
+
+async def test_messages_that_do_not_arrive_are_an_error_with_their_number(short: None, nursery: trio.Nursery) -> None:
+    link = Echo(lost=frozenset({3, 7}))
+    nursery.start_soon(link.answer)
+    with pytest.raises(LoadError, match="of 10 messages, 10 were acknowledged and 8 delivered"):
+        await send_at_rate(link, 5000, 10, 100, untold)
+    link = Echo(lost=frozenset({3}))
+    nursery.start_soon(link.answer)
+    with pytest.raises(LoadError, match="were acknowledged"):
+        await find_highest_rate(link, 100, untold)
+
+
+async def test_what_a_run_before_had_in_flight_is_not_counted() -> None:
+    earlier, run = Run(100), Run(100)
+    run.note_delivered(earlier.payload(0))
+    assert run.delivered == {}
+
+
+async def test_the_first_delivery_of_a_message_counts() -> None:
+    run = Run(100)
+    run.note_delivered(run.payload(0))
+    first_ns = run.delivered[0]
+    run.note_delivered(run.payload(0))
+    assert run.delivered == {0: first_ns}
