@@ -1,4 +1,4 @@
-"""Loads of marked messages over a link: as many as it takes, to find its highest rate, and at a fixed rate."""
+"""Loads of marked messages over a link: as many as it takes, to find the highest rate, and at a fixed rate."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from journal.trace.journal_frames import Times
 from journal.trace.marker import Marker
 from journal.trace.schedule import Schedule, alarm, send_on_schedule
 
-_WARM_UP_S: Final = 1.0
-_SEARCH_S: Final = 2.0
+_WARM_UP_S: Final = 0.5
+_SEARCH_S: Final = 1.5
+_TRIAL_S: Final = 1.0
+_MOST_TRIALS: Final = 12
+# Of a trial, how much longer than its schedule it may take; and by how much the next rate is lower at least.
+_LATE: Final = 1.1
+_LOWER: Final = 0.9
 _BEGIN_AFTER_NS: Final = 20_000_000
 _LAST_WITHIN_S: Final = 30.0
 
@@ -46,6 +51,11 @@ class Run:
     def complete_count(self) -> int:
         """Messages that are acknowledged and delivered, as the one that is behind has them."""
         return min(len(self.acknowledged), len(self.delivered))
+
+    @property
+    def complete_at_ns(self) -> int:
+        """When the last acknowledgement or delivery so far was received."""
+        return max(*self.acknowledged.values(), *self.delivered.values())
 
     def payload(self, number: int) -> bytes:
         """The payload of a message."""
@@ -98,11 +108,27 @@ class Level:
 
 
 async def find_highest_rate(link: Link, size_bytes: int, tick: Callable[[int], None]) -> float:
-    """Messages a second that are acknowledged and delivered, when as many are in flight as the link takes.
+    """The highest rate at which messages can be sent, whatever the answers do, without getting later and later.
+
+    It begins with the rate that is reached with as many messages in flight as the link takes. That may be too high:
+    many messages at once cost less each. Then it is lowered until the messages of a second are complete in time.
 
     Raises:
-        LoadError: Nothing was delivered in the time.
+        LoadError: Messages did not arrive, or no rate was kept up.
     """
+    rate = await _closed_loop_rate(link, size_bytes, tick)
+    for _ in range(_MOST_TRIALS):
+        count = max(1, int(rate * _TRIAL_S))
+        level = await send_at_rate(link, rate, count, size_bytes, tick)
+        took_s = (level.run.complete_at_ns - level.schedule.begin_ns) / 1e9
+        if took_s <= count / rate * _LATE:
+            return rate
+        rate = min(count / took_s, rate * _LOWER)
+    raise LoadError(f"at {rate:,.0f} messages/s they still get later and later: this machine does too much else")
+
+
+async def _closed_loop_rate(link: Link, size_bytes: int, tick: Callable[[int], None]) -> float:
+    """Messages a second that are acknowledged and delivered, when as many are in flight as the link takes."""
     run = Run(size_bytes)
     link.begin(run)
     sent = before = 0

@@ -73,7 +73,7 @@ OF_COMMANDS: Final = {
     "cursor get": "cursor",
     "cursor set": "set cursor",
 }
-WITH_SIGNALS: Final = {"append", "read", "tail", "bench", "shard convert", "backup"}
+WITH_SIGNALS: Final = {"append", "read", "tail", "bench", "bench trace", "shard convert", "backup"}
 """Commands that must have a main thread or take long; they send frames that are tried as frames."""
 OF_FILES: Final = {
     "serve",

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from journal.trace import load
-from journal.trace.load import LoadError, Run, find_highest_rate, send_at_rate
+from journal.trace.load import LoadError, Run, _closed_loop_rate, find_highest_rate, send_at_rate
 
 
 class Echo:
@@ -17,11 +17,12 @@ class Echo:
 
     in_flight_limit = 8
 
-    def __init__(self, lost: frozenset[int] = frozenset()) -> None:
+    def __init__(self, lost: frozenset[int] = frozenset(), pause_s: float = 0) -> None:
         self.runs: list[Run] = []
         self.most_in_flight = 0
         self.handed_over: list[int] = []
         self._lost = lost
+        self._pause_s = pause_s
         self._sent: deque[int] = deque()
         self._was_sent = trio.Event()
 
@@ -42,6 +43,8 @@ class Echo:
             run = self.runs[-1]
             while self._sent:
                 number = self._sent.popleft()
+                if self._pause_s:
+                    await trio.sleep(self._pause_s)
                 run.note_acknowledged([number])
                 if number not in self._lost:
                     run.note_delivered(b"around " + run.payload(number))
@@ -54,18 +57,42 @@ def untold(_count: int) -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("_WARM_UP_S", 0.02), ("_SEARCH_S", 0.05), ("_LAST_WITHIN_S", 0.2)):
+    for name, seconds in (("_WARM_UP_S", 0.02), ("_SEARCH_S", 0.05), ("_TRIAL_S", 0.1)):
         monkeypatch.setattr(load, name, seconds)
 
 
 async def test_the_search_keeps_as_many_in_flight_as_the_link_takes(short: None, nursery: trio.Nursery) -> None:
     link = Echo()
     nursery.start_soon(link.answer)
-    rate = await find_highest_rate(link, 100, untold)
-    assert rate > 0
+    assert await _closed_loop_rate(link, 100, untold) > 0
     assert link.most_in_flight == link.in_flight_limit
     # All of them have arrived, so that none disturbs what is measured next.
     assert link.runs[-1].complete_count == len(link.handed_over)
+
+
+async def test_a_rate_that_is_not_kept_up_is_lowered_until_it_is(
+    short: None, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def too_high(*_arguments: object) -> float:
+        return 4000.0
+
+    monkeypatch.setattr(load, "_closed_loop_rate", too_high)
+    link = Echo(pause_s=0.001)
+    nursery.start_soon(link.answer)
+    rate = await find_highest_rate(link, 100, untold)
+    # A message takes a millisecond or more.
+    assert rate < 1100
+    assert len(link.runs) > 1
+
+
+async def test_a_rate_that_is_never_kept_up_is_an_error(
+    short: None, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_LATE", 0.0)
+    link = Echo()
+    nursery.start_soon(link.answer)
+    with pytest.raises(LoadError, match="later and later"):
+        await find_highest_rate(link, 100, untold)
 
 
 async def test_at_a_rate_every_message_has_a_time_of_both_ends(nursery: trio.Nursery) -> None:
@@ -80,7 +107,10 @@ async def test_at_a_rate_every_message_has_a_time_of_both_ends(nursery: trio.Nur
     assert level.schedule.begin_ns > before_ns
 
 
-async def test_messages_that_do_not_arrive_are_an_error_with_their_number(short: None, nursery: trio.Nursery) -> None:
+async def test_messages_that_do_not_arrive_are_an_error_with_their_number(
+    short: None, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_LAST_WITHIN_S", 0.2)
     link = Echo(lost=frozenset({3, 7}))
     nursery.start_soon(link.answer)
     with pytest.raises(LoadError, match="of 10 messages, 10 were acknowledged and 8 delivered"):
