@@ -149,6 +149,7 @@ class _Route:
 
     def send(self, number: int) -> None:
         assert self._run is not None
+        # The client's window has room for all messages of a level: `Options.most_messages`.
         pending = self._writer.append_nowait(self._shard, [self._run.payload(number)])
         self._sent.append((number, pending))
         self._was_sent.set()

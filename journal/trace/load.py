@@ -107,18 +107,24 @@ class Level:
     run: Run
 
 
-async def find_highest_rate(link: Link, size_bytes: int, tick: Callable[[int], None]) -> float:
+async def find_highest_rate(link: Link, size_bytes: int, most: int, tick: Callable[[int], None]) -> float:
     """The highest rate at which messages can be sent, whatever the answers do, without getting later and later.
 
     It begins with the rate that is reached with as many messages in flight as the link takes. That may be too high:
     many messages at once cost less each. Then it is lowered until the messages of a second are complete in time.
+
+    Args:
+        link: The link.
+        size_bytes: Size of a payload.
+        most: Messages at most that are sent in a trial.
+        tick: Called with the number of messages so far.
 
     Raises:
         LoadError: Messages did not arrive, or no rate was kept up.
     """
     rate = await _closed_loop_rate(link, size_bytes, tick)
     for _ in range(_MOST_TRIALS):
-        count = max(1, int(rate * _TRIAL_S))
+        count = max(1, min(most, int(rate * _TRIAL_S)))
         level = await send_at_rate(link, rate, count, size_bytes, tick)
         took_s = (level.run.complete_at_ns - level.schedule.begin_ns) / 1e9
         if took_s <= count / rate * _LATE:

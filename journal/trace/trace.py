@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from journal.trace.capture import SMALLEST_RING_BYTES, capturing
+from journal.trace.capture import RING_BYTES, SMALLEST_RING_BYTES, capturing
 from journal.trace.hops import Hop, Path, PathTimes, measure
 from journal.trace.journal_frames import Times
 from journal.trace.load import Level, Link, LoadError, Run, find_highest_rate, send_at_rate
@@ -16,8 +16,9 @@ from journal.trace.marker import MIN_BYTES
 from journal.trace.streams import Segment
 
 LOADS_PERCENT: Final = (10, 50, 80)
-MAX_MESSAGES: Final = 100_000
-"""Messages of a level at most: more packets than theirs may not fit into the ring."""
+# Of a message in the ring, over brokers: four packets with its payload, their headers, and acknowledgements.
+_COPIES: Final = 4
+_HEADERS_BYTES: Final = 1000
 MAX_BYTES: Final = 16 * 1024
 """Size of a payload at most."""
 MAX_DURATION_US: Final = 600_000_000
@@ -58,7 +59,7 @@ class Options:
 
     Attributes:
         size_bytes: Size of a payload.
-        duration_s: How long messages are sent at a level; less if they would be more than `MAX_MESSAGES`.
+        duration_s: How long messages are sent at a level; less if they would be more than ``most_messages``.
         highest_rate_per_s: Rate of which the levels are parts; 0 to find it.
         ends_only: Capture no packets.
     """
@@ -67,6 +68,11 @@ class Options:
     duration_s: float
     highest_rate_per_s: float
     ends_only: bool
+
+    @property
+    def most_messages(self) -> int:
+        """Messages of a level at most: the ring has room for their packets, and a client for all of them at once."""
+        return RING_BYTES // (_COPIES * self.size_bytes + _HEADERS_BYTES)
 
     @classmethod
     def checked(cls, size_bytes: int, duration_us: int, highest_rate_per_s: float, ends_only: bool) -> Options:
@@ -125,11 +131,11 @@ async def trace(route: Route, options: Options, progress: Progress) -> Trace:
     highest = options.highest_rate_per_s
     if not highest:
         with progress("messages to find the highest rate", None) as tick:
-            highest = await find_highest_rate(route, options.size_bytes, tick)
+            highest = await find_highest_rate(route, options.size_bytes, options.most_messages, tick)
     levels = []
     for percent in LOADS_PERCENT:
         rate = highest * percent / 100
-        count = max(1, min(MAX_MESSAGES, int(rate * options.duration_s)))
+        count = max(1, min(options.most_messages, int(rate * options.duration_s)))
         with progress(f"messages at {percent} %", count) as tick:
             if options.ends_only:
                 level = await send_at_rate(route, rate, count, options.size_bytes, tick)

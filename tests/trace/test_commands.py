@@ -81,6 +81,18 @@ def test_every_message_is_found_at_every_point_of_a_server_and_its_shard_is_dele
 
 
 @NEEDS_CAPTURE
+@pytest.mark.slow("sends some hundred megabytes")
+def test_messages_that_come_faster_than_they_are_stored_are_all_found_and_are_late(server: Server) -> None:
+    # 100,000 messages/s of 16 KiB come in a moment, as if nothing had taken them for a while.
+    options = ["--size", "16384", "--highest-rate", "100000", "--duration", "1s"]
+    levels = json.loads(server.journal("bench", "trace", "--json", *options))["levels"]
+    for level in levels:
+        assert all(path["messages"] == level["messages"] > 1000 for path in level["paths"])
+    late = levels[-1]["paths"][0]
+    assert late["p99_us"] > 1e6 * levels[-1]["messages"] / levels[-1]["rate_per_s"]
+
+
+@NEEDS_CAPTURE
 @pytest.mark.slow("starts a server and two brokers")
 def test_every_message_is_found_at_every_point_between_two_brokers(server: Server, brokers: list[int]) -> None:
     levels = traced(trace_brokers(server, brokers, "--json", *RATE))

@@ -8,8 +8,13 @@ from collections import deque
 import pytest
 import trio
 
-from journal.trace import load
+from journal.client import AppendLimits
+from journal.client.batching import pending_of
+from journal.trace import Options, load
+from journal.trace.capture import RING_BYTES
 from journal.trace.load import LoadError, Run, _closed_loop_rate, find_highest_rate, send_at_rate
+
+WINDOW_BYTES = AppendLimits().window_bytes
 
 
 class Echo:
@@ -77,12 +82,24 @@ async def test_a_rate_that_is_not_kept_up_is_lowered_until_it_is(
         return 4000.0
 
     monkeypatch.setattr(load, "_closed_loop_rate", too_high)
+    # A pause of this process must not decide.
+    monkeypatch.setattr(load, "_LATE", 2.0)
     link = Echo(pause_s=0.001)
     nursery.start_soon(link.answer)
-    rate = await find_highest_rate(link, 100, untold)
-    # A message takes a millisecond or more.
-    assert rate < 1100
+    rate = await find_highest_rate(link, 100, 10_000, untold)
+    # A message takes a millisecond or more, and a trial twice its schedule at most.
+    assert rate <= 2020
     assert len(link.runs) > 1
+
+
+async def test_a_trial_has_no_more_messages_than_a_client_has_room_for(
+    short: None, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_LATE", 1e6)
+    link = Echo()
+    nursery.start_soon(link.answer)
+    await find_highest_rate(link, 100, 5, untold)
+    assert link.handed_over == list(range(5))
 
 
 async def test_a_rate_that_is_never_kept_up_is_an_error(
@@ -92,7 +109,7 @@ async def test_a_rate_that_is_never_kept_up_is_an_error(
     link = Echo()
     nursery.start_soon(link.answer)
     with pytest.raises(LoadError, match="later and later"):
-        await find_highest_rate(link, 100, untold)
+        await find_highest_rate(link, 100, 10_000, untold)
 
 
 async def test_at_a_rate_every_message_has_a_time_of_both_ends(nursery: trio.Nursery) -> None:
@@ -118,7 +135,7 @@ async def test_messages_that_do_not_arrive_are_an_error_with_their_number(
     link = Echo(lost=frozenset({3}))
     nursery.start_soon(link.answer)
     with pytest.raises(LoadError, match="were acknowledged"):
-        await find_highest_rate(link, 100, untold)
+        await find_highest_rate(link, 100, 10_000, untold)
 
 
 async def test_what_a_run_before_had_in_flight_is_not_counted() -> None:
@@ -133,3 +150,12 @@ async def test_the_first_delivery_of_a_message_counts() -> None:
     first_ns = run.delivered[0]
     run.note_delivered(run.payload(0))
     assert run.delivered == {0: first_ns}
+
+
+@pytest.mark.parametrize("size_bytes", [25, 100, 16 * 1024])
+def test_the_messages_of_a_level_fit_into_the_ring_and_into_the_window_of_a_client(size_bytes: int) -> None:
+    options = Options.checked(size_bytes, 5_000_000, 0, False)
+    # Two hops of MQTT and two of the journal have the payload, each in a packet with headers and the kernel's own.
+    assert options.most_messages * (4 * (size_bytes + 200) + 200) <= RING_BYTES
+    assert sum(pending_of([bytes(size_bytes)]).size_bytes for _ in range(options.most_messages)) <= WINDOW_BYTES
+    assert options.most_messages > 1000
