@@ -34,10 +34,10 @@ setup: $(VENV_STAMP) ## make .venv from requirements/dev.lock (nothing happens w
 clients: $(VENV_STAMP) ## install the npm package that tests use as an MQTT client; where that fails they are skipped
 	@$(BIN)/python -m tests.mqtt.clients.install
 
-peers: $(VENV_STAMP) ## install mosquitto, PostgreSQL, Redis, SeaweedFS, Chromium, strace and the like, which tests use; where that fails those are skipped
+peers: $(VENV_STAMP) ## install mosquitto, NATS, PostgreSQL, Redis, SeaweedFS, Chromium, strace and the like, which tests use; where that fails those are skipped
 	@scripts/install-peers
 	@$(UV) pip install --quiet --target .peers --python $(BIN)/python --require-hashes -r requirements/peers.lock \
-		|| echo 'peers: SeaweedFS could not be installed: tests that need it are skipped' >&2
+		|| echo 'peers: SeaweedFS, NATS and amqtt could not be installed: what needs them is skipped' >&2
 
 # A test that neither ends nor notices that its time is over takes its process along, with the stacks of all threads.
 BOUNDED := -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true

@@ -39,6 +39,7 @@ from benchmarks import (
     ours,
     runs,
     secured,
+    sizes,
     table,
 )
 from benchmarks.load import LoadError, Timing
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     all_rows = [
         *rows(
             shards=shards,
-            many=ours.MANY_SHARDS,
+            many=sizes.MANY_SHARDS,
             history=records,
             connections=connections,
             queued=queued,
@@ -233,7 +234,12 @@ def _interleaved(stage: Stage) -> list[runs.Measurement]:
         "singles.one",
         "redis.plain",
         "redis.synced",
+        "jetstream.synced",
+        "jetstream.file-many",
         "singles.many",
+        "redis.plain-many",
+        "redis.synced-many",
+        "jetstream.synced-many",
         "jetstream.memory",
         "batches.memory",
         "limit.copy",
@@ -245,6 +251,7 @@ def _interleaved(stage: Stage) -> list[runs.Measurement]:
         "one",
         "redis.synced-one",
         "jetstream.file-one",
+        "jetstream.synced-one",
         "jetstream.push",
         "tail",
     )

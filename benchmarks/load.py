@@ -7,6 +7,7 @@ the server under test. Commands are built before and repeated; replies are only 
 
 from __future__ import annotations
 
+import random
 import select
 import socket
 import time
@@ -67,9 +68,14 @@ class RateClock:
         return self.last is not None
 
     def rate(self) -> float:
-        """The total's growth per second. Raises `LoadError` if the run was too slow to measure anything."""
+        """The total's growth per second. Raises `LoadError` if the run was too slow to measure anything.
+
+        A rate of 0 would be a division by zero in a ratio, or a goal that is reached.
+        """
         if self.first is None or self.last is None or self.last[0] <= self.first[0]:
             raise LoadError("the run ended before anything was measured")
+        if self.last[1] <= self.first[1]:
+            raise LoadError("nothing was answered in the measured time")
         return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
 
 
@@ -79,6 +85,16 @@ class Chunk:
 
     data: bytes
     replies: int
+
+
+def chunks_of(commands: Sequence[bytes], per_chunk: int) -> list[Chunk]:
+    """Chunks with one command over and over, or with several in random order, four times each."""
+    if len(commands) == 1:
+        return [Chunk(commands[0] * per_chunk, per_chunk)]
+    order = [*commands] * 4
+    random.Random(1).shuffle(order)
+    parts = [order[first : first + per_chunk] for first in range(0, len(order), per_chunk)]
+    return [Chunk(b"".join(part), len(part)) for part in parts]
 
 
 def connect(address: tuple[str, int], *, timeout_s: float = 10.0) -> socket.socket:

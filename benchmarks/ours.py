@@ -17,7 +17,7 @@ from benchmarks import load
 from benchmarks.load import Chunk, Timing
 from benchmarks.processes import Server
 from benchmarks.runs import Measurement
-from benchmarks.sizes import BATCH_RECORDS, LARGE_BATCH_RECORDS, VALUE_BYTES
+from benchmarks.sizes import BATCH_RECORDS, LARGE_BATCH_RECORDS, MANY_SHARDS, VALUE_BYTES
 from benchmarks.stage import Stage
 from benchmarks.wire import AckCounter, FrameCutter, Wire, fetch_bytes_per_s
 from journal.protocol import frames
@@ -33,7 +33,6 @@ READ_BYTES = 256 << 20
 WARM_UP_BYTES = 1 << 30
 FETCH_BYTES = 1 << 20
 MESSAGES_PER_S = 1000
-MANY_SHARDS = 4000
 
 FILE = ShardConfig(mode=Mode.FILE)
 # A memory-mode shard must have a bound; whole segments are dropped beyond it.

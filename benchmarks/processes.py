@@ -21,6 +21,8 @@ import attrs
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PEERS = Path(__file__).parents[1] / ".peers"
+"""Programs and Python packages of other people's servers, put there by `make peers`."""
 READY = re.compile(r"^ready")
 READY_ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
 
@@ -118,17 +120,25 @@ def free_port() -> int:
 
 
 def installed(program: str) -> str:
-    """Path of a program, also in the directories of system daemons; raises `NotInstalledError`."""
-    path = shutil.which(program, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin:/usr/local/bin")
+    """Path of a program: of `PEERS`, of the PATH, or of system daemons. Raises `NotInstalledError`."""
+    places = (str(PEERS / "bin"), os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin", "/usr/local/bin")
+    path = shutil.which(program, path=os.pathsep.join(places))
     if path is None:
         raise NotInstalledError("not installed")
     return path
 
 
-def start_listening(argv: Sequence[str], port: int, log_path: Path, *, cwd: Path | None = None) -> Server:
+def start_listening(
+    argv: Sequence[str],
+    port: int,
+    log_path: Path,
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Server:
     """Start a server that listens on the given port and wait until it accepts."""
     begun_at = time.perf_counter()
-    process = _spawn(argv, log_path, cwd=cwd)
+    process = _spawn(argv, log_path, cwd=cwd, environment=environment)
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1.0).close()

@@ -56,6 +56,7 @@ class Row:
         limit: Key of the row that bounds this one; empty for none.
         limit_scale: Converts this row's figure to the limit's unit (for example stored megabytes per record).
         goal: The goal; None for rows that are only compared with.
+        more_goals: Goals that must be met as well.
     """
 
     key: str
@@ -66,6 +67,22 @@ class Row:
     limit: str = ""
     limit_scale: float = 1.0
     goal: Goal | None = None
+    more_goals: tuple[Goal, ...] = ()
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """All goals, which must all be met."""
+        return (() if self.goal is None else (self.goal,)) + self.more_goals
+
+    @property
+    def goals_text(self) -> str:
+        """All goals as a short text; empty if there is none."""
+        return ", ".join(goal.describe(self.unit) for goal in self.goals)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Keys of all rows that it is compared with."""
+        return tuple(key for key in (self.peer, self.limit, *(goal.of for goal in self.goals)) if key)
 
 
 @attrs.frozen(slots=True)
@@ -102,8 +119,9 @@ class Line:
         runs: Number of runs.
         peer_ratio: This row over its peer; None if either is missing.
         limit_ratio: This row (scaled) over its limit; None if either is missing.
-        goal: The goal as text, or empty.
-        reached: Whether the goal is met; None without a goal or without the figures to judge it.
+        goal: The goals as text, or empty.
+        reached: Whether all goals are met; None without a goal, or without the figures to judge one of them while the
+            others are met.
         problem: Why the row has no figure, or empty.
     """
 
@@ -130,8 +148,7 @@ def select(rows: Sequence[Row], pattern: str) -> list[Row]:
         if key in wanted:
             continue
         wanted.add(key)
-        row = by_key[key]
-        waiting += [other for other in (row.peer, row.limit, row.goal.of if row.goal else "") if other]
+        waiting += by_key[key].others
     return [row for row in rows if row.key in wanted]
 
 
@@ -215,10 +232,6 @@ def evaluate(rows: Sequence[Row], samples: Mapping[str, Samples]) -> list[Line]:
     for row in rows:
         figures = figures_of(row.key)
         problem = samples[row.key].problem if row.key in samples else "not measured"
-        reached: bool | None = None
-        if row.goal is not None and figures:
-            judged = ratio(figures, figures_of(row.goal.of)) if row.goal.of else statistics.median(figures)
-            reached = None if judged is None else row.goal.met_by(judged)
         lines.append(
             Line(
                 row=row,
@@ -228,12 +241,27 @@ def evaluate(rows: Sequence[Row], samples: Mapping[str, Samples]) -> list[Line]:
                 runs=len(figures),
                 peer_ratio=ratio(figures, figures_of(row.peer)) if row.peer else None,
                 limit_ratio=ratio(figures, figures_of(row.limit), row.limit_scale) if row.limit else None,
-                goal=row.goal.describe(row.unit) if row.goal else "",
-                reached=reached,
+                goal=row.goals_text,
+                reached=_reached(row, figures_of),
                 problem=problem,
             )
         )
     return lines
+
+
+def _reached(row: Row, figures_of: Callable[[str], list[float]]) -> bool | None:
+    """Whether a row meets all of its goals; None if that is not known."""
+    met = [_met(goal, figures_of(row.key), figures_of(goal.of)) for goal in row.goals]
+    if False in met:
+        return False
+    return None if None in met or not met else True
+
+
+def _met(goal: Goal, own: Sequence[float], other: Sequence[float]) -> bool | None:
+    if not own:
+        return None
+    judged = ratio(own, other) if goal.of else statistics.median(own)
+    return None if judged is None else goal.met_by(judged)
 
 
 def format_figure(value: float) -> str:

@@ -7,6 +7,7 @@ SMALL_BATCH_BYTES = 16 << 10
 LARGE_BATCH_BYTES = 128 << 10
 HEADER_BYTES = 88
 WAITING_TASKS = 1024
+MANY_SHARDS = 4000
 
 # 88 bytes of header; one record has 8 bytes of offsets and 104 of padded value, each of several 4 + 100.
 BATCH_RECORDS = (SMALL_BATCH_BYTES - HEADER_BYTES - 16) // (VALUE_BYTES + 4)

@@ -100,6 +100,9 @@ class Stage:
     def nats(self) -> Nats:
         return self.once("nats", lambda: Nats(self.directory / "nats"), Nats.close)
 
+    def nats_synced(self) -> Nats:
+        return self.once("nats-synced", lambda: Nats(self.directory / "nats-synced", synced=True), Nats.close)
+
     def redis_plain(self) -> Redis:
         return self.once("redis", lambda: Redis(self.directory / "redis", appendfsync=None), Redis.close)
 

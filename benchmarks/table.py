@@ -69,7 +69,7 @@ def document(lines: Sequence[Line], *, machine: Mapping[str, Any], form: str) ->
                 "peer_ratio": line.peer_ratio,
                 "limit": line.row.limit or None,
                 "limit_ratio": line.limit_ratio,
-                "goal": attrs.asdict(line.row.goal) if line.row.goal else None,
+                "goals": [attrs.asdict(goal) for goal in line.row.goals],
                 "reached": line.reached,
                 "problem": line.problem or None,
             }

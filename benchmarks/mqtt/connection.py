@@ -19,7 +19,7 @@ class Connection:
         self, address: tuple[str, int], client_id: str, *, clean_session: bool = True, timeout_s: float = 30.0
     ) -> None:
         self.socket = load.connect(address, timeout_s=timeout_s)
-        self.socket.sendall(packets.connect(client_id, clean_session=clean_session))
+        self.socket.sendall(packets.connect(client_id, clean_session=clean_session, user=packets.USER))
         self.session_present = packets.expect_connack(self.exactly(4))
 
     def __enter__(self) -> Self:

@@ -60,7 +60,7 @@ def idle_memory(broker: Server, connections: int, progress: Progress) -> IdleMem
                 for _ in range(min(GROUP, connections - first))
             ]
             for number, connection in enumerate(group, first):
-                connection.sendall(packets.connect(f"idle-{number}", keep_alive_s=KEEP_ALIVE_S))
+                connection.sendall(packets.connect(f"idle-{number}", keep_alive_s=KEEP_ALIVE_S, user=packets.USER))
             for connection in group:
                 packets.expect_connack(_exactly_four(connection.recv))
             progress(first + len(group), connections)

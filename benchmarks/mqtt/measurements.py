@@ -13,14 +13,27 @@ from benchmarks.mqtt import drain, idle, latency, packets, publishing
 from benchmarks.mqtt.connection import Connection, forget_session
 from benchmarks.mqtt.nats_mqtt import NatsMqtt
 from benchmarks.mqtt.ours import OurBrokers
-from benchmarks.mqtt.rows import CONNECTIONS, MOSQUITTO, NATS, OURS, PAYLOAD_BYTES, PROCESSES, SEVERAL
+from benchmarks.mqtt.rows import (
+    AMQTT,
+    CONNECTIONS,
+    MOSQUITTO,
+    NATS,
+    NATS_SYNCED,
+    OURS,
+    PAYLOAD_BYTES,
+    PROCESSES,
+    SEVERAL,
+)
+from benchmarks.peers.amqtt import Amqtt
 from benchmarks.peers.mosquitto import Mosquitto
 from benchmarks.processes import Server
 from benchmarks.runs import Measurement
 from benchmarks.stage import Stage
 
 WINDOW = 1000
-PER_CHUNK = 250
+# Of brokers that take some thousand publishes a second: all that are under way are waited for at the end of a run.
+SMALL_WINDOW = 20
+CHUNKS_OF_A_WINDOW = 4
 AWAY = "bench-away"
 
 Progress = Callable[[int, int], None]
@@ -37,13 +50,11 @@ class Contender:
         key: First part of its rows' keys.
         one: Starts a broker; returns the address for publishes, and the address of a session that gets them.
         across: Starts brokers; returns the address for publishes and another one for the subscriber.
-        fresh: Starts a broker without earlier load.
     """
 
     key: str
     one: Callable[[], tuple[Address, Address]]
     across: Callable[[], tuple[Address, Address]]
-    fresh: Callable[[], Server]
 
 
 def measurements(stage: Stage, *, idle_connections: int, queued: int, progress: Progress) -> list[Measurement]:
@@ -55,16 +66,24 @@ def measurements(stage: Stage, *, idle_connections: int, queued: int, progress: 
         progress: Called with the idle connections that are open and wanted.
     """
     found: list[Measurement] = []
-    contenders = [_mosquitto(stage), _nats(stage), _ours(stage)]
-    found += [_publish(each.key, each.one) for each in contenders]
-    found.append(_publish(SEVERAL, lambda: _several(stage)))
+    contenders = [_mosquitto(stage), _nats(stage), _nats_synced(stage), _ours(stage)]
+    slow = {NATS_SYNCED: SMALL_WINDOW}
+    found.append(_publish(AMQTT, lambda: _twice(_amqtt(stage, "amqtt").address), SMALL_WINDOW))
+    found += [_publish(each.key, each.one, slow.get(each.key, WINDOW)) for each in contenders]
+    found.append(_publish(SEVERAL, lambda: _several(stage), WINDOW))
     found += [_across(each) for each in contenders]
     found += [_drain(each, queued) for each in contenders]
-    found += [_idle(each, idle_connections, progress) for each in contenders]
+    idle_brokers: dict[str, Callable[[], Server]] = {
+        MOSQUITTO: lambda: _mosquitto_server(stage, "mosquitto-idle"),
+        NATS: lambda: _nats_servers(stage, "nats-mqtt-idle")[0],
+        AMQTT: lambda: _amqtt(stage, "amqtt-idle"),
+        OURS: lambda: _our_brokers(stage, "mqtt-idle")[0],
+    }
+    found += [_idle(key, start, idle_connections, progress) for key, start in idle_brokers.items()]
     return found
 
 
-def _publish(first: str, start: Callable[[], tuple[Address, Address]]) -> Measurement:
+def _publish(first: str, start: Callable[[], tuple[Address, Address]], window: int) -> Measurement:
     key = f"{first}.publish"
 
     def run(timing: Timing) -> Mapping[str, float]:
@@ -78,9 +97,12 @@ def _publish(first: str, start: Callable[[], tuple[Address, Address]]) -> Measur
             for number in range(CONNECTIONS):
                 connection = stack.enter_context(Connection(publish_to, f"bench-publisher-{number}"))
                 ring = packets.publish_ring(
-                    f"bench/publish/{number}", b"x" * PAYLOAD_BYTES, window=WINDOW, per_chunk=PER_CHUNK
+                    f"bench/publish/{number}",
+                    b"x" * PAYLOAD_BYTES,
+                    window=window,
+                    per_chunk=window // CHUNKS_OF_A_WINDOW,
                 )
-                lanes.append(publishing.Lane(connection.socket, ring, WINDOW))
+                lanes.append(publishing.Lane(connection.socket, ring, window))
             rate = publishing.publish_rate(lanes, timing)
         forget_session(away_at, AWAY)
         return {key: rate}
@@ -103,12 +125,12 @@ def _drain(contender: Contender, queued: int) -> Measurement:
     return Measurement((key,), lambda _timing: {key: drain.drain_rate(*contender.one(), queued)})
 
 
-def _idle(contender: Contender, connections: int, progress: Progress) -> Measurement:
-    keys = (f"{contender.key}.idle", f"{contender.key}.idle-each")
+def _idle(first: str, start: Callable[[], Server], connections: int, progress: Progress) -> Measurement:
+    keys = (f"{first}.idle", f"{first}.idle-each")
 
     def run(_timing: Timing) -> Mapping[str, float]:
         idle.raise_file_limit()
-        memory = idle.idle_memory(contender.fresh(), connections, progress)
+        memory = idle.idle_memory(start(), connections, progress)
         return {
             keys[0]: memory.after_bytes / 1e6,
             keys[1]: (memory.after_bytes - memory.before_bytes) / connections,
@@ -118,47 +140,61 @@ def _idle(contender: Contender, connections: int, progress: Progress) -> Measure
 
 
 def _mosquitto(stage: Stage) -> Contender:
-    def start(name: str, bridge_to: Address | None = None) -> Address:
-        return running(name, bridge_to).server.address
-
-    def running(name: str, bridge_to: Address | None = None) -> Mosquitto:
-        return stage.once(name, lambda: Mosquitto(stage.directory / name, bridge_to=bridge_to), Mosquitto.close)
-
     def one() -> tuple[Address, Address]:
-        address = start("mosquitto")
-        return address, address
+        return _twice(_mosquitto_server(stage, "mosquitto").address)
 
     def across() -> tuple[Address, Address]:
-        reached = start("mosquitto-reached")
-        return start("mosquitto-bridged", reached), reached
+        reached = _mosquitto_server(stage, "mosquitto-reached").address
+        return _mosquitto_server(stage, "mosquitto-bridged", reached).address, reached
 
-    return Contender(MOSQUITTO, one, across, lambda: running("mosquitto-idle").server)
+    return Contender(MOSQUITTO, one, across)
+
+
+def _mosquitto_server(stage: Stage, name: str, bridge_to: Address | None = None) -> Server:
+    return stage.once(name, lambda: Mosquitto(stage.directory / name, bridge_to=bridge_to), Mosquitto.close).server
 
 
 def _nats(stage: Stage) -> Contender:
-    def running(name: str, nodes: int = 1) -> list[Server]:
-        return stage.once(name, lambda: NatsMqtt(stage.directory / name, nodes=nodes), NatsMqtt.close).servers
+    return _nats_contender(stage, NATS, "nats-mqtt", synced=False)
 
+
+def _nats_synced(stage: Stage) -> Contender:
+    return _nats_contender(stage, NATS_SYNCED, "nats-mqtt-synced", synced=True)
+
+
+def _nats_contender(stage: Stage, key: str, name: str, *, synced: bool) -> Contender:
     def one() -> tuple[Address, Address]:
-        [server] = running("nats-mqtt")
-        return server.address, server.address
+        [server] = _nats_servers(stage, name, synced=synced)
+        return _twice(server.address)
 
     def across() -> tuple[Address, Address]:
-        first, *_, last = running("nats-mqtt-cluster", nodes=3)
+        first, *_, last = _nats_servers(stage, f"{name}-cluster", nodes=3, synced=synced)
         return first.address, last.address
 
-    return Contender(NATS, one, across, lambda: running("nats-mqtt-idle")[0])
+    return Contender(key, one, across)
+
+
+def _nats_servers(stage: Stage, name: str, *, nodes: int = 1, synced: bool = False) -> list[Server]:
+    def start() -> NatsMqtt:
+        return NatsMqtt(stage.directory / name, nodes=nodes, synced=synced)
+
+    return stage.once(name, start, NatsMqtt.close).servers
+
+
+def _amqtt(stage: Stage, name: str) -> Server:
+    return stage.once(name, lambda: Amqtt(stage.directory / name), Amqtt.close).server
 
 
 def _ours(stage: Stage) -> Contender:
-    def brokers(name: str) -> list[Server]:
-        return stage.once(name, lambda: OurBrokers(stage.directory / name, count=2), OurBrokers.close).brokers
-
     def two() -> tuple[Address, Address]:
-        first, second = brokers("mqtt")
+        first, second = _our_brokers(stage, "mqtt")
         return first.address, second.address
 
-    return Contender(OURS, two, two, lambda: brokers("mqtt-idle")[0])
+    return Contender(OURS, two, two)
+
+
+def _our_brokers(stage: Stage, name: str) -> list[Server]:
+    return stage.once(name, lambda: OurBrokers(stage.directory / name, count=2), OurBrokers.close).brokers
 
 
 def _several(stage: Stage) -> tuple[Address, Address]:
@@ -167,4 +203,9 @@ def _several(stage: Stage) -> tuple[Address, Address]:
     [broker] = stage.once(
         name, lambda: OurBrokers(stage.directory / name, count=1, processes_each=PROCESSES), OurBrokers.close
     ).brokers
-    return broker.address, broker.address
+    return _twice(broker.address)
+
+
+def _twice(address: Address) -> tuple[Address, Address]:
+    """One broker for publishes and for the session that gets them."""
+    return address, address

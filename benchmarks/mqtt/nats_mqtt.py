@@ -1,4 +1,7 @@
-"""NATS as an MQTT broker: JetStream stores sessions and messages in files, which are synced every two minutes."""
+"""NATS as an MQTT broker: JetStream stores sessions and messages in files.
+
+By default they are synced every two minutes; with ``sync_interval: always`` before each acknowledgement.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from benchmarks import processes
 from benchmarks.load import LoadError
 from benchmarks.mqtt.connection import Connection
+from benchmarks.peers.nats import SYNC_ALWAYS
 
 # Most unacknowledged messages of a consumer; the default of 100 is too low to drain a queue fast. All consumers of a
 # session together may have 65,535, and a filter that ends in # takes two.
@@ -17,7 +21,7 @@ READY_TIMEOUT_S = 30.0
 CONFIG = """\
 listen: 127.0.0.1:{port}
 server_name: {name}
-jetstream {{ store_dir: "{data}" }}
+jetstream {{ store_dir: "{data}"{sync} }}
 mqtt {{ listen: 127.0.0.1:{mqtt_port}, max_ack_pending: {most}, stream_replicas: 1, consumer_replicas: 1 }}
 """
 CLUSTER = """\
@@ -31,12 +35,13 @@ class NatsMqtt:
     Args:
         directory: Empty directory for data and logs.
         nodes: Number of servers. They share the stored messages, with one copy of each.
+        synced: They sync each write to a file before they acknowledge.
 
     Raises:
         processes.NotInstalledError: No nats-server on this machine.
     """
 
-    def __init__(self, directory: Path, *, nodes: int = 1) -> None:
+    def __init__(self, directory: Path, *, nodes: int = 1, synced: bool = False) -> None:
         program = processes.installed("nats-server")
         directory.mkdir(parents=True, exist_ok=True)
         routes = [processes.free_port() for _ in range(nodes)]
@@ -50,6 +55,7 @@ class NatsMqtt:
                     data=(directory / f"data-{number}").resolve(),
                     mqtt_port=mqtt_port,
                     most=MOST_UNACKNOWLEDGED,
+                    sync=SYNC_ALWAYS if synced else "",
                 )
                 if nodes > 1:
                     config += CLUSTER.format(

@@ -18,6 +18,9 @@ DISCONNECT: Final = b"\xe0\x00"
 NUMBER: Final = struct.Struct(">I")
 """First bytes of each numbered payload."""
 
+USER: Final = "bench"
+"""The user name of all clients. Brokers that accept everyone ignore it; amqtt stores nothing for sessions without."""
+_USER_NAME, _CLEAN_SESSION = 0x80, 0x02
 _CONNACK, _PUBACK, _SUBACK = 0x20, 0x40, 0x90
 _PUBLISH_QOS_1: Final = 0x32
 _DUP: Final = 0x08
@@ -40,9 +43,11 @@ def _text(value: str) -> bytes:
     return struct.pack(">H", len(encoded)) + encoded
 
 
-def connect(client_id: str, *, clean_session: bool = True, keep_alive_s: int = 0) -> bytes:
-    """A CONNECT without will and credentials."""
-    body = _text("MQTT") + bytes((4, 2 if clean_session else 0)) + struct.pack(">H", keep_alive_s) + _text(client_id)
+def connect(client_id: str, *, clean_session: bool = True, keep_alive_s: int = 0, user: str = "") -> bytes:
+    """A CONNECT without will and password; without a user name, too, if that is empty."""
+    flags = (_USER_NAME if user else 0) | (_CLEAN_SESSION if clean_session else 0)
+    body = _text("MQTT") + bytes((4, flags)) + struct.pack(">H", keep_alive_s) + _text(client_id)
+    body += _text(user) if user else b""
     return b"\x10" + remaining_length(len(body)) + body
 
 

@@ -1,7 +1,7 @@
 """NATS JetStream: publishes with acknowledgement, and push delivery.
 
 The server runs with its default configuration except for the store directory and the port. Its file store then does not
-sync before it acknowledges (2.9: every two minutes), as stated in the rows.
+sync before it acknowledges (but every two minutes), as stated in the rows. With ``sync_interval: always`` it does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,11 @@ WINDOW = 16_384
 CHUNK_BYTES = 128 << 10
 INBOX = "_INBOX.b"
 DELIVERIES = "deliver"
+CONFIG = """\
+listen: 127.0.0.1:{port}
+jetstream {{ store_dir: "{data}"{sync} }}
+"""
+SYNC_ALWAYS = ", sync_interval: always"
 
 
 class Nats:
@@ -25,33 +31,42 @@ class Nats:
 
     Args:
         directory: Empty directory for its data and log.
+        synced: It syncs each write to a file before it acknowledges.
 
     Raises:
         processes.NotInstalledError: No nats-server on this machine.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, synced: bool = False) -> None:
         program = processes.installed("nats-server")
         port = processes.free_port()
-        argv = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(directory / "data")]
+        directory.mkdir(parents=True)
+        config = CONFIG.format(port=port, data=(directory / "data").resolve(), sync=SYNC_ALWAYS if synced else "")
+        (directory / "nats.conf").write_text(config)
+        argv = [program, "-c", str((directory / "nats.conf").resolve())]
         self._server = processes.start_listening(argv, port, directory / "log")
         self._names = (f"B{number}" for number in itertools.count())
 
     def close(self) -> None:
         self._server.stop()
 
-    def publish_rate(self, storage: str, value_bytes: int, timing: load.Timing, *, window: int = WINDOW) -> float:
-        """Acknowledged publishes per second to a fresh stream of the given storage (``file`` or ``memory``)."""
+    def publish_rate(
+        self, storage: str, value_bytes: int, timing: load.Timing, *, window: int = WINDOW, subjects: int = 1
+    ) -> float:
+        """Acknowledged publishes per second to a fresh stream of the given storage (``file`` or ``memory``).
+
+        With several subjects, publishes go to them in random order, as often to each.
+        """
         with _Connection(self._server.address) as connection:
             stream = next(self._names)
             connection.create_stream(stream, storage)
-            one = b"PUB %s %s %d\r\n%s\r\n" % (stream.encode(), INBOX.encode(), value_bytes, b"x" * value_bytes)
-            repeat = max(1, min(CHUNK_BYTES // len(one), window // 4))
+            publishes = _publishes([f"{stream}.{number}" for number in range(subjects)], value_bytes)
+            per_chunk = max(1, min(CHUNK_BYTES // len(publishes[0]), window // 4))
             connection.send(b"SUB %s 1\r\n" % INBOX.encode())
             try:
                 return load.pipelined_rate(
                     connection.socket,
-                    [load.Chunk(one * repeat, repeat)],
+                    load.chunks_of(publishes, per_chunk),
                     _LinePairCounter(),
                     window=window,
                     timing=timing,
@@ -65,7 +80,7 @@ class Nats:
             stream = next(self._names)
             connection.create_stream(stream, storage)
             connection.send(b"SUB %s 1\r\n" % INBOX.encode())
-            one = b"PUB %s %s %d\r\n%s\r\n" % (stream.encode(), INBOX.encode(), value_bytes, b"x" * value_bytes)
+            [one] = _publishes([f"{stream}.0"], value_bytes)
             try:
                 return load.one_at_a_time(lambda: connection.send(one), lambda: connection.wait_lines(2), timing)
             finally:
@@ -79,7 +94,7 @@ class Nats:
             reader.send(b"SUB %s 2\r\n" % DELIVERIES.encode())
             consumer = {"deliver_subject": DELIVERIES, "deliver_policy": "all", "ack_policy": "none"}
             reader.request(f"$JS.API.CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": consumer})
-            one = b"PUB %s %d\r\n%s\r\n" % (stream.encode(), value_bytes, b"x" * value_bytes)
+            one = b"PUB %s.0 %d\r\n%s\r\n" % (stream.encode(), value_bytes, b"x" * value_bytes)
             buffer = bytearray(load.RECEIVE_BUFFER_BYTES)
             counter = _LinePairCounter()
 
@@ -92,6 +107,12 @@ class Nats:
                 )
             finally:
                 publisher.unsubscribe_and_delete(stream)
+
+
+def _publishes(subjects: Sequence[str], value_bytes: int) -> list[bytes]:
+    """A publish with a request for an acknowledgement to each subject."""
+    value = b"x" * value_bytes
+    return [b"PUB %s %s %d\r\n%s\r\n" % (each.encode(), INBOX.encode(), value_bytes, value) for each in subjects]
 
 
 class _LinePairCounter:
@@ -150,7 +171,7 @@ class _Connection:
         return reply
 
     def create_stream(self, name: str, storage: str) -> None:
-        self.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name], "storage": storage})
+        self.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "storage": storage})
 
     def unsubscribe_and_delete(self, stream: str) -> None:
         self.socket.setblocking(True)

@@ -53,18 +53,18 @@ class Redis:
         """Delete a stream."""
         self._delete(key.encode())
 
-    def append_rate(self, value_bytes: int, timing: load.Timing, *, window: int = WINDOW) -> float:
-        """Answered XADDs per second to a fresh stream."""
-        key = next(self._keys)
+    def append_rate(self, value_bytes: int, timing: load.Timing, *, window: int = WINDOW, streams: int = 1) -> float:
+        """Answered XADDs per second to a fresh stream, or to several in random order."""
+        keys = list(itertools.islice(self._keys, streams))
         with load.connect(self._server.address) as connection:
-            one = _command(b"XADD", key, b"*", b"v", b"x" * value_bytes)
-            repeat = max(1, min(CHUNK_BYTES // len(one), window // 4))
+            commands = [_command(b"XADD", key, b"*", b"v", b"x" * value_bytes) for key in keys]
+            per_chunk = max(1, min(CHUNK_BYTES // len(commands[0]), window // 4))
             try:
                 return load.pipelined_rate(
-                    connection, [load.Chunk(one * repeat, repeat)], _ReplyCounter(), window=window, timing=timing
+                    connection, load.chunks_of(commands, per_chunk), _ReplyCounter(), window=window, timing=timing
                 )
             finally:
-                self._delete(key)
+                self._delete(*keys)
 
     def round_trips(self, value_bytes: int, timing: load.Timing) -> list[float]:
         """XADD one at a time; sorted microseconds to the reply."""
@@ -84,9 +84,9 @@ class Redis:
             finally:
                 self._delete(key)
 
-    def _delete(self, key: bytes) -> None:
+    def _delete(self, *keys: bytes) -> None:
         with load.connect(self._server.address) as connection:
-            connection.sendall(_command(b"UNLINK", key))
+            connection.sendall(_command(b"UNLINK", *keys))
             connection.recv(64)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +16,6 @@ from journal.logstore.stores.object_store import ObjectLogStore, open_s3
 BUCKET: Final = "logs"
 _KEY: Final = "benchmark"
 _SECRET: Final = "not-so-secret"
-_PEERS: Final = Path(__file__).parents[2] / ".peers" / "bin"
 _READY_S: Final = 60.0
 
 
@@ -34,9 +31,7 @@ class Seaweedfs:
     """
 
     def __init__(self, directory: Path) -> None:
-        program = shutil.which("weed", path=os.pathsep.join([str(_PEERS), os.environ.get("PATH", "")]))
-        if program is None:
-            raise processes.NotInstalledError("not installed: make peers")
+        program = processes.installed("weed")
         directory.mkdir(parents=True)
         (directory / "data").mkdir()
         names = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")

@@ -34,3 +34,15 @@ def test_a_run_that_ends_where_it_begins_has_no_rate(monkeypatch: pytest.MonkeyP
     assert rate.ended(10)
     with pytest.raises(LoadError, match="before anything was measured"):
         rate.rate()
+
+
+def test_a_server_that_answers_nothing_has_no_rate_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be a division by zero in the ratio of a row that is compared with it."""
+    clock = Clock(monkeypatch)
+    rate = RateClock(Timing(warm_up_s=1.0, measured_s=2.0), begun_at=clock.now_s)
+    clock.now_s = 101.0
+    assert not rate.ended(10)
+    clock.now_s = 103.0
+    assert rate.ended(10)
+    with pytest.raises(LoadError, match="nothing was answered"):
+        rate.rate()

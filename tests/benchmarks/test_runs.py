@@ -160,6 +160,24 @@ def test_goals(goal: Goal | None, own: list[float], other: list[float], reached:
     assert lines[0].reached is reached
 
 
+@pytest.mark.parametrize(
+    ("own", "other", "reached"),
+    [
+        ([50.0], [10.0], True),
+        ([50.0], [20.0], False),
+        ([30.0], [10.0], False),
+        ([50.0], [], None),
+        ([30.0], [], False),
+        ([], [10.0], None),
+    ],
+)
+def test_several_goals_must_all_be_met(own: list[float], other: list[float], reached: bool | None) -> None:
+    row = Row("ours", "", "us", goal=Goal(40.0), more_goals=(Goal(4.0, of="peer"),))
+    [line] = evaluate([row], {"ours": Samples(own), "peer": Samples(other)})
+    assert line.reached is reached
+    assert line.goal == ">= 40.0 us, >= 4 x peer"
+
+
 def test_a_line_has_median_span_and_both_ratios() -> None:
     row = Row("ours", "title", "records/s", peer="peer", limit="limit", limit_scale=0.5)
     samples = {"ours": Samples([30, 10, 20]), "peer": Samples([10, 10, 10]), "limit": Samples([15, 5, 10])}
@@ -176,7 +194,14 @@ def test_a_row_without_figures_says_why() -> None:
 
 def test_selecting_rows_brings_all_that_they_are_compared_to() -> None:
     found = {row.key for row in select(all_rows(), "singles.many.encoded")}
-    assert found == {"singles.many.encoded", "singles.one.encoded", "jetstream.file", "limit.sync-1m"}
+    assert found == {
+        "singles.many.encoded",
+        "singles.one.encoded",
+        "jetstream.file",
+        "jetstream.file-many",
+        "redis.plain",
+        "limit.sync-1m",
+    }
 
 
 def test_several_patterns_select_together() -> None:
@@ -189,8 +214,7 @@ def test_every_row_is_named_once_and_compared_to_rows_that_exist() -> None:
     keys = [row.key for row in table]
     assert len(set(keys)) == len(keys)
     for row in table:
-        others = {row.peer, row.limit, row.goal.of if row.goal else ""} - {""}
-        assert others <= set(keys)
+        assert set(row.others) <= set(keys)
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,10 @@ def test_the_document_is_json_with_one_object_a_row() -> None:
         "peer_ratio": 3.0,
         "limit": None,
         "limit_ratio": None,
-        "goal": {"bound": 2.0, "of": "peer.x", "at_most": False},
+        "goals": [{"bound": 2.0, "of": "peer.x", "at_most": False}],
         "reached": True,
         "problem": None,
     }
-    assert peer["goal"] is None
+    assert peer["goals"] == []
     assert missing["median"] is None
     assert missing["problem"] == "not installed"

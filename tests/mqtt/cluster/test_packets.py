@@ -45,6 +45,8 @@ def test_connect_is_understood(version: Version, client_id: str, clean_start: bo
     if version is Version.V311:
         [packet] = decoded(load_packets.connect(client_id, clean_session=clean_start, keep_alive_s=7))
         assert packet == Connect(client_id, version=version, clean_start=clean_start, keep_alive_s=7)
+        [packet] = decoded(load_packets.connect(client_id, clean_session=clean_start, user="bench"))
+        assert packet == Connect(client_id, version=version, clean_start=clean_start, username="bench")
 
 
 @given(versions, packet_ids, topics, st.binary(max_size=300), st.integers(0, 2), st.booleans(), st.booleans())
