@@ -23,7 +23,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test test-slow compile-tests test-all wheel crash torture fuzz sanitize lint format screenshots demo demo-cluster bench bench-compare bench-quick lock lock-clients image clean
+.PHONY: help setup clients peers test test-slow compile-tests test-all wheel crash torture fuzz sanitize lint format screenshots demo demo-cluster bench bench-compare bench-quick bench-scale lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ bench-compare: $(VENV_STAMP) ## measure this state in turns with that of REV= (R
 
 bench-quick: $(VENV_STAMP) ## the same in a few minutes, with fewer repetitions and less data
 	@$(BIN)/python -m benchmarks --quick $(ARGS)
+
+bench-scale: $(VENV_STAMP) ## how cost grows with shards, connections and the like: laws and plots (MINUTES=20, ARGS="--most N --json FILE")
+	@$(BIN)/python -m benchmarks.scale --plots docs/images $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 lock: $(TOOLS_STAMP) ## bring requirements/*.lock in line with pyproject.toml (UPGRADE=1 takes the newest versions)
 	@set -e; \

@@ -10,17 +10,13 @@ import argparse
 import gc
 import json
 import os
-import platform
 import signal
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -42,14 +38,12 @@ from benchmarks import (
     sizes,
     table,
 )
-from benchmarks.load import LoadError, Timing
+from benchmarks.load import Timing
+from benchmarks.machine import EXPECTED_ERRORS, machine
 from benchmarks.mqtt import measurements as mqtt
-from benchmarks.processes import ProcessError
 from benchmarks.queues import measurements as queues
 from benchmarks.rows import rows
-from benchmarks.stage import Stage, file_system_of
-from shards import compiled
-from shards.errors import StorageError
+from benchmarks.stage import Stage
 
 QUICK = Timing(warm_up_s=0.1, measured_s=0.5)
 FULL = Timing(warm_up_s=0.3, measured_s=1.3)
@@ -69,7 +63,6 @@ FULL_QUEUED = 100_000
 QUICK_WAITING = 20_000
 FULL_WAITING = 100_000
 TABLE_WIDTH = 165
-EXPECTED_ERRORS = (LoadError, ProcessError, StorageError, OSError, ExceptionGroup, trio.TooSlowError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Stage(Path(tempfile.mkdtemp(prefix="run-", dir=directory)), keep=arguments.keep) as stage:
         samples = _measure(stage, wanted, shards, records, connections, queued, waiting, timing, rounds, quick)
     lines = runs.evaluate(wanted, samples)
-    machine = _machine(directory)
+    properties = machine(directory)
     form = "quick" if quick else "full"
-    shown = ", ".join(f"{name} {value}" for name, value in machine.items())
+    shown = ", ".join(f"{name} {value}" for name, value in properties.items())
     caption = (
         f"{shown}. Median of up to {rounds} interleaved runs of "
         f"{timing.measured_s} s; ratios compare runs of the same round. "
@@ -136,7 +129,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for problem in table.problems(lines):
         console.print(problem, markup=False, soft_wrap=True)
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(table.document(lines, machine=machine, form=form), indent=2) + "\n")
+        Path(arguments.json).write_text(
+            json.dumps(table.document(lines, machine=properties, form=form), indent=2) + "\n"
+        )
     return 1 if any(line.problem.startswith("failed") for line in lines) else 0
 
 
@@ -271,25 +266,6 @@ def _interleaved(stage: Stage) -> list[runs.Measurement]:
         return order.index(key)
 
     return sorted(found, key=place)
-
-
-def _machine(directory: Path) -> dict[str, Any]:
-    """Properties of the machine that a reader needs to compare figures."""
-    return {
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": f"{platform.python_version()} ({build_of_python()})",
-        "hot loops": compiled.DESCRIPTION,
-        "file system": file_system_of(directory),
-    }
-
-
-def build_of_python() -> str:
-    """How this Python was built: with profile-guided and link-time optimisation, it is faster by a fifth and more."""
-    arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    kinds = {"PGO": "--enable-optimizations", "LTO": "--with-lto"}
-    found = [kind for kind, argument in kinds.items() if argument in arguments and f"{argument}=no" not in arguments]
-    return f"built with {' and '.join(found)}" if found else "built without PGO and LTO"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -73,13 +73,16 @@ def _running(data: Path, log_path: Path, *, kill: bool = False) -> Iterator[proc
         server.stop(kill=kill)
 
 
-def create_shards(address: tuple[str, int], shards: int, progress: Progress) -> None:
-    """Create the shards, ``idle/0`` and so on, and append one record to each, a group at a time, both pipelined."""
+def create_shards(address: tuple[str, int], shards: int, progress: Progress, *, first: int = 0) -> None:
+    """Create the shards from ``idle/FIRST`` on until there are so many, and append one record to each.
+
+    Both is pipelined, a group of shards at a time.
+    """
     batch = batch_of(1)
     buffer = bytearray(1 << 20)
     with Wire(address) as wire:
         wire.socket.settimeout(120.0)
-        for start in range(0, shards, GROUP_SHARDS):
+        for start in range(first, shards, GROUP_SHARDS):
             names = [f"idle/{number}" for number in range(start, min(start + GROUP_SHARDS, shards))]
             handles = wire.open(names, FILE)
             wire.socket.sendall(b"".join(frames.build_append(n, h, batch) for n, h in enumerate(handles)))

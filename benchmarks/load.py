@@ -26,6 +26,33 @@ class LoadError(Exception):
     """The server under test refused, closed the connection or did not answer in time."""
 
 
+class Meter:
+    """Processor time that a server uses for each of what it answers: other work on the machine hardly changes that.
+
+    Args:
+        processor_s: Processor time of the server so far, in seconds.
+    """
+
+    def __init__(self, processor_s: Callable[[], float]) -> None:
+        self._processor_s = processor_s
+        self._noted: list[tuple[float, float]] = []
+
+    def note(self, total: float) -> None:
+        """Note what was answered by now; called when the measured time begins and when it ends."""
+        self._noted.append((self._processor_s(), total))
+
+    def microseconds_each(self) -> float:
+        """Processor time for one answer between the two times that were noted.
+
+        Raises:
+            LoadError: They were not both noted, or nothing was answered between them.
+        """
+        if len(self._noted) != 2 or self._noted[1][1] <= self._noted[0][1]:
+            raise LoadError("nothing was answered in the measured time")
+        (first_s, first), (last_s, last) = self._noted
+        return (last_s - first_s) / (last - first) * 1e6
+
+
 @attrs.frozen(slots=True)
 class Timing:
     """How long one run of a measurement takes.
@@ -33,10 +60,12 @@ class Timing:
     Attributes:
         warm_up_s: Time with load that is not counted.
         measured_s: Time with load that is counted.
+        meter: Notes what else was used in the measured time; None if that is not wanted.
     """
 
     warm_up_s: float
     measured_s: float
+    meter: Meter | None = None
 
     @property
     def total_s(self) -> float:
@@ -63,9 +92,15 @@ class RateClock:
         now = time.perf_counter()
         if self.first is None and now >= self.begun_at + self.timing.warm_up_s:
             self.first = (now, total)
+            self._note(total)
         if self.last is None and now >= self.begun_at + self.timing.total_s:
             self.last = (now, total)
+            self._note(total)
         return self.last is not None
+
+    def _note(self, total: float) -> None:
+        if self.timing.meter is not None:
+            self.timing.meter.note(total)
 
     def rate(self) -> float:
         """The total's growth per second. Raises `LoadError` if the run was too slow to measure anything.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import attrs
@@ -110,16 +110,27 @@ def fill(wire: Wire, name: str, size_bytes: int) -> None:
     """Append 16 KiB batches to a file-mode shard until about this many bytes were added and acknowledged."""
     [handle] = wire.open([name], FILE)
     batch = batch_of(BATCH_RECORDS)
-    chunk = _chunk([(handle, batch)] * (CHUNK_BYTES // len(batch)))
-    window = window_of(len(batch)) // 2
+    chunk = chunk_of([(handle, batch)] * (CHUNK_BYTES // len(batch)))
+    chunks = itertools.repeat(chunk, -(-size_bytes // len(chunk.data)))
+    append_all(wire, chunks, window_of(len(batch)) // 2)
+
+
+def append_all(wire: Wire, chunks: Iterable[Chunk], window: int) -> None:
+    """Send chunks of appends in turn, and wait until all are acknowledged.
+
+    Args:
+        window: No chunk is begun while so many appends or more are unacknowledged.
+    """
     counter = AckCounter()
     buffer = bytearray(1 << 20)
-    total = size_bytes // len(batch)
+    waiting = iter(chunks)
+    chunk = next(waiting, None)
     sent = acknowledged = 0
-    while acknowledged < sent or sent < total:
-        if sent < total and sent - acknowledged < window:
+    while acknowledged < sent or chunk is not None:
+        if chunk is not None and sent - acknowledged < window:
             wire.socket.sendall(chunk.data)
             sent += chunk.replies
+            chunk = next(waiting, None)
         else:
             received = wire.socket.recv_into(buffer)
             if not received:
@@ -165,33 +176,40 @@ class Generator:
 
     def batches(self, config: ShardConfig, timing: Timing) -> float:
         """Records per second in 16 KiB batches."""
-        return self._append_rate(config, batch_of(BATCH_RECORDS), timing) * BATCH_RECORDS
+        return self.append_rate(config, batch_of(BATCH_RECORDS), timing) * BATCH_RECORDS
 
     def large(self, timing: Timing) -> float:
         """Megabytes per second of 128 KiB batches."""
         batch = batch_of(LARGE_BATCH_RECORDS)
-        return self._append_rate(FILE, batch, timing) * len(batch) / 1e6
+        return self.append_rate(FILE, batch, timing) * len(batch) / 1e6
 
     def singles(self, timing: Timing) -> float:
         """Single-record appends per second to one shard."""
-        return self._append_rate(FILE, batch_of(1), timing)
+        return self.append_rate(FILE, batch_of(1), timing)
 
     def singles_over_many(self, timing: Timing) -> float:
         """Single-record appends per second, in random order over many shards."""
-        names = many_shards(self._stage)
+        return self.singles_over(many_shards(self._stage), timing)
+
+    def singles_over(self, names: Sequence[str], timing: Timing) -> float:
+        """Single-record appends per second, in random order over these shards, which exist."""
         batch = batch_of(1)
         with self._connect() as wire:
             handles = wire.open(names, None) * 4
             random.Random(1).shuffle(handles)
             per_chunk = CHUNK_BYTES // len(batch)
             chunks = [
-                _chunk([(handle, batch) for handle in handles[start : start + per_chunk]])
+                chunk_of([(handle, batch) for handle in handles[start : start + per_chunk]])
                 for start in range(0, len(handles), per_chunk)
             ]
             return load.pipelined_rate(wire.socket, chunks, AckCounter(), window=window_of(len(batch)), timing=timing)
 
     def one_at_a_time(self, timing: Timing, records: int = 1) -> float:
         """p50 of one synced append of so many records after the other, in microseconds."""
+        return load.percentile(self.round_trips(timing, records), 0.5)
+
+    def round_trips(self, timing: Timing, records: int = 1) -> list[float]:
+        """One synced append of so many records after the other to a fresh shard; sorted microseconds."""
         with self._fresh_shard(FILE) as (wire, name, handle):
             wire.socket.settimeout(60.0)
             frame = frames.build_append(0, handle, batch_of(records))
@@ -206,8 +224,7 @@ class Generator:
                         raise load.LoadError(f"the server closed the connection that appends to {name}")
                     acknowledged = counter(buffer, received)
 
-            latencies_us = load.one_at_a_time(lambda: wire.socket.sendall(frame), await_reply, timing)
-        return load.percentile(latencies_us, 0.5)
+            return load.one_at_a_time(lambda: wire.socket.sendall(frame), await_reply, timing)
 
     def tail(self, timing: Timing) -> Mapping[str, float]:
         """p50 and p99 from append on one connection to push on another, in microseconds."""
@@ -251,10 +268,10 @@ class Generator:
             rate = fetch_bytes_per_s(wire.socket, [(handle, shard.next_offset)], max_bytes=FETCH_BYTES, timing=timing)
         return rate / 1e9
 
-    def _append_rate(self, config: ShardConfig, batch: bytes, timing: Timing) -> float:
+    def append_rate(self, config: ShardConfig, batch: bytes, timing: Timing) -> float:
         """Acknowledged appends per second of one batch over and over to a fresh shard."""
         with self._fresh_shard(config) as (wire, _, handle):
-            chunk = _chunk([(handle, batch)] * max(1, CHUNK_BYTES // len(batch)))
+            chunk = chunk_of([(handle, batch)] * max(1, CHUNK_BYTES // len(batch)))
             return load.pipelined_rate(wire.socket, [chunk], AckCounter(), window=window_of(len(batch)), timing=timing)
 
     @contextmanager
@@ -268,7 +285,7 @@ class Generator:
             wire.delete(name)
 
 
-def _chunk(appends: list[tuple[int, bytes]]) -> Chunk:
+def chunk_of(appends: Sequence[tuple[int, bytes]]) -> Chunk:
     """APPEND frames, one after the other; correlation ids repeat in each chunk, because replies are only counted."""
     data = b"".join(frames.build_append(number, handle, batch) for number, (handle, batch) in enumerate(appends))
     return Chunk(data, len(appends))

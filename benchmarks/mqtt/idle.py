@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import resource
+import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,7 +18,8 @@ from benchmarks.processes import Server
 from benchmarks.runs import UnavailableError
 
 GROUP = 200
-SPARE_FILES = 200
+SPARE_FILES = 1500
+ABOVE_SELECT = 1024
 KEEP_ALIVE_S = 600
 SETTLE_TIMEOUT_S = 10.0
 SETTLED_BYTES = 256 << 10
@@ -49,22 +52,38 @@ def idle_memory(broker: Server, connections: int, progress: Progress) -> IdleMem
     Raises:
         UnavailableError: The system does not allow this many open files.
     """
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if allowed < connections + SPARE_FILES:
-        raise UnavailableError(f"{connections} connections need more open files than the {allowed} that are allowed")
     before = settled(broker.resident_bytes)
     with ExitStack() as stack:
-        for first in range(0, connections, GROUP):
-            group = [
-                stack.enter_context(load.connect(broker.address, timeout_s=30.0))
-                for _ in range(min(GROUP, connections - first))
-            ]
-            for number, connection in enumerate(group, first):
-                connection.sendall(packets.connect(f"idle-{number}", keep_alive_s=KEEP_ALIVE_S, user=packets.USER))
-            for connection in group:
-                packets.expect_connack(_exactly_four(connection.recv))
-            progress(first + len(group), connections)
+        open_connections(stack, broker.address, range(connections), progress)
         return IdleMemory(before, settled(broker.resident_bytes))
+
+
+def open_connections(stack: ExitStack, address: tuple[str, int], numbers: range, progress: Progress) -> None:
+    """Open connections with these numbers, which the stack closes.
+
+    Raises:
+        UnavailableError: The system does not allow this many open files.
+    """
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed < numbers.stop + SPARE_FILES:
+        raise UnavailableError(f"{numbers.stop} connections need more open files than the {allowed} that are allowed")
+    for start in range(numbers.start, numbers.stop, GROUP):
+        part = range(start, min(start + GROUP, numbers.stop))
+        group = [stack.enter_context(_moved_up(load.connect(address, timeout_s=30.0))) for _ in part]
+        for number, connection in zip(part, group, strict=True):
+            connection.sendall(packets.connect(f"idle-{number}", keep_alive_s=KEEP_ALIVE_S, user=packets.USER))
+        for connection in group:
+            packets.expect_connack(_exactly_four(connection.recv))
+        progress(part.stop, numbers.stop)
+
+
+def _moved_up(connection: socket.socket) -> socket.socket:
+    """The same connection with a high descriptor: `select`, which connections under load use, takes low ones only."""
+    with connection:
+        descriptor = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, ABOVE_SELECT)
+        moved = socket.socket(fileno=descriptor)
+        moved.settimeout(connection.gettimeout())
+        return moved
 
 
 def settled(look: Callable[[], int]) -> int:

@@ -86,28 +86,43 @@ def measurements(stage: Stage, *, idle_connections: int, queued: int, progress: 
 def _publish(first: str, start: Callable[[], tuple[Address, Address]], window: int) -> Measurement:
     key = f"{first}.publish"
 
-    def run(timing: Timing) -> Mapping[str, float]:
-        publish_to, away_at = start()
-        # A session must want the messages, or a broker may drop them as soon as it has acknowledged them.
-        with Connection(away_at, AWAY, clean_session=False) as away:
-            away.subscribe("bench/publish/#")
-            away.disconnect()
-        with ExitStack() as stack:
-            lanes = []
-            for number in range(CONNECTIONS):
-                connection = stack.enter_context(Connection(publish_to, f"bench-publisher-{number}"))
-                ring = packets.publish_ring(
-                    f"bench/publish/{number}",
-                    b"x" * PAYLOAD_BYTES,
-                    window=window,
-                    per_chunk=window // CHUNKS_OF_A_WINDOW,
-                )
-                lanes.append(publishing.Lane(connection.socket, ring, window))
-            rate = publishing.publish_rate(lanes, timing)
-        forget_session(away_at, AWAY)
-        return {key: rate}
+    return Measurement((key,), lambda timing: {key: publishes_per_s(*start(), timing, window)})
 
-    return Measurement((key,), run)
+
+def publishes_per_s(publish_to: Address, away_at: Address, timing: Timing, window: int = WINDOW) -> float:
+    """Publish at QoS 1 to topics that a session has subscribed to which is away; acknowledged publishes a second.
+
+    Args:
+        publish_to: Broker that gets the publishes.
+        away_at: Broker of the session.
+        timing: Warm-up and measured time.
+        window: Most unacknowledged publishes of each connection.
+    """
+    # A session must want the messages, or a broker may drop them as soon as it has acknowledged them.
+    with Connection(away_at, AWAY, clean_session=False) as away:
+        away.subscribe("bench/publish/#")
+        away.disconnect()
+    with ExitStack() as stack:
+        rate = publishing.publish_rate(publishers(stack, publish_to, window), timing)
+    forget_session(away_at, AWAY)
+    return rate
+
+
+def publishers(
+    stack: ExitStack, publish_to: Address, window: int, *, total: int | None = None
+) -> list[publishing.Lane]:
+    """Connections that publish at QoS 1, each to a topic of its own; the stack closes them."""
+    lanes = []
+    for number in range(CONNECTIONS):
+        connection = stack.enter_context(Connection(publish_to, f"bench-publisher-{number}"))
+        ring = packets.publish_ring(
+            f"bench/publish/{number}",
+            b"x" * PAYLOAD_BYTES,
+            window=window,
+            per_chunk=window // CHUNKS_OF_A_WINDOW,
+        )
+        lanes.append(publishing.Lane(connection.socket, ring, window, total=total))
+    return lanes
 
 
 def _across(contender: Contender) -> Measurement:

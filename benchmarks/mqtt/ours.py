@@ -32,15 +32,23 @@ class OurBrokers:
     """
 
     def __init__(self, directory: Path, *, count: int, processes_each: int = 1, more_config: str = "") -> None:
+        self._directory = directory
+        self._count = count
+        self._processes_each = processes_each
+        self._more_config = more_config
+        self._start()
+
+    def _start(self) -> None:
         self.brokers: list[processes.Server] = []
+        directory = self._directory
         self._journal = start_journal(directory / "data", directory / "journal.log")
         try:
-            for number in range(count):
+            for number in range(self._count):
                 config_path = directory / f"broker-{number}.toml"
                 config = CONFIG.format(
-                    broker_id=f"bench-{number}", port=self._journal.address[1], processes=processes_each
+                    broker_id=f"bench-{number}", port=self._journal.address[1], processes=self._processes_each
                 )
-                config_path.write_text(config + more_config)
+                config_path.write_text(config + self._more_config)
                 argv = processes.python_module("broker_adapter.mqtt.cli.main", "--config", str(config_path.resolve()))
                 log_path = directory / f"broker-{number}.log"
                 self.brokers.append(processes.start_announcing(argv, log_path, cwd=REPOSITORY))
@@ -48,11 +56,25 @@ class OurBrokers:
             self.close()
             raise
 
+    def restart(self) -> float:
+        """Stop all of them by SIGTERM and start them again, the server first; seconds until the last one is ready.
+
+        They get other ports.
+        """
+        self.close()
+        self._start()
+        return sum(server.ready_s for server in self.servers)
+
+    @property
+    def servers(self) -> list[processes.Server]:
+        """The journal server, then the brokers."""
+        return [self._journal, *self.brokers]
+
     @property
     def journal_address(self) -> tuple[str, int]:
         """Address of the server that the brokers share."""
         return self._journal.address
 
     def close(self) -> None:
-        for server in (*self.brokers, self._journal):
+        for server in reversed(self.servers):
             server.stop()

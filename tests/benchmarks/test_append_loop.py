@@ -10,6 +10,7 @@ import pytest
 from benchmarks import __main__ as benchmark
 from benchmarks import append_loop
 from benchmarks.load import Timing
+from benchmarks.machine import build_of_python
 from shards import compiled
 
 
@@ -48,4 +49,4 @@ def test_the_output_says_which_python_and_which_form_it_is_of(
 )
 def test_how_this_python_was_built(arguments: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_config_var", lambda _: arguments)
-    assert benchmark.build_of_python() == said
+    assert build_of_python() == said
