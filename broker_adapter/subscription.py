@@ -9,8 +9,6 @@ import abc
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-import attrs
-
 from shards.errors import InvalidRequestError
 from shards.format.record import Gap, StoredRecord
 from shards.subscriptions.events import Progress
@@ -21,20 +19,79 @@ async def _nothing_to_acknowledge() -> None:
     """Default for a delivery outside of groups."""
 
 
-@attrs.frozen(slots=True)
 class Delivery:
     """Records that a subscription received: some of one shard, in offset order.
 
+    A feed does not decode batches of which all records are delivered: `records` does that when it is read for the first
+    time. So a consumer that needs only the shard and `last_lsn` decodes nothing.
+
+    Args:
+        shard: Name of the shard.
+        records: The records, or what decodes them; the latter needs the two arguments after ``next_offset``.
+        next_offset: Offset after the delivered range.
+        last_lsn: Highest lsn of a record in it; None: that of the last record in ``records``.
+        names_topics: False: no record names a topic, and none is a gap.
+        acknowledge: Acknowledges the range to the group.
+
     Attributes:
         shard: Name of the shard.
-        records: Records and gaps. In a group it may be empty: all records in the range had expired.
         next_offset: Offset after the delivered range.
+        names_topics: False: all of it are records of the shard's own topic, without a gap.
     """
 
-    shard: str
-    records: list[StoredRecord | Gap]
-    next_offset: int
-    _acknowledge: Callable[[], Awaitable[None]] = attrs.field(default=_nothing_to_acknowledge, repr=False, eq=False)
+    __slots__ = ("_acknowledge", "_decode", "_last_lsn", "_records", "names_topics", "next_offset", "shard")
+
+    def __init__(
+        self,
+        shard: str,
+        records: list[StoredRecord | Gap] | Callable[[], list[StoredRecord | Gap]],
+        next_offset: int,
+        *,
+        last_lsn: int | None = None,
+        names_topics: bool = True,
+        acknowledge: Callable[[], Awaitable[None]] = _nothing_to_acknowledge,
+    ) -> None:
+        self.shard = shard
+        self.next_offset = next_offset
+        self.names_topics = names_topics
+        self._last_lsn = last_lsn
+        self._acknowledge = acknowledge
+        self._records: list[StoredRecord | Gap] | None = None
+        self._decode: Callable[[], list[StoredRecord | Gap]] | None = None
+        if isinstance(records, list):
+            self._records = records
+        else:
+            self._decode = records
+
+    def __repr__(self) -> str:
+        return f"<Delivery of {self.shard!r} up to offset {self.next_offset - 1}>"
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether `records` was decoded. If not, it has at least one record, and no gap."""
+        return self._records is not None
+
+    @property
+    def records(self) -> list[StoredRecord | Gap]:
+        """Records and gaps. In a group it may be empty: all records in the range had expired.
+
+        Raises:
+            BatchError: A batch is damaged.
+        """
+        if self._records is None:
+            assert self._decode is not None
+            self._records = self._decode()
+            # The bytes are not needed any more.
+            self._decode = None
+        return self._records
+
+    @property
+    def last_lsn(self) -> int:
+        """No record in it has a higher lsn; 0 if there is no record."""
+        if self._last_lsn is None:
+            lsns = (record.lsn for record in reversed(self.records) if isinstance(record, StoredRecord))
+            self._last_lsn = next(lsns, 0)
+        return self._last_lsn
 
     async def acknowledge(self) -> None:
         """Acknowledge this range for the group, so that no other member gets it. Without a group it does nothing.

@@ -15,9 +15,11 @@ from broker_adapter.adapter import LATEST
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import from_time
 from broker_adapter.subscription import Delivery, Feed, Progress, Subscription
-from shards.format.batch import read_records
+from shards.format.batch import BatchHeader, batch_records, iterate, read_records
+from shards.format.columns import Column
 from shards.format.record import Gap, StoredRecord
 from shards.position import Start
+from shards.segments.chunks import Readable
 from shards.subscriptions.events import Batches
 
 B = TypeVar("B", bound=Batches)
@@ -58,14 +60,22 @@ class _Deliveries(Generic[B]):
                 raise StopAsyncIteration from None
             if isinstance(item, Progress):
                 return item
+            delivery = self._undecoded(item)
+            if delivery is not None:
+                return delivery
             records = self._records(item)
             if self._acknowledge is None:
                 if records:
                     return Delivery(item.shard, records, item.next_offset)
             elif records:
-                return Delivery(item.shard, records, item.next_offset, partial(_acknowledged, self._acknowledge, item))
+                done = partial(_acknowledged, self._acknowledge, item)
+                return Delivery(item.shard, records, item.next_offset, acknowledge=done)
             else:
                 self._acknowledge(item)
+
+    def _undecoded(self, _item: B) -> Delivery | None:
+        """The delivery of one item if it can be made without decoding its batches, None if not."""
+        return None
 
     def _records(self, item: B) -> list[StoredRecord | Gap]:
         """Records and gaps of one item. A range that a trim removed between two items becomes a gap."""
@@ -116,3 +126,37 @@ class RecordFeed(_Deliveries[B], Feed):
         self.start_lsn = start_lsn
 
     __anext__ = _Deliveries.next
+
+    def _undecoded(self, item: B) -> Delivery | None:
+        """See `_Deliveries`. What the headers do not tell needs decoding: which records have expired, and gaps."""
+        shard, first_offset, next_offset = item.shard, item.first_offset, item.next_offset
+        if self._next_offsets.get(shard, first_offset) < first_offset:
+            return None
+        found: list[tuple[int, BatchHeader]] = []
+        columns = last_lsn = 0
+        for at, header in iterate(item.batches):
+            if header.is_gap or header.columns & Column.EXPIRES_AT:
+                return None
+            if header.base_offset < next_offset and header.next_offset > first_offset:
+                found.append((at, header))
+                columns |= header.columns
+                last_lsn = header.lsn
+        if not found:
+            return None
+        self._next_offsets[shard] = next_offset
+        return Delivery(
+            shard,
+            partial(_decoded, found, item.batches, first_offset, next_offset),
+            next_offset,
+            last_lsn=last_lsn,
+            names_topics=columns & Column.TOPIC != 0,
+        )
+
+
+def _decoded(
+    batches: list[tuple[int, BatchHeader]], buffer: Readable, first_offset: int, next_offset: int
+) -> list[StoredRecord | Gap]:
+    records: list[StoredRecord | Gap] = []
+    for at, header in batches:
+        records += batch_records(header, buffer, at, first_offset, next_offset)
+    return records

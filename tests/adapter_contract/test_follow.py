@@ -536,3 +536,36 @@ async def test_progress_waits_for_earlier_file_batches(engine: Engine, adapter: 
     assert len(lsns) == 80
     for count, lsn in seen.told:
         assert sorted(one for one in lsns if one <= lsn) == sorted(one for one in lsns[:count] if one <= lsn)
+
+
+async def test_a_delivery_tells_its_last_lsn_and_whether_records_name_topics_without_decoding_them(
+    adapter: StorageAdapter,
+) -> None:
+    await adapter.create_shard("a")
+    await adapter.append("a", [b"1", b"2"])
+    await adapter.append("a", [Record(b"3", topic="named")])
+    last_lsn = await newest_lsn(adapter, "a")
+    found: list[Delivery] = []
+    with trio.fail_after(PATIENCE_S):
+        async with adapter.follow("a", 0, until_lsn=last_lsn) as feed:
+            async for item in feed:
+                if isinstance(item, Delivery):
+                    found.append(item)
+    assert not any(item.is_decoded for item in found)
+    assert found[-1].last_lsn == last_lsn
+    assert found[-1].names_topics
+    assert not any(item.is_decoded for item in found)
+    records = [record for item in found for record in item.records]
+    assert [record.value for record in records if isinstance(record, StoredRecord)] == [b"1", b"2", b"3"]
+    assert all(item.is_decoded for item in found)
+
+
+async def test_a_delivery_of_records_that_expire_is_decoded_since_it_is_not_given_if_all_have_expired(
+    adapter: StorageAdapter,
+) -> None:
+    await adapter.create_shard("a")
+    await adapter.append("a", [Record(b"1", expires_at_us=1), Record(b"2", expires_at_us=1)])
+    await adapter.append("a", [Record(b"3", expires_at_us=1), Record(b"4", expires_at_us=2**60)])
+    async with adapter.follow("a", 0, until_lsn=await newest_lsn(adapter, "a")) as feed:
+        seen = await take_all(feed)
+    assert seen.values == [("a", b"4")]

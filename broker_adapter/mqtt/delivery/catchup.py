@@ -224,7 +224,7 @@ class _Reading:
             _SlowClientError: There was no room for too long.
         """
         self.records_count += len(delivery.records)
-        for run in runs_of(delivery.shard, delivery.records, topic_of=self._topic_of, on_gap=self._on_gap):
+        for run in runs_of(delivery, topic_of=self._topic_of, on_gap=self._on_gap):
             if not self.inbox.is_behind:
                 return
             for match in self._look_up_subscribers().match(run.topic):

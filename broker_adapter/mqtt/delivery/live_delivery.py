@@ -91,9 +91,11 @@ class LiveDelivery:
 
     def delivered(self, _tail: Tail, delivery: Delivery) -> None:
         """Deliver stored records to the sessions whose subscriptions match."""
+        if not (delivery.is_decoded or self._may_want(delivery, is_kept=True)):
+            return
         touched: dict[Inbox, None] = {}
         is_opening = bool(self.opening)
-        for run in runs_of(delivery.shard, delivery.records, topic_of=self._topic_of, on_gap=self.note_gap):
+        for run in runs_of(delivery, topic_of=self._topic_of, on_gap=self.note_gap):
             shard, records = run.shard, run.records
             if is_opening:
                 self.opening.note(run)
@@ -107,13 +109,25 @@ class LiveDelivery:
                     touched[inbox] = None
         self._notify(touched, delivery)
 
+    def _may_want(self, delivery: Delivery, *, is_kept: bool) -> bool:
+        """Whether a session may get a record of a delivery now; if not, nothing is decoded."""
+        if self.opening:
+            return True
+        if not len(self.subscribers):
+            return False
+        if delivery.names_topics:
+            return True
+        matching = self.subscribers.match(self._topic_of(delivery.shard, ""))
+        # A session that is behind reads from the store what is kept.
+        return any(not is_kept or match.inbox.live_watermark is not None for match in matching)
+
     def deliver_unstored(self, delivery: Delivery) -> None:
         """Deliver records that are not kept to the sessions that match and have room now."""
+        if not (delivery.is_decoded or len(self.replaying) or self._may_want(delivery, is_kept=False)):
+            return
         touched: dict[Inbox, None] = {}
         is_opening = bool(self.opening)
-        for run in runs_of(
-            delivery.shard, delivery.records, topic_of=self._topic_of, on_gap=self.note_gap, is_kept=False
-        ):
+        for run in runs_of(delivery, topic_of=self._topic_of, on_gap=self.note_gap, is_kept=False):
             if is_opening:
                 self.opening.note(run)
             self._hand_out_now(self.subscribers, run, touched)

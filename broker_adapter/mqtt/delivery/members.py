@@ -185,8 +185,7 @@ class _Share(PrivateFeed):
         return [
             arrival
             for run in runs_of(
-                delivery.shard,
-                delivery.records,
+                delivery,
                 topic_of=self.member.topic_of,
                 on_gap=lambda _gap: None,
                 origin=Origin.GROUP,

@@ -6,12 +6,13 @@ most once, and sessions with equal subscription options share the arrivals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
 
 from broker_adapter.mqtt.delivery.outgoing_message import ARRIVAL_BYTES, Arrival, Shape, shape_of
 from broker_adapter.mqtt.model.message import Message, message_of
 from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
+from broker_adapter.subscription import Delivery
 from broker_adapter.topic_mapping import TopicOf
 from shards.format.record import Gap, StoredRecord
 
@@ -119,8 +120,7 @@ def sized(arrivals: Sequence[Arrival]) -> Arrivals:
 
 
 def runs_of(
-    shard: str,
-    records: Iterable[StoredRecord | Gap],
+    delivery: Delivery,
     *,
     topic_of: TopicOf,
     on_gap: Callable[[Gap], None],
@@ -130,16 +130,20 @@ def runs_of(
     """The runs of a delivery, in order.
 
     Args:
-        shard: Their shard.
-        records: The delivery.
+        delivery: The records; they are decoded.
         topic_of: Tells whether the topic that a record names counts.
         on_gap: Called for gaps between them.
         origin: Why they are delivered.
         is_kept: Whether they can be read again.
     """
+    shard = delivery.shard
+    if not delivery.names_topics:
+        records = cast("list[StoredRecord]", delivery.records)
+        yield Run(shard, topic_of(shard, ""), records, origin=origin, is_kept=is_kept)
+        return
     run: list[StoredRecord] = []
     named = ""
-    for record in records:
+    for record in delivery.records:
         if isinstance(record, Gap):
             on_gap(record)
             continue

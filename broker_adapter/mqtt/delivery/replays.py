@@ -88,8 +88,7 @@ class Replay(PrivateFeed):
         if any(matches(target, delivery.shard) for target in self._earlier):
             return
         for run in runs_of(
-            delivery.shard,
-            delivery.records,
+            delivery,
             topic_of=self._topic_of,
             on_gap=lambda _gap: None,
             origin=Origin.REPLAY,

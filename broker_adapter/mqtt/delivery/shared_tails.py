@@ -24,7 +24,6 @@ from broker_adapter.errors import LimitExceededError, StorageError
 from broker_adapter.mqtt.delivery.tail import Audience, Tail
 from broker_adapter.mqtt.model.position import BEGINNING, Position, ReachedLsn
 from broker_adapter.subscription import Delivery
-from shards.format.record import StoredRecord
 from shards.topics.topic_filters import covers, overlap
 
 _log = logging.getLogger(__name__)
@@ -237,10 +236,8 @@ class SharedTails:
 
     def delivered(self, tail: Tail, delivery: Delivery) -> None:
         """See `Audience`."""
-        for record in reversed(delivery.records):
-            if isinstance(record, StoredRecord):
-                self.handed_out_lsn = max(self.handed_out_lsn, record.lsn)
-                break
+        # Also if the audience wants none of them, and they are not decoded.
+        self.handed_out_lsn = max(self.handed_out_lsn, delivery.last_lsn)
         self._audience.delivered(tail, delivery)
 
     def progressed(self, tail: Tail, reached: Position) -> None:

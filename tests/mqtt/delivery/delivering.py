@@ -156,6 +156,7 @@ class Brittle:
         self._store = store
         self._feeds: set[_BrittleFeed] = set()
         self.followed: list[tuple[str, int | None, int | None]] = []
+        self.delivered: list[Delivery] = []
         self.refused: Exception | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -180,7 +181,7 @@ class Brittle:
         if self.refused is not None:
             raise self.refused
         async with self._store.follow(target, after_lsn, until_lsn=until_lsn, credit_bytes=credit_bytes) as feed:
-            with self._breakable(_BrittleFeed(target, feed)) as brittle:
+            with self._breakable(_BrittleFeed(target, feed, self.delivered)) as brittle:
                 brittle.start_lsn = feed.start_lsn
                 yield brittle
 
@@ -189,7 +190,7 @@ class Brittle:
         if self.refused is not None:
             raise self.refused
         async with self._store.subscribe(target, *arguments, **options) as subscription:
-            with self._breakable(_BrittleFeed(target, subscription)) as brittle:
+            with self._breakable(_BrittleFeed(target, subscription, self.delivered)) as brittle:
                 yield brittle
 
     @contextmanager
@@ -202,8 +203,9 @@ class Brittle:
 
 
 class _BrittleFeed(Feed):
-    def __init__(self, target: str, feed: Feed | Subscription) -> None:
+    def __init__(self, target: str, feed: Feed | Subscription, delivered: list[Delivery]) -> None:
         self.target = target
+        self._delivered = delivered
         self._is_broken = False
         self._waiting = trio.CancelScope()
         self._feed = feed
@@ -215,7 +217,10 @@ class _BrittleFeed(Feed):
     async def __anext__(self) -> Delivery | Progress:
         if not self._is_broken:
             with trio.CancelScope() as self._waiting:
-                return await self._feed.__anext__()
+                item = await self._feed.__anext__()
+                if isinstance(item, Delivery):
+                    self._delivered.append(item)
+                return item
         raise OverloadedError("the feed was broken by the test")
 
 
