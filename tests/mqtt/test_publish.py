@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -239,8 +239,8 @@ async def test_another_message_of_qos_2_under_an_identifier_that_is_not_released
         await client.expect(Pubrec)
         await client.stream.aclose()
         client = await served.client("c", clean_start=False, properties=kept)
-        other = attrs.evolve(first, **change)
-        await client.send(attrs.evolve(other, dup=True), other)
+        other = msgspec.structs.replace(first, **change)
+        await client.send(msgspec.structs.replace(other, dup=True), other)
         assert [await client.expect(Pubrec) for _ in range(2)] == [Pubrec(5)] * 2
         assert await values(served.adapter, other.topic) == ([b"x"] * (other.topic == "a") + [other.payload])
 

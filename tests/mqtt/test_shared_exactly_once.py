@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import attrs
 import pytest
 import trio
 
@@ -71,7 +70,7 @@ class _Subscription(Subscription):
             if not self._store.loses_acknowledgements:
                 await delivery.acknowledge()
 
-        return attrs.evolve(delivery, acknowledge=acknowledge)
+        return Delivery(delivery.shard, delivery.records, delivery.next_offset, acknowledge=acknowledge)
 
 
 @asynccontextmanager

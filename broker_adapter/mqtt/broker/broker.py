@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
+import msgspec
 import structlog
 import trio
 
@@ -295,7 +295,7 @@ class Broker:
     async def _changes_for(self, message: Message) -> Changes:
         # A will, or a delayed message that is due. It is published in any case, but not kept.
         if message.retain and await self.sessions.stored_use.is_refused(message, None):
-            message = attrs.evolve(message, retain=False)
+            message = msgspec.structs.replace(message, retain=False)
         return await self._publisher.changes_for(message)
 
     def _keeps_offline(self, topic: str) -> bool:

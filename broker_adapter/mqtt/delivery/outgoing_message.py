@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import attrs
+import msgspec
 
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
@@ -14,8 +15,7 @@ ARRIVAL_BYTES: Final = 256
 """Bytes that an arrival counts in addition to its payload."""
 
 
-@attrs.define(slots=True, eq=False)
-class Arrival:
+class Arrival(msgspec.Struct, eq=False):
     """A message to send to a session. Several sessions may share the object: do not change it.
 
     Attributes:

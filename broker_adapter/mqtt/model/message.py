@@ -1,4 +1,8 @@
-"""A message on its way through the broker, and its form as a record of the store."""
+"""A message on its way through the broker, and its form as a record of the store.
+
+What is made for each message is a struct of msgspec here and in the other packages of the broker: that takes less than
+half the time of a class of attrs, and the garbage collector need not look at those that cannot be part of a cycle.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import zlib
 from typing import Final
 
 import attrs
+import msgspec
 
 from broker_adapter.message_headers import (
     CLIENT,
@@ -31,8 +36,7 @@ _FORMAT_TEXT: Final = (b"0", b"1")
 _FORMAT_OF_TEXT: Final = {text: number for number, text in enumerate(_FORMAT_TEXT)}
 
 
-@attrs.define(slots=True, eq=False)
-class Message:
+class Message(msgspec.Struct, eq=False, gc=False):
     """A message that a client published, and its place in the store once it is stored.
 
     Attributes:
@@ -64,7 +68,7 @@ class Message:
     lsn: int = 0
     header_count: int = 0
     user: str | None = None
-    encoded: tuple[object, PublishTemplate] | None = attrs.field(default=None, repr=False)
+    encoded: tuple[object, PublishTemplate] | None = None
 
 
 def digest_of(topic: str, payload: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
+import msgspec
 
 from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
@@ -13,8 +13,7 @@ from broker_adapter.results import PendingAppend
 _OVERHEAD_BYTES: Final = 256
 
 
-@attrs.define(slots=True, eq=False)
-class Received:
+class Received(msgspec.Struct, eq=False, gc=False):
     """A received PUBLISH and its outcome.
 
     Attributes:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-import attrs
+import msgspec
 
 from broker_adapter.mqtt.model.message import Message
 from broker_adapter.mqtt.model.position import BEGINNING, ReachedLsn
@@ -24,8 +24,7 @@ MAX_SEEN_RANGES: Final = 2_000
 correctness: they save a client that returns from some messages that it has already."""
 
 
-@attrs.define(slots=True, eq=False)
-class InFlight:
+class InFlight(msgspec.Struct, eq=False, gc=False):
     """One message under way.
 
     Attributes:

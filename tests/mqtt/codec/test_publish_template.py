@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +53,9 @@ def test_expiry_and_alias_are_each_receivers_own(
     if knows_alias and topic_alias is not None:
         topic = ""
     for packet_id in ids:
-        own = attrs.evolve(packet, packet_id=packet_id if packet.qos else 0, topic=topic, properties=properties)
+        own = msgspec.structs.replace(
+            packet, packet_id=packet_id if packet.qos else 0, topic=topic, properties=properties
+        )
         head = template.head(
             packet_id,
             dup=packet.dup,

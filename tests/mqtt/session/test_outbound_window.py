@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -339,7 +339,7 @@ def test_what_comes_again_is_the_same_in_all_that_the_client_sees() -> None:
     window = OutboundWindow()
     window.assign(message(0), 1, retain=True, subscription_ids=(3, 70_000))
     (entry,) = stored_and_read(window).take_resends()
-    assert attrs.astuple(entry)[:8] == (1, 1, "s", 0, 10, Origin.SUBSCRIPTION, True, (3, 70_000))
+    assert msgspec.structs.astuple(entry)[:8] == (1, 1, "s", 0, 10, Origin.SUBSCRIPTION, True, (3, 70_000))
 
 
 @pytest.mark.parametrize(
