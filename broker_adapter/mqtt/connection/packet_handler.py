@@ -7,9 +7,10 @@ in `subscription_handler`. Bytes, and the end of a connection, are in `connectio
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar, Final
+from itertools import groupby
+from typing import Any, ClassVar, Final, cast
 
 import attrs
 import trio
@@ -196,17 +197,15 @@ class PacketHandler:
         incoming = self._validator
         now_us = self._services.clock.now_us()
         try:
-            for packet in packets:
-                if isinstance(packet, Publish):
+            for kind, some in groupby(packets, type):
+                if kind is Publish:
                     if incoming is None:
                         incoming = self._begin_publishing()
-                    one = incoming.take(packet, now_us)
-                    if one is not None:
-                        received.append(one)
-                else:
-                    self._HANDLERS[type(packet)](self, packet)
-                    if self.disconnect is not None:
-                        break
+                    incoming.take(cast("Iterable[Publish]", some), now_us, received)
+                elif kind is Puback:
+                    self._on_pubacks(cast("Iterable[Puback]", some))
+                elif not self._take_others(some):
+                    break
         finally:
             if received:
                 assert self._pipeline is not None
@@ -215,6 +214,14 @@ class PacketHandler:
         if self.disconnect is None:
             self.pump()
         self._output.flush()
+
+    def _take_others(self, packets: Iterable[Packet]) -> bool:
+        """Handle packets of which there are few; False after a DISCONNECT."""
+        for packet in packets:
+            self._HANDLERS[type(packet)](self, packet)
+            if self.disconnect is not None:
+                return False
+        return True
 
     def _answer(self, data: bytes) -> None:
         self._services.statistics.packets_sent += 1
@@ -251,15 +258,16 @@ class PacketHandler:
         assert incoming is not None
         pubacks: list[int] = []
         was_held = False
+        success = ReasonCode.SUCCESS
         for received in outcomes:
-            if not received.qos:
-                continue
-            incoming.answered(received)
-            reason_code = received.reason_code
-            assert reason_code is not None
-            if reason_code == ReasonCode.SUCCESS and received.qos == 1:
+            qos, reason_code = received.qos, received.reason_code
+            if qos == 1 and reason_code is success:
                 pubacks.append(received.packet_id)
                 continue
+            if not qos:
+                continue
+            assert reason_code is not None
+            incoming.answered(received)
             if reason_code >= ReasonCode.UNSPECIFIED_ERROR and self._version is Version.V311:
                 self._answer_all(pubacks)
                 self._on_unanswerable()
@@ -277,13 +285,16 @@ class PacketHandler:
 
     def _answer_all(self, pubacks: list[int]) -> None:
         if pubacks:
+            assert self._validator is not None
+            self._validator.acknowledged(len(pubacks))
             self._services.statistics.packets_sent += len(pubacks)
             self._output.collect(encode_pubacks(pubacks))
             pubacks.clear()
 
-    def _on_puback(self, packet: Puback) -> None:
-        if not self._sender.puback(packet.packet_id):
-            raise _wrong_answer(packet)
+    def _on_pubacks(self, packets: Iterable[Puback]) -> None:
+        for packet in packets:
+            if not self._sender.puback(packet.packet_id):
+                raise _wrong_answer(packet)
 
     def _on_pubrec(self, packet: Pubrec) -> None:
         if not self._sender.pubrec(packet.packet_id, packet.reason_code):
@@ -330,7 +341,6 @@ class PacketHandler:
         raise ProtocolViolationError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method")
 
     _HANDLERS: ClassVar[dict[type[Packet], Callable[[Any, Any], None]]] = {
-        Puback: _on_puback,
         Pubrec: _on_pubrec,
         Pubrel: _on_pubrel,
         Pubcomp: _on_pubcomp,

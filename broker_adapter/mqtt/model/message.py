@@ -76,26 +76,31 @@ def digest_of(topic: str, payload: bytes) -> int:
     return zlib.crc32(payload, zlib.crc32(topic.encode())) or 1
 
 
-def record_of(message: Message, topic: str | None = None) -> Record:
+Headers = tuple[tuple[str, bytes], ...]
+
+
+def common_headers(publisher: str, qos: int, *, retain: bool = False) -> Headers:
+    """The headers of a record without those of properties: the same for many messages of a client."""
+    headers = ((CLIENT, publisher.encode()), (QOS, _QOS_TEXT[qos]))
+    return (*headers, (RETAIN, b"1")) if retain else headers
+
+
+def record_of(message: Message, topic: str | None = None, common: Headers | None = None) -> Record:
     """The record of a message.
 
     Args:
-    message: The message.
-            topic: Value of the record's topic column: empty where the shard's name is the topic; default: the topic.
+        message: The message.
+        topic: Value of the record's topic column: empty where the shard's name is the topic; default: the topic.
+        common: Its `common_headers`, if they were made before.
     """
-    headers: list[tuple[str, bytes]] = [(CLIENT, message.publisher.encode()), (QOS, _QOS_TEXT[message.qos])]
-    if message.retain:
-        headers.append((RETAIN, b"1"))
+    if topic is None:
+        topic = message.topic
+    if common is None:
+        common = common_headers(message.publisher, message.qos, retain=message.retain)
     properties = message.properties
     if properties is not EMPTY:
-        headers.extend(_property_headers(properties))
-    return Record(
-        message.payload,
-        topic=message.topic if topic is None else topic,
-        timestamp_us=message.timestamp_us,
-        headers=tuple(headers),
-        expires_at_us=message.expires_at_us,
-    )
+        common = (*common, *_property_headers(properties))
+    return Record(message.payload, b"", topic, message.timestamp_us, common, (), message.expires_at_us)
 
 
 def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:

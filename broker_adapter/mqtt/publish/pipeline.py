@@ -12,10 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
-import attrs
 import trio
 
-from broker_adapter.cache_queue import QueueWriter
 from broker_adapter.changes import Changes
 from broker_adapter.errors import (
     OverloadedError,
@@ -24,12 +22,12 @@ from broker_adapter.errors import (
     StorageError,
     VersionConflictError,
 )
-from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of, record_of
-from broker_adapter.mqtt.publish.received import Received, needs_commit
+from broker_adapter.mqtt.model.message import DelayedPublish, Message, digest_of
+from broker_adapter.mqtt.publish.append_groups import AppendGroup, AppendGroups
+from broker_adapter.mqtt.publish.received import OVERHEAD_BYTES, Received, needs_commit
 from broker_adapter.mqtt.publish.store_changes import JoinedAppend, Publisher, parts_of, reason_code_of
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend
-from shards.format.record import Record
 from shards.model import ShardConfig
 
 MAX_WAITING_BYTES: Final = 256 * 1024
@@ -38,16 +36,6 @@ MAX_WAITING_BYTES: Final = 256 * 1024
 _TOGETHER_BYTES: Final = 1 << 20
 _COMMITTED_TOGETHER: Final = 256
 _CREATED_TOGETHER: Final = 1024
-
-
-@attrs.frozen(slots=True)
-class _Group:
-    """Messages for one shard, in order; for the shard of a cache queue, with the queue's writer."""
-
-    shard: str
-    queue: QueueWriter | None = None
-    received: list[Received] = attrs.Factory(list)
-    records: list[Record] = attrs.Factory(list)
 
 
 class PublishPipeline:
@@ -85,7 +73,7 @@ class PublishPipeline:
         self._is_stopped = False
         self._outcomes: deque[Received] = deque()
         self._queue: deque[Received] = deque()
-        self._unplaced: deque[_Group] = deque()
+        self._unplaced: deque[AppendGroup] = deque()
         self._is_blocked = False
         self._is_waited_for = False
         self._last_both: JoinedAppend | None = None
@@ -172,13 +160,17 @@ class PublishPipeline:
         """
         if self._is_stopped:
             return
+        outcomes, queue, storing = self._outcomes, self._queue, self.storing
         for received in messages:
-            self._outcomes.append(received)
-            if received.reason_code is None and self.storing.get(received.packet_id) is not received:
-                self._queue.append(received)
-                self.waiting_bytes += received.size_bytes
-                if received.qos == 2:
-                    self.storing[received.packet_id] = received
+            outcomes.append(received)
+            if received.reason_code is not None:
+                continue
+            if received.qos == 2:
+                if storing.get(received.packet_id) is received:
+                    continue
+                storing[received.packet_id] = received
+            queue.append(received)
+            self.waiting_bytes += received.size_bytes
         if not self._is_blocked:
             self._place()
             if self._queue or self._unplaced:
@@ -195,44 +187,33 @@ class PublishPipeline:
         """Append the first messages of the queue, as far as possible without waiting."""
         queue, publisher = self._queue, self._publisher
         while queue and not self._unplaced:
-            groups: dict[str, _Group] = {}
+            groups = AppendGroups(publisher)
             size_bytes = 0
             while queue and size_bytes < _TOGETHER_BYTES:
                 received = queue[0]
                 message = received.message
                 if message is None or needs_commit(received):
                     break
-                placement = publisher.placement_of(message)
-                shard = placement.shard
-                if not publisher.is_known(shard):
+                plan = groups.plan_for(message)
+                if plan is None:
                     break
                 queue.popleft()
-                size_bytes += received.size_bytes
-                if (refusal := publisher.refusal_of(message)) is not None:
+                size_bytes += OVERHEAD_BYTES + len(message.payload)
+                if plan.queues and (refusal := publisher.refusal_of(message)) is not None:
                     received.reason_code = refusal
-                    continue
-                group = groups.get(shard)
-                if group is None:
-                    group = groups[shard] = _Group(shard)
-                group.received.append(received)
-                group.records.append(record_of(message, placement.topic))
-                for writer in publisher.queues_for(message):
-                    group = groups.get(writer.shard)
-                    if group is None:
-                        group = groups[writer.shard] = _Group(writer.shard, writer)
-                    group.received.append(received)
-                    group.records.append(record_of(message))
+                else:
+                    plan.add(received, message)
             if not size_bytes:
                 return
             self.waiting_bytes -= size_bytes
-            for group in groups.values():
+            for group in groups:
                 if not self._append(group):
                     self._unplaced.append(group)
                     for received in group.received:
                         received.unplaced_count += 1
                     self.waiting_bytes += sum(received.size_bytes for received in group.received)
 
-    def _append(self, group: _Group) -> bool:
+    def _append(self, group: AppendGroup) -> bool:
         """Append a group; false if the store has no room for it now."""
         try:
             if group.queue is None:
@@ -416,12 +397,14 @@ class PublishPipeline:
             first = outcomes[0]
             if first.reason_code is None:
                 pending = first.pending
-                if pending is None or not pending.is_done or first.unplaced_count:
+                if pending is None or first.unplaced_count:
                     break
                 if pending is not last:
+                    if not pending.is_done:
+                        break
                     last = pending
                     last_code = self._outcome_of(pending, first)
-                if first.pending is None or last_code is None:
+                if last_code is None:
                     break
                 first.reason_code = last_code
             known.append(outcomes.popleft())

@@ -10,7 +10,7 @@ from broker_adapter.mqtt.model.message import DelayedPublish, Message
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from broker_adapter.results import PendingAppend
 
-_OVERHEAD_BYTES: Final = 256
+OVERHEAD_BYTES: Final = 256
 
 
 class Received(msgspec.Struct, eq=False, gc=False):
@@ -37,7 +37,7 @@ class Received(msgspec.Struct, eq=False, gc=False):
     @property
     def size_bytes(self) -> int:
         """Approximate bytes that it occupies while it waits."""
-        return _OVERHEAD_BYTES + (len(self.message.payload) if self.message is not None else 0)
+        return OVERHEAD_BYTES + (len(self.message.payload) if self.message is not None else 0)
 
 
 def needs_commit(received: Received) -> bool:

@@ -5,7 +5,7 @@ The message is stored by `pipeline` then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -32,11 +32,18 @@ class _Route:
     Attributes:
         delay_us: Delay of the publication, in microseconds; None for none.
         refused: Why messages are refused; None if they are not.
+        is_plain: Messages are published at once.
     """
 
     topic: str
     delay_us: int | None = None
     refused: ReasonCode | None = None
+
+    is_plain: bool = attrs.field(init=False)
+
+    @is_plain.default
+    def _without_delay_or_refusal(self) -> bool:
+        return self.delay_us is None and self.refused is None
 
 
 class PublishValidator:
@@ -76,26 +83,45 @@ class PublishValidator:
         self._unanswered = 0
         self._unreleased: set[int] = set()
 
-    def take(self, packet: Publish, now_us: int) -> Received | None:
-        """Validate a PUBLISH; None if it is dropped without an acknowledgement.
+    def take(self, packets: Iterable[Publish], now_us: int, taken: list[Received]) -> None:
+        """Validate PUBLISH packets, in order; the hot loop of what clients publish.
+
+        Args:
+            packets: The packets.
+            now_us: Present time, in microseconds since 1970.
+            taken: Gets what is to be stored or acknowledged: all packets but those that are dropped.
 
         Raises:
-            ProtocolViolationError: The connection must end.
+            ProtocolViolationError: The connection must end. The packets before the one at fault are in ``taken``.
         """
-        properties, qos = packet.properties, packet.qos
-        topic = packet.topic
-        statistics = self._statistics
-        received = statistics.received
-        received.messages[qos] += 1
-        received.payload_bytes[qos] += len(packet.payload)
-        if properties is not EMPTY and properties.topic_alias is not None:
-            topic = self._aliases.resolve(topic, properties.topic_alias)
-        if qos:
-            self._count(packet)
         if self._access.changes != self._changes:
             self._changes = self._access.changes
             self._routes.clear()
-        route = self._routes.get(topic) or self._find_route(topic)
+        routes = self._routes
+        client_id, user = self._principal.client_id, self._principal.username
+        received = self._statistics.received
+        messages, payload_bytes = received.messages, received.payload_bytes
+        for packet in packets:
+            properties, qos, topic, payload = packet.properties, packet.qos, packet.topic, packet.payload
+            messages[qos] += 1
+            payload_bytes[qos] += len(payload)
+            if properties is not EMPTY and properties.topic_alias is not None:
+                topic = self._aliases.resolve(topic, properties.topic_alias)
+            if qos:
+                self._count(packet)
+            route = routes.get(topic) or self._find_route(topic)
+            if not route.is_plain or qos == 2 or properties is not EMPTY:
+                one = self._take(packet, topic, route, now_us)
+                if one is not None:
+                    taken.append(one)
+                continue
+            message = Message(route.topic, payload, qos, packet.retain, client_id, EMPTY, 0, now_us, "", -1, 0, 0, user)
+            taken.append(Received(message, packet.packet_id, qos))
+
+    def _take(self, packet: Publish, topic: str, route: _Route, now_us: int) -> Received | None:
+        """Take one packet; None if it is dropped without an acknowledgement."""
+        properties, qos = packet.properties, packet.qos
+        statistics = self._statistics
         if route.refused is not None:
             if route.refused == ReasonCode.NOT_AUTHORIZED:
                 self._on_denied(topic)
@@ -138,8 +164,12 @@ class PublishValidator:
         )
         return Received(message, packet.packet_id, qos, due)
 
+    def acknowledged(self, count: int) -> None:
+        """So many PUBACKs of success are sent."""
+        self._unanswered -= count
+
     def answered(self, received: Received) -> None:
-        """PUBACK or PUBREC is sent."""
+        """Another PUBACK, or a PUBREC, is sent."""
         if received.qos == 1:
             self._unanswered -= 1
         elif received.reason_code is not None and received.reason_code >= ReasonCode.UNSPECIFIED_ERROR:
