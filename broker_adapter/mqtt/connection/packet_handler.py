@@ -292,9 +292,9 @@ class PacketHandler:
             pubacks.clear()
 
     def _on_pubacks(self, packets: Iterable[Puback]) -> None:
-        for packet in packets:
-            if not self._sender.puback(packet.packet_id):
-                raise _wrong_answer(packet)
+        wrong = self._sender.pubacks(packets)
+        if wrong is not None:
+            raise _wrong_answer(wrong)
 
     def _on_pubrec(self, packet: Pubrec) -> None:
         if not self._sender.pubrec(packet.packet_id, packet.reason_code):

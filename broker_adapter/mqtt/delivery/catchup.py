@@ -19,7 +19,7 @@ from broker_adapter.adapter import StorageAdapter
 from broker_adapter.errors import StorageError
 from broker_adapter.mqtt.delivery.inbox import Inbox, State
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
-from broker_adapter.mqtt.delivery.outgoing_message import size_bytes
+from broker_adapter.mqtt.delivery.outgoing_message import total_bytes
 from broker_adapter.mqtt.delivery.record_group import Arrivals, Run, runs_of
 from broker_adapter.mqtt.delivery.shared_tails import SharedTails, covering
 from broker_adapter.mqtt.delivery.subscribers import Subscribed, Subscriber, Subscribers
@@ -249,9 +249,9 @@ class _Reading:
         if inbox.takes(len(arrivals), arrivals_bytes):
             inbox.put_stored(shard, arrivals, arrivals_bytes)
             return
-        for arrival in arrivals:
-            arrival_bytes = size_bytes(arrival)
-            if not inbox.takes(1, arrival_bytes):
+        while arrivals:
+            count = inbox.room_for(arrivals)
+            if not count:
                 inbox.ready()
                 with trio.move_on_after(self._patience_s):
                     await inbox.wait_for_room()
@@ -259,4 +259,6 @@ class _Reading:
                     return
                 if not inbox.has_room:
                     raise _SlowClientError
-            inbox.put_stored(shard, (arrival,), arrival_bytes)
+                count = inbox.room_for(arrivals) or 1
+            some, arrivals = arrivals[:count], arrivals[count:]
+            inbox.put_stored(shard, some, total_bytes(some))

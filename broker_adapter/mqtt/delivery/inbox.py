@@ -15,7 +15,7 @@ import trio
 
 from broker_adapter.mqtt.delivery.dedup_watermark import DedupWatermark
 from broker_adapter.mqtt.delivery.limits import DeliveryLimits
-from broker_adapter.mqtt.delivery.outgoing_message import Arrival, size_bytes
+from broker_adapter.mqtt.delivery.outgoing_message import ARRIVAL_BYTES, Arrival, size_bytes, total_bytes
 from broker_adapter.mqtt.model.position import ReachedLsn
 from shards.seams.clock import Clock
 
@@ -134,16 +134,17 @@ class Inbox:
         now_us = 0
         while queue and len(taken) < max_count:
             arrival = queue.popleft()
+            message = arrival.message
             count += 1
-            size += size_bytes(arrival)
-            if expires_at_us := arrival.message.expires_at_us:
+            size += len(message.payload)
+            if expires_at_us := message.expires_at_us:
                 now_us = now_us or self._clock.now_us()
                 if expires_at_us <= now_us:
                     if arrival.acknowledge is not None:
                         arrival.acknowledge()
                     continue
             taken.append(arrival)
-        self._bytes -= size
+        self._bytes -= size + ARRIVAL_BYTES * count
         self._taken_count += count
         self._forget_lows()
         if (self._room is not None or self._on_room is not None) and self.has_room:
@@ -217,6 +218,14 @@ class Inbox:
             4 * (len(self._queue) + arrivals) <= 3 * limits.max_queued_count
             and 4 * (self._bytes + arrivals_bytes) <= 3 * limits.max_queued_bytes
         )
+
+    def room_for(self, arrivals: Sequence[Arrival]) -> int:
+        """How many of the first of these a source that can wait may put in at once."""
+        count = len(arrivals)
+        most = min(count, max(1, 3 * self._limits.max_queued_count // 4 - len(self._queue)))
+        while most and not self.takes(most, total_bytes(arrivals[:most])):
+            most //= 2
+        return most
 
     def _fits(self, arrivals: int, arrivals_bytes: int) -> bool:
         count = self.queued_count

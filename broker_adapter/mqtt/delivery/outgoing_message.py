@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -47,8 +47,23 @@ class Shape:
 
     def arrival(self, message: Message, origin: Origin = Origin.SUBSCRIPTION) -> Arrival:
         """The arrival of a message."""
-        retain = message.retain and self.retain_as_published
-        return Arrival(message, min(self.qos, message.qos), retain, self.subscription_ids, None, origin)
+        [arrival] = self.arrivals((message,), origin)
+        return arrival
+
+    def arrivals(self, messages: Iterable[Message], origin: Origin = Origin.SUBSCRIPTION) -> list[Arrival]:
+        """The arrivals of messages."""
+        qos, keeps_retain, ids = self.qos, self.retain_as_published, self.subscription_ids
+        return [
+            Arrival(
+                message,
+                min(message.qos, qos),
+                message.retain and keeps_retain,
+                ids,
+                None,
+                origin,
+            )
+            for message in messages
+        ]
 
 
 def shape_of(matched: Iterable[SubscriptionOptions]) -> Shape:
@@ -67,3 +82,8 @@ def shape_of(matched: Iterable[SubscriptionOptions]) -> Shape:
 def size_bytes(arrival: Arrival) -> int:
     """Bytes that an arrival counts in an inbox."""
     return len(arrival.message.payload) + ARRIVAL_BYTES
+
+
+def total_bytes(arrivals: Sequence[Arrival]) -> int:
+    """Bytes that arrivals count in an inbox together."""
+    return sum([len(arrival.message.payload) for arrival in arrivals]) + ARRIVAL_BYTES * len(arrivals)

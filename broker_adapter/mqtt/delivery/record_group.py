@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-from broker_adapter.mqtt.delivery.outgoing_message import ARRIVAL_BYTES, Arrival, Shape, shape_of
-from broker_adapter.mqtt.model.message import Message, message_of
+from broker_adapter.mqtt.delivery.outgoing_message import Arrival, Shape, shape_of, total_bytes
+from broker_adapter.mqtt.model.message import Message, messages_of
 from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from broker_adapter.subscription import Delivery
 from broker_adapter.topic_mapping import TopicOf
@@ -88,7 +88,7 @@ class Run:
     def messages(self) -> list[Message]:
         """The records, decoded."""
         if self._messages is None:
-            self._messages = [message_of(self.shard, record, self.topic) for record in self.records]
+            self._messages = messages_of(self.shard, self.records, self.topic)
             if not self.is_kept:
                 for message in self._messages:
                     message.lsn = 0
@@ -101,7 +101,7 @@ class Run:
         shaped = self._shaped.get(match.shape)
         if shaped is None:
             shape, origin = match.shape, self.origin
-            shaped = self._shaped[shape] = sized([shape.arrival(message, origin) for message in self.messages])
+            shaped = self._shaped[shape] = sized(shape.arrivals(self.messages, origin))
         return shaped if not start else sized(shaped[0][start:])
 
     def _single(self, match: Match, start: int) -> Arrivals:
@@ -115,8 +115,7 @@ class Run:
 
 def sized(arrivals: Sequence[Arrival]) -> Arrivals:
     """Arrivals with their bytes."""
-    payload_bytes = sum([len(arrival.message.payload) for arrival in arrivals])
-    return arrivals, payload_bytes + ARRIVAL_BYTES * len(arrivals)
+    return arrivals, total_bytes(arrivals)
 
 
 def runs_of(

@@ -7,7 +7,7 @@ of delivery: it never waits for a single message.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -31,7 +31,7 @@ from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.session.retained import version_of
 from broker_adapter.mqtt.transport.output import SavedFirst
 from broker_adapter.mqtt_codec import PublishTemplate, ReasonCode, encode
-from broker_adapter.mqtt_codec.packets import Pubrel
+from broker_adapter.mqtt_codec.packets import Puback, Pubrel
 from broker_adapter.topic_mapping import TopicOf
 from journal.net.output import Output
 from shards.seams.clock import Clock
@@ -183,15 +183,26 @@ class MessageSender:
                 if not arrivals:
                     break
                 self.took = True
-            for at, arrival in enumerate(arrivals):
-                try:
-                    self._send(arrival, origin, now_us)
-                except BaseException:
-                    # The connection ends. The position does not pass messages that were taken and not sent.
-                    self._unsent.extend(arrivals[at:])
-                    raise
+            self._send(arrivals, origin, now_us)
         self._session.advance(self.safe_lsn)
         output.flush()
+
+    def _send(self, arrivals: Sequence[Arrival], origin: Origin, now_us: int) -> None:
+        """Send messages that were taken from where they waited."""
+        packets: list[bytes] = []
+        at = 0
+        try:
+            for at, arrival in enumerate(arrivals):  # noqa: B007 it is used after an error
+                packet = self._packet_for(arrival, origin, now_us)
+                if packet is not None:
+                    packets.append(packet)
+        except BaseException:
+            # The connection ends. The position does not pass messages that were taken and not sent.
+            self._unsent.extend(arrivals[at:])
+            raise
+        finally:
+            if packets:
+                self._output.collect(b"".join(packets))
 
     def _send_retained(self, max_count: int, now_us: int) -> None:
         """Send retained messages. A scan moves on in the step in which its message is taken."""
@@ -200,7 +211,9 @@ class MessageSender:
             owed = self._pending_retained.popleft()
             if owed.arrival is not None:
                 if self._may_have(owed.arrival.message.topic):
-                    self._send(owed.arrival, Origin.RETAINED, now_us)
+                    packet = self._packet_for(owed.arrival, Origin.RETAINED, now_us)
+                    if packet is not None:
+                        self._output.collect(packet)
                 else:
                     self._statistics.dropped["not_allowed"] += 1
             owed.scan.after = owed.key
@@ -241,32 +254,33 @@ class MessageSender:
             self._pending_retained.append(_PendingRetained(scan, page.last, None, is_last=page.is_last))
         self.pump()
 
-    def _send(self, arrival: Arrival, origin: Origin, now_us: int) -> None:
+    def _packet_for(self, arrival: Arrival, origin: Origin, now_us: int) -> bytes | None:
+        """The packet of a message that is to be sent now; None if it is sent later, or not at all."""
         message, qos = arrival.message, arrival.qos
         window = self._window
         if origin is Origin.SUBSCRIPTION:
             origin = arrival.origin
             if origin is Origin.SUBSCRIPTION and window.is_known(message):
-                return
+                return None
         if self.checks_topics and not self._may_have(message.topic):
             # It counts as delivered, but a message of a group is left to other members.
             self._statistics.dropped["not_allowed"] += 1
-            return
+            return None
         if message.expires_at_us and message.expires_at_us <= now_us:
             self._acknowledge_to_group(arrival)
-            return
+            return None
         template = self._template(message, qos, arrival.retain, arrival.subscription_ids)
         if template is None:
             # For this client the message counts as delivered.
             self._acknowledge_to_group(arrival)
-            return
+            return None
         self._count(message, qos)
         if not qos:
-            self._output.collect(self._encoder.packet(template, message, 0, now_us))
+            packet = self._encoder.packet(template, message, 0, now_us)
             if origin is Origin.SUBSCRIPTION:
                 window.sent(message)
             self._acknowledge_to_group(arrival)
-            return
+            return packet
         acknowledge_claim = arrival.acknowledge if qos == 2 else None
         entry = window.assign(
             message,
@@ -282,14 +296,14 @@ class MessageSender:
             # before anything is sent, or another member would get it too.
             packet = self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False)
             self._claimed.send(entry, arrival.store_group, packet, acknowledge_claim)
-            return
+            return None
         if qos == 2 and self._session.is_durable:
             # A packet that waits must not set an alias that packets sent before it would use.
             self._saved.send(self._encoder.packet(template, message, packet_id, now_us, may_set_alias=False))
-            return
-        self._output.collect(self._encoder.packet(template, message, packet_id, now_us))
+            return None
         if arrival.acknowledge is not None:
             self._acknowledge[packet_id] = arrival.acknowledge
+        return self._encoder.packet(template, message, packet_id, now_us)
 
     def _template(
         self, message: Message, qos: int, retain: bool, subscription_ids: tuple[int, ...]
@@ -322,14 +336,21 @@ class MessageSender:
         if arrival.acknowledge is not None:
             arrival.acknowledge()
 
-    # Acknowledgements of the client; each returns false if it does not match what was sent
+    def pubacks(self, packets: Iterable[Puback]) -> Puback | None:
+        """PUBACKs were received; returns the first one that does not match what was sent, None if all do."""
+        puback, acknowledge = self._window.puback, self._acknowledge
+        for packet in packets:
+            packet_id = packet.packet_id
+            if puback(packet_id) is None:
+                if self._window.holds(packet_id):
+                    return packet
+            elif acknowledge:
+                self._finished(packet_id)
+            else:
+                self.took = True
+        return None
 
-    def puback(self, packet_id: int) -> bool:
-        """PUBACK was received."""
-        if self._window.puback(packet_id) is None:
-            return not self._window.holds(packet_id)
-        self._finished(packet_id)
-        return True
+    # Other acknowledgements of the client; each returns false if it does not match what was sent
 
     def pubrec(self, packet_id: int, reason_code: ReasonCode) -> bool:
         """PUBREC was received: PUBREL is sent, once that is durable, unless it is a refusal."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -117,6 +118,35 @@ def _property_headers(properties: Properties) -> list[tuple[str, bytes]]:
     return headers
 
 
+def messages_of(shard: str, records: Iterable[StoredRecord], topic: str) -> list[Message]:
+    """The messages in records of one topic; see `message_of`. Headers that repeat are read once."""
+    messages: list[Message] = []
+    known: Headers | None = None
+    publisher, qos, retain, properties, header_count = _NOTHING_READ
+    for stored in records:
+        headers = stored.headers
+        if headers != known:
+            known = headers
+            publisher, qos, retain, properties, header_count = _read_headers(headers)
+        messages.append(
+            Message(
+                topic,
+                stored.value,
+                qos,
+                retain,
+                publisher,
+                properties,
+                stored.expires_at_us,
+                stored.timestamp_us,
+                shard,
+                stored.offset,
+                stored.lsn,
+                header_count,
+            )
+        )
+    return messages
+
+
 def message_of(shard: str, stored: StoredRecord, topic: str = "") -> Message:
     """The message in a record. A record that no broker wrote is a message of QoS 1 without a publisher.
 
@@ -126,10 +156,20 @@ def message_of(shard: str, stored: StoredRecord, topic: str = "") -> Message:
         topic: Its topic (`TopicMapping.topic_of`): that which the record names counts only where it maps to the shard.
             Empty for a record that a broker wrote itself.
     """
-    publisher, qos, retain, properties = "", 1, False, EMPTY
+    [message] = messages_of(shard, (stored,), topic or stored.topic or shard)
+    return message
+
+
+_NOTHING_READ: Final = ("", 1, False, EMPTY, 0)
+
+
+def _read_headers(headers: Headers) -> tuple[str, int, bool, Properties, int]:
+    """Publisher, QoS, retain flag, properties, and the number of headers if there are too many to read."""
+    publisher, qos, retain, properties, header_count = _NOTHING_READ
+    if len(headers) > MAX_HEADERS:
+        return publisher, qos, retain, properties, len(headers)
     others: list[tuple[str, bytes]] = []
-    header_count = len(stored.headers) if len(stored.headers) > MAX_HEADERS else 0
-    for name, value in () if header_count else stored.headers:
+    for name, value in headers:
         if name == CLIENT:
             publisher = value.decode(errors="replace")
         elif name == QOS:
@@ -140,20 +180,7 @@ def message_of(shard: str, stored: StoredRecord, topic: str = "") -> Message:
             others.append((name, value))
     if others:
         properties = _properties_of(others)
-    return Message(
-        topic or stored.topic or shard,
-        stored.value,
-        qos,
-        retain,
-        publisher,
-        properties,
-        stored.expires_at_us,
-        stored.timestamp_us,
-        shard,
-        stored.offset,
-        stored.lsn,
-        header_count,
-    )
+    return publisher, qos, retain, properties, header_count
 
 
 def _properties_of(headers: list[tuple[str, bytes]]) -> Properties:

@@ -24,26 +24,31 @@ class AckedRanges:
     Args:
         ranges: (shard, first offset, next offset, highest lsn), as returned by `items`.
         max_ranges: A record that would begin one more range is not added; for a set that need not be complete.
+
+    Attributes:
+        count: Number of ranges; it changes only by calls.
     """
 
     def __init__(self, ranges: Iterable[tuple[str, int, int, int]] = (), *, max_ranges: int = sys.maxsize) -> None:
         self._max_ranges = max_ranges
-        self._count = 0
+        self.count = 0
         self._ranges: dict[str, list[Range]] = {}
         for shard, first_offset, next_offset, last_lsn in ranges:
             self._ranges.setdefault(shard, []).append((first_offset, next_offset, last_lsn))
-            self._count += 1
+            self.count += 1
         for of_shard in self._ranges.values():
             of_shard.sort()
 
     def __len__(self) -> int:
         """Number of ranges."""
-        return self._count
+        return self.count
 
     def __contains__(self, place: tuple[str, int, int]) -> bool:
         shard, offset, lsn = place
         of_shard = self._ranges.get(shard)
         if of_shard is None:
+            return False
+        if offset >= of_shard[-1][1]:  # nearly always: a message that is to be sent for the first time
             return False
         at = bisect_right(of_shard, offset, key=_FIRST) - 1
         return at >= 0 and offset < of_shard[at][1] and lsn <= of_shard[at][2]
@@ -52,9 +57,9 @@ class AckedRanges:
         """Add one record. REQUIRES: all records before it in its shard are finished, or are in the set."""
         of_shard = self._ranges.get(shard)
         if of_shard is None:
-            if self._count < self._max_ranges:
+            if self.count < self._max_ranges:
                 self._ranges[shard] = [(offset, offset + 1, lsn)]
-                self._count += 1
+                self.count += 1
             return
         first_offset, next_offset, last_lsn = of_shard[-1]
         if offset == next_offset:  # nearly always: acknowledgements come in order
@@ -68,7 +73,7 @@ class AckedRanges:
             if of_shard[0][2] > position_lsn:
                 continue
             kept = [one for one in of_shard if one[2] > position_lsn]
-            self._count -= len(of_shard) - len(kept)
+            self.count -= len(of_shard) - len(kept)
             if kept:
                 self._ranges[shard] = kept
             else:
@@ -84,9 +89,9 @@ class AckedRanges:
         """Insert a record anywhere but behind the last range, joining it with its neighbours."""
         if of_shard[-1][1] > offset and of_shard[-1][2] < lsn:
             # A lower offset with a higher lsn than all: the ranges from here on are those of a deleted shard.
-            self._count -= len(of_shard)
+            self.count -= len(of_shard)
             of_shard[:] = [one for one in of_shard if one[1] <= offset or one[2] >= lsn]
-            self._count += len(of_shard)
+            self.count += len(of_shard)
         at = bisect_right(of_shard, offset, key=_FIRST)
         start = stop = at
         first_offset, next_offset, last_lsn = offset, offset + 1, lsn
@@ -99,7 +104,7 @@ class AckedRanges:
             stop = at + 1
             next_offset = of_shard[at][1]
             last_lsn = max(of_shard[at][2], last_lsn)
-        if start == stop and self._count >= self._max_ranges:
+        if start == stop and self.count >= self._max_ranges:
             return
-        self._count += 1 - (stop - start)
+        self.count += 1 - (stop - start)
         of_shard[start:stop] = [(first_offset, next_offset, last_lsn)]

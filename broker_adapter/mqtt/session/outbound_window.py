@@ -151,12 +151,14 @@ class OutboundWindow:
         sent before.
         """
         packet_id = self._free_packet_id()
-        entry = InFlight(packet_id, qos, message.shard, message.offset, message.lsn, origin, retain, subscription_ids)
-        entry.is_claimed = is_claimed
+        shard, offset, lsn = message.shard, message.offset, message.lsn
+        entry = InFlight(packet_id, qos, shard, offset, lsn, origin, retain, subscription_ids)
+        if not is_claimed:
+            entry.is_claimed = False
         self._publishes[packet_id] = entry
         self._quota_taken += 1
         if origin is Origin.SUBSCRIPTION:
-            self._places.add((message.shard, message.offset, message.lsn))
+            self._places.add((shard, offset, lsn))
         return entry
 
     def claimed(self, packet_ids: Iterable[int]) -> None:
@@ -244,7 +246,8 @@ class OutboundWindow:
     def is_known(self, message: Message) -> bool:
         """Whether a message of a subscription is under way or finished, so that it must not be sent as a new one."""
         place = (message.shard, message.offset, message.lsn)
-        return place in self._places or place in self.done or place in self.seen
+        done, seen = self.done, self.seen
+        return place in self._places or (done.count > 0 and place in done) or (seen.count > 0 and place in seen)
 
     def advance(self, position_lsn: ReachedLsn) -> None:
         """The session's position has moved: messages finished up to there are forgotten."""
@@ -259,7 +262,7 @@ class OutboundWindow:
         packet_id = self.last_packet_id
         while True:
             packet_id = packet_id % MAX_PACKET_ID + 1
-            if not self.holds(packet_id):
+            if packet_id not in self._publishes and packet_id not in self._releases:
                 self.last_packet_id = packet_id
                 return packet_id
 
@@ -271,15 +274,17 @@ class OutboundWindow:
 
     def _finish(self, entries: dict[int, InFlight], entry: InFlight) -> None:
         del entries[entry.packet_id]
-        self._count_as_sent(entry)
+        if not entry.is_sent:
+            self._count_as_sent(entry)
         if entry.takes_quota:
             entry.takes_quota = False
             self._quota_taken -= 1
         if entry.origin is Origin.SUBSCRIPTION:
-            self._places.discard((entry.shard, entry.offset, entry.lsn))
-            if entry.lsn > self.position_lsn:
+            shard, offset, lsn = entry.shard, entry.offset, entry.lsn
+            self._places.discard((shard, offset, lsn))
+            if lsn > self.position_lsn:
                 finished = self.done if entry.qos == 2 else self.seen
-                finished.add(entry.shard, entry.offset, entry.lsn)
+                finished.add(shard, offset, lsn)
 
     def _count_as_sent(self, entry: InFlight) -> None:
         # An acknowledgement of what the earlier connection sent: it need not be sent again.

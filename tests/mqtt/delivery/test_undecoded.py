@@ -38,6 +38,8 @@ async def test_a_tail_of_a_session_that_is_away_decodes_nothing_and_the_session_
         since_lsn = await session.subscribe("a/#")
         await broker.publish("a/1", b"0")
         assert await session.take(1) == [b"0"]
+        first_lsn = await broker.last_lsn("a/1")
+        await session.reach(lambda inbox: inbox.safe_lsn >= first_lsn)
         session.close()
         store.delivered.clear()
         for number in range(1, 6):
