@@ -5,6 +5,7 @@ Where the batches come from is the engine's business: `journal.client`, or `brok
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -14,12 +15,12 @@ import trio
 from broker_adapter.adapter import LATEST
 from broker_adapter.engines.open_calls import OpenCalls
 from broker_adapter.engines.selection import from_time
+from broker_adapter.engines.undecoded_batches import UndecodedBatch, divided
 from broker_adapter.subscription import Delivery, Feed, Progress, Subscription
-from shards.format.batch import BatchHeader, batch_records, iterate, read_records
+from shards.format.batch import iterate, read_records
 from shards.format.columns import Column
 from shards.format.record import Gap, StoredRecord
 from shards.position import Start
-from shards.segments.chunks import Readable
 from shards.subscriptions.events import Batches
 
 B = TypeVar("B", bound=Batches)
@@ -50,9 +51,13 @@ class _Deliveries(Generic[B]):
         self._start = start
         self._acknowledge = acknowledge
         self._next_offsets: dict[str, int] = {}
+        self._parts: deque[Delivery] = deque()
 
     async def next(self) -> Delivery | Progress:
         """Wait for the next delivery or progress; batches of which all records have expired deliver nothing."""
+        if self._parts and not self._calls.closed:
+            await trio.lowlevel.checkpoint()
+            return self._parts.popleft()
         while True:
             try:
                 item = await self._calls.run(self._receive())
@@ -60,9 +65,9 @@ class _Deliveries(Generic[B]):
                 raise StopAsyncIteration from None
             if isinstance(item, Progress):
                 return item
-            delivery = self._undecoded(item)
-            if delivery is not None:
-                return delivery
+            self._divide(item)
+            if self._parts:
+                return self._parts.popleft()
             records = self._records(item)
             if self._acknowledge is None:
                 if records:
@@ -73,9 +78,8 @@ class _Deliveries(Generic[B]):
             else:
                 self._acknowledge(item)
 
-    def _undecoded(self, _item: B) -> Delivery | None:
-        """The delivery of one item if it can be made without decoding its batches, None if not."""
-        return None
+    def _divide(self, item: B) -> None:
+        """Add the deliveries of one item to ``_parts``, if they can be made without decoding its batches."""
 
     def _records(self, item: B) -> list[StoredRecord | Gap]:
         """Records and gaps of one item. A range that a trim removed between two items becomes a gap."""
@@ -127,36 +131,17 @@ class RecordFeed(_Deliveries[B], Feed):
 
     __anext__ = _Deliveries.next
 
-    def _undecoded(self, item: B) -> Delivery | None:
+    def _divide(self, item: B) -> None:
         """See `_Deliveries`. What the headers do not tell needs decoding: which records have expired, and gaps."""
         shard, first_offset, next_offset = item.shard, item.first_offset, item.next_offset
         if self._next_offsets.get(shard, first_offset) < first_offset:
-            return None
-        found: list[tuple[int, BatchHeader]] = []
-        columns = last_lsn = 0
+            return
+        batches: list[UndecodedBatch] = []
         for at, header in iterate(item.batches):
             if header.is_gap or header.columns & Column.EXPIRES_AT:
-                return None
+                return
             if header.base_offset < next_offset and header.next_offset > first_offset:
-                found.append((at, header))
-                columns |= header.columns
-                last_lsn = header.lsn
-        if not found:
-            return None
-        self._next_offsets[shard] = next_offset
-        return Delivery(
-            shard,
-            partial(_decoded, found, item.batches, first_offset, next_offset),
-            next_offset,
-            last_lsn=last_lsn,
-            names_topics=columns & Column.TOPIC != 0,
-        )
-
-
-def _decoded(
-    batches: list[tuple[int, BatchHeader]], buffer: Readable, first_offset: int, next_offset: int
-) -> list[StoredRecord | Gap]:
-    records: list[StoredRecord | Gap] = []
-    for at, header in batches:
-        records += batch_records(header, buffer, at, first_offset, next_offset)
-    return records
+                batches.append(UndecodedBatch(item.batches, at, header, first_offset, next_offset))
+        if batches:
+            self._next_offsets[shard] = next_offset
+            self._parts.extend(divided(shard, batches))

@@ -569,3 +569,38 @@ async def test_a_delivery_of_records_that_expire_is_decoded_since_it_is_not_give
     async with adapter.follow("a", 0, until_lsn=await newest_lsn(adapter, "a")) as feed:
         seen = await take_all(feed)
     assert seen.values == [("a", b"4")]
+
+
+async def test_a_large_batch_comes_in_deliveries_of_few_records_that_lack_none_of_it(adapter: StorageAdapter) -> None:
+    """A consumer with room for a limited number can pass them on in between."""
+    await adapter.create_shard("a")
+    values = [b"%d" % number for number in range(1000)]
+    await adapter.append("a", values)
+    await adapter.append("a", [b"1000"])
+    last_lsn = await newest_lsn(adapter, "a")
+    seen, next_offsets = Seen(), []
+    with trio.fail_after(PATIENCE_S):
+        async with adapter.follow("a", 0, until_lsn=last_lsn) as feed:
+            async for item in feed:
+                seen.add(item)
+                if isinstance(item, Delivery):
+                    assert len(item.records) <= 256
+                    assert item.records[-1].offset + 1 == item.next_offset  # type: ignore[union-attr]
+                    next_offsets.append(item.next_offset)
+    assert [value for _, value in seen.values] == [*values, b"1000"]
+    assert next_offsets == sorted(next_offsets)
+    assert next_offsets[-1] == 1001
+
+
+async def test_a_cancelled_wait_for_a_part_of_a_large_batch_loses_none_of_it(adapter: StorageAdapter) -> None:
+    await adapter.create_shard("a")
+    await adapter.append("a", [b"%d" % number for number in range(600)])
+    last_lsn = await newest_lsn(adapter, "a")
+    async with adapter.follow("a", 0) as feed:
+        seen = await take_until(feed, lambda seen: len(seen.records) > 0)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await feed.__anext__()
+        assert scope.cancelled_caught
+        await take_until(feed, lambda seen: seen.lsn >= last_lsn, seen)
+    assert [value for _, value in seen.values] == [b"%d" % number for number in range(600)]

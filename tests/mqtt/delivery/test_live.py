@@ -13,6 +13,7 @@ from broker_adapter.mqtt.model.subscription import Origin, SubscriptionOptions
 from shards.errors import InvalidNameError, OverloadedError
 from shards.position import Start
 from tests.mqtt.delivery.delivering import SMALL, Brittle, delivering, until
+from tests.patience import PATIENCE_S
 
 
 async def test_everything_that_is_published_after_subscribing_comes_and_nothing_from_before() -> None:
@@ -285,3 +286,27 @@ async def test_a_store_that_is_closed_first_ends_quietly() -> None:
         for one in (session, behind, member):
             one.close()
         assert broker.distributor.statistics().inboxes == 0
+
+
+async def test_a_burst_larger_than_an_inbox_does_not_make_a_session_fall_behind_that_takes_it() -> None:
+    """Its messages were read from the store again, by each such session for itself."""
+    async with open_adapter("memory:") as store, trio.open_nursery() as nursery:
+        brittle = Brittle(store)
+        async with delivering(brittle) as broker:  # type: ignore[arg-type]
+            is_ready = trio.Event()
+
+            def wake() -> None:
+                is_ready.set()
+
+            inbox = broker.distributor.open_inbox("c", position_lsn=None, on_ready=wake)
+            await broker.distributor.subscribe(inbox, "a", SubscriptionOptions(1))
+            payloads = [b"%d" % number for number in range(3 * DeliveryLimits().max_queued_count)]
+            nursery.start_soon(broker.publish, "a", *payloads)
+            taken: list[bytes] = []
+            with trio.fail_after(PATIENCE_S):
+                while len(taken) < len(payloads):
+                    await is_ready.wait()
+                    is_ready = trio.Event()
+                    taken += [arrival.message.payload for arrival in inbox.take(len(payloads))]
+            assert taken == payloads
+            assert [until_lsn for _, _, until_lsn in brittle.followed if until_lsn is not None] == []
