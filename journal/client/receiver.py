@@ -100,9 +100,10 @@ class Receiver:
 
     async def _next(self) -> Delivery | Progress | None:
         """Wait for the next item, None at the end; calling it also releases the credit of the delivery before."""
-        await trio.lowlevel.checkpoint()
         self._give_back(self._taken_bytes)
         self._taken_bytes = 0
+        if self._queue or self.is_over or self._error is not None:
+            await trio.lowlevel.checkpoint()
         while not self._queue:
             if self.is_over:
                 return None
@@ -327,11 +328,10 @@ class Receiver:
 
     def _give_back(self, size_bytes: int) -> None:
         self._owed_bytes += size_bytes
-        if (
-            self._send is not None
-            and self._owed_bytes > 0
-            and (not self._queue or self._owed_bytes * 2 >= self._credit_bytes)
-        ):
+        # While the server has half of it, it does not wait, and returning less would be a frame for each delivery. To
+        # the members of a group the server hands records out by their credit, so each member returns it at once.
+        is_due = self._owed_bytes * 2 >= self._credit_bytes or (self._group is not None and not self._queue)
+        if self._send is not None and self._owed_bytes > 0 and is_due:
             self._send(frames.build_credit(self.number, self._owed_bytes))
             self._owed_bytes = 0
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from journal.client import Delivery, Subscription, open_client
 from journal.protocol import Op, encode
 from journal.protocol.errors import ERROR_NUMBERS
-from journal.protocol.frames import build
+from journal.protocol.frames import Push, build
 from journal.protocol.messages import ShardEvent, SubscribeReply
 from shards.back_off import BackOff
 from shards.errors import (
@@ -131,6 +132,25 @@ async def test_progress_moves_the_resume_position_of_a_filter() -> None:
             await client.append("x/a", [b"1"])
             assert await take(subscription, 1) == [("x/a", b"1")]
             assert [(request.start, request.value) for request in server.subscribed] == [("earliest", 0), ("lsn", 2)]
+
+
+@pytest.mark.parametrize(("group", "frames_sent"), [(None, 1), ("g", 9)])
+async def test_a_reader_that_keeps_up_returns_credit_once_it_is_half_of_it_and_a_member_of_a_group_at_once(
+    group: str | None, frames_sent: int
+) -> None:
+    """For each delivery that would be a frame, a system call and a wake-up of the task that sends."""
+    sent: list[bytes] = []
+    subscription = Subscription(1, Start.earliest(), shard="a", topic_filter=None, group=group, credit_bytes=1000)
+    subscription.request(sent.append)
+    subscription.established(SubscribeReply(1))
+    subscription.shard_event(ShardEvent(1, "added", 1, "a", offset=0))
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(subscription.__anext__)
+            await wait_all_tasks_blocked()
+            subscription.pushed(Push(1, 1, number, number + 1, memoryview(bytes(60))))
+            await wait_all_tasks_blocked()
+    assert len(sent) == frames_sent
 
 
 async def test_slow_reader_bounds_what_is_pushed() -> None:
