@@ -21,7 +21,12 @@ from typing import Final
 from hypothesis import settings
 
 REPOSITORY: Final = Path(__file__).parents[1]
-TESTS: Final = ("tests/journal/test_append_loop.py", "tests/shards/test_compiled.py")
+TESTS: Final = (
+    "tests/journal/test_append_loop.py",
+    "tests/mqtt/codec/test_publish_template.py",
+    "tests/shards/test_compiled.py",
+    "tests/shards/test_record_decoder.py",
+)
 EXAMPLES: Final = 300
 FLAGS: Final = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # They take several times as long as usual. What a sanitizer says at the end must not be held back.

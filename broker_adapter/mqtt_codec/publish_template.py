@@ -1,8 +1,14 @@
-"""A PUBLISH encoded once for many receivers; the parts that differ are filled in for each of them."""
+"""A PUBLISH encoded once for many receivers; the parts that differ are filled in for each of them.
+
+A broker encodes one packet for each message and receiver. So there is the same in C
+(`shards/compiled/publish_template.c`), which is used where it was built. A change of one is a change of both: a
+property compares them.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias
 
 from broker_adapter.mqtt_codec.fixed_header import fixed_header
 from broker_adapter.mqtt_codec.packets import Version
@@ -10,63 +16,44 @@ from broker_adapter.mqtt_codec.primitives import MAX_TWO_BYTES, TWO_BYTES, write
 from broker_adapter.mqtt_codec.properties import EMPTY, Properties
 from broker_adapter.mqtt_codec.property_section import properties_in, writer_of
 from broker_adapter.mqtt_codec.property_table import MESSAGE_EXPIRY_INTERVAL, TOPIC_ALIAS, Place
-from broker_adapter.mqtt_codec.publish_bodies import DUP, publish_first_byte
+from broker_adapter.mqtt_codec.publish_bodies import DUP, QOS, QOS_SHIFT, publish_first_byte
+from shards import compiled
 
 _NO_TOPIC: Final = write_string("")
 _write_expiry: Final = writer_of(MESSAGE_EXPIRY_INTERVAL, Place.PUBLISH)
 _write_alias: Final = writer_of(TOPIC_ALIAS, Place.PUBLISH)
 
 
-class PublishTemplate:
+class PublishTemplate(Protocol):
     """The parts of a PUBLISH for receivers with the same version, QoS, retain flag and subscription identifiers.
-
-    A packet is its `head`, followed by `payload`; they can be sent one after the other, without copying the payload.
 
     Attributes:
         payload: The last part of every packet.
+        size_bytes: Length of the whole packet, without a topic alias, which differs by receiver.
     """
 
-    __slots__ = ("_after", "_before", "_expiry_interval_s", "_first", "_rest", "_topic", "_version", "payload", "qos")
-
-    def __init__(
-        self, topic: str, payload: bytes, qos: int, version: Version, *, retain: bool, values: Properties
-    ) -> None:
-        self.payload = payload
-        self.qos = qos
-        self._first = publish_first_byte(qos, retain)
-        self._topic = write_string(topic)
-        self._version = version
-        self._rest = b""
-        self._expiry_interval_s = None
-        if version is Version.V5 and values is not EMPTY:
-            self._expiry_interval_s = values.message_expiry_interval
-            self._rest = properties_in(Place.PUBLISH, values, leave_out=MESSAGE_EXPIRY_INTERVAL.name)
-        self._before, self._after = self._around_packet_id(self._expiry_interval_s, None, knows_alias=False)
-
     @property
-    def size_bytes(self) -> int:
-        """Length of the whole packet, without a topic alias, which differs by receiver."""
-        packet_id_bytes = TWO_BYTES.size if self.qos else 0
-        return len(self._before) + packet_id_bytes + len(self._after) + len(self.payload)
+    def payload(self) -> bytes: ...
+    @property
+    def qos(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
 
-    def with_packet_id(self, packet_id: int, *, dup: bool = False) -> bytes:
-        """Make the whole packet for one receiver; at QoS 0 neither the identifier nor the DUP flag is used."""
-        return self.head(packet_id, dup=dup) + self.payload
-
-    def head(
+    def packet(
         self,
         packet_id: int,
+        /,
         *,
         dup: bool = False,
         expiry_interval_s: int | None = None,
         topic_alias: int | None = None,
         knows_alias: bool = False,
     ) -> bytes:
-        """Make everything before the payload. For MQTT 3.1.1 expiry and alias are left out.
+        """Make the whole packet for one receiver. For MQTT 3.1.1 expiry and alias are left out.
 
         Args:
             packet_id: Not used at QoS 0.
-            dup: It was sent to this receiver before.
+            dup: It was sent to this receiver before; not used at QoS 0.
             expiry_interval_s: The remaining message expiry interval, in seconds; None: that of the template.
             topic_alias: Set this alias, for a template without one.
             knows_alias: The alias was set before: leave the topic name out.
@@ -74,24 +61,88 @@ class PublishTemplate:
         Raises:
             ValueError: A value does not fit into its field.
         """
+        ...
+
+
+class PurePublishTemplate:
+    """The form in Python.
+
+    Args:
+        first: First byte, without the DUP flag.
+        topic: Topic name.
+        payload: Payload.
+        has_properties: Whether the version of MQTT has properties.
+        expiry_interval_s: Message expiry interval.
+        rest: The other properties as they are written, without their length.
+
+    Raises:
+        ValueError: A value does not fit into its field.
+    """
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_expiry_interval_s",
+        "_first",
+        "_has_properties",
+        "_rest",
+        "_topic",
+        "payload",
+        "qos",
+    )
+
+    def __init__(
+        self,
+        first: int,
+        topic: str,
+        payload: bytes,
+        has_properties: bool,
+        expiry_interval_s: int | None,
+        rest: bytes,
+        /,
+    ) -> None:
+        self.payload = payload
+        self.qos = (first & QOS) >> QOS_SHIFT
+        self._first = first
+        self._topic = write_string(topic)
+        self._has_properties = has_properties
+        self._expiry_interval_s = expiry_interval_s
+        self._rest = rest
+        self._before, self._after = self._around_packet_id(expiry_interval_s, None, knows_alias=False)
+
+    @property
+    def size_bytes(self) -> int:
+        packet_id_bytes = TWO_BYTES.size if self.qos else 0
+        return len(self._before) + packet_id_bytes + len(self._after) + len(self.payload)
+
+    def packet(
+        self,
+        packet_id: int,
+        /,
+        *,
+        dup: bool = False,
+        expiry_interval_s: int | None = None,
+        topic_alias: int | None = None,
+        knows_alias: bool = False,
+    ) -> bytes:
         before, after = self._before, self._after
         if expiry_interval_s is not None or topic_alias is not None:
             if expiry_interval_s is None:
                 expiry_interval_s = self._expiry_interval_s
             before, after = self._around_packet_id(expiry_interval_s, topic_alias, knows_alias=knows_alias)
         if not self.qos:
-            return before + after
+            return before + after + self.payload
         if not 1 <= packet_id <= MAX_TWO_BYTES:
             raise ValueError(f"packet identifier is {packet_id}, it must be from 1 to {MAX_TWO_BYTES}")
         if dup:
             before = bytes((before[0] | DUP,)) + before[1:]
-        return before + TWO_BYTES.pack(packet_id) + after
+        return b"".join((before, TWO_BYTES.pack(packet_id), after, self.payload))
 
     def _around_packet_id(
         self, expiry_interval_s: int | None, topic_alias: int | None, *, knows_alias: bool
     ) -> tuple[bytes, bytes]:
         topic, after = self._topic, b""
-        if self._version is Version.V5:
+        if self._has_properties:
             written = self._rest
             if expiry_interval_s is not None:
                 written = _write_expiry(expiry_interval_s) + written
@@ -104,15 +155,36 @@ class PublishTemplate:
         return fixed_header(self._first, length) + topic, after
 
 
+MakeTemplate: TypeAlias = Callable[[int, str, bytes, bool, int | None, bytes], PublishTemplate]
+"""Makes a template; for the arguments see `PurePublishTemplate`."""
+
+make_template: Final[MakeTemplate] = compiled.publish_template or PurePublishTemplate
+"""The form that is used."""
+
+
 def publish_template(
-    topic: str, payload: bytes, qos: int, version: Version, *, retain: bool = False, values: Properties = EMPTY
+    topic: str,
+    payload: bytes,
+    qos: int,
+    version: Version,
+    *,
+    retain: bool = False,
+    values: Properties = EMPTY,
+    make: MakeTemplate = make_template,
 ) -> PublishTemplate:
     """Encode a PUBLISH except for the parts that differ between its receivers.
 
     Args:
         values: Its properties; left out in MQTT 3.1.1.
+        make: Which form is used.
 
     Raises:
         ValueError: As `encode`.
     """
-    return PublishTemplate(topic, payload, qos, version, retain=retain, values=values)
+    first = publish_first_byte(qos, retain)
+    if version is Version.V311:
+        return make(first, topic, payload, False, None, b"")
+    if values is EMPTY:
+        return make(first, topic, payload, True, None, b"")
+    rest = properties_in(Place.PUBLISH, values, leave_out=MESSAGE_EXPIRY_INTERVAL.name)
+    return make(first, topic, payload, True, values.message_expiry_interval, rest)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
-    from shards.compiled._loops import AppendLoop
+    from shards.compiled._loops import AppendLoop, PublishTemplate
 
-__all__ = ["DESCRIPTION", "PURE_PYTHON", "append_loop_type"]
+__all__ = ["DESCRIPTION", "PURE_PYTHON", "append_loop_type", "decode_records", "publish_template"]
 
 PURE_PYTHON: Final = "JOURNAL_PURE_PYTHON"
 """Environment variable; if it is set and not empty, every loop is the one in Python."""
+INTERFACE: Final = 2
+"""Changed with the functions and classes of the module, so that one that was built before is not used."""
 
 
 def _import() -> tuple[ModuleType | None, str]:
@@ -30,6 +33,8 @@ def _import() -> tuple[ModuleType | None, str]:
         return None, "Python (the compiled ones were not built)"
     except ImportError as error:
         return None, f"Python (the compiled ones cannot be loaded: {error})"
+    if getattr(loops, "INTERFACE", 1) != INTERFACE:
+        return None, "Python (the compiled ones are of another version)"
     return loops, f"compiled (CRC-32C: {loops.CRC32C})"
 
 
@@ -38,3 +43,9 @@ _module, DESCRIPTION = _import()
 
 append_loop_type: type[AppendLoop] | None = None if _module is None else _module.AppendLoop
 """The loop of `journal.engine.write.append_loop` in C; None if the one in Python has to be used."""
+
+decode_records: Callable[..., list[Any] | None] | None = None if _module is None else _module.decode_records
+"""The decoder of `shards.format.record_decoder` in C; None if the one in Python has to be used."""
+
+publish_template: Callable[..., PublishTemplate] | None = None if _module is None else _module.publish_template
+"""What makes the templates of `broker_adapter.mqtt_codec.publish_template` in C; None if those in Python are used."""

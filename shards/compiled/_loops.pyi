@@ -1,10 +1,47 @@
 # Types of the extension module; its sources are the C files beside this one.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+_Record = TypeVar("_Record")
 
 CRC32C: str
+INTERFACE: int
 SOURCES: str
 
 def crc32c(data: bytes | bytearray | memoryview, value: int = 0, use_instruction: bool = True, /) -> int: ...
+def decode_records(
+    body: bytes,
+    count: int,
+    columns: int,
+    base_offset: int,
+    lsn: int,
+    append_time_us: int,
+    min_timestamp_us: int,
+    max_timestamp_us: int,
+    record: Callable[..., _Record],
+    /,
+) -> list[_Record] | None: ...
+def publish_template(
+    first: int, topic: str, payload: bytes, has_properties: bool, expiry_interval_s: int | None, rest: bytes, /
+) -> PublishTemplate: ...
+
+class PublishTemplate:
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def qos(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def packet(
+        self,
+        packet_id: int,
+        /,
+        *,
+        dup: bool = False,
+        expiry_interval_s: int | None = None,
+        topic_alias: int | None = None,
+        knows_alias: bool = False,
+    ) -> bytes: ...
 
 class AppendLoop:
     position: int

@@ -125,13 +125,6 @@ typedef struct {
 
 #define SLOT(self, object, slot) (*(PyObject **)((char *)(object) + (self)->offsets[slot]))
 
-static inline uint16_t get_u16(const unsigned char *at) { uint16_t v; memcpy(&v, at, sizeof v); return v; }
-static inline uint32_t get_u32(const unsigned char *at) { uint32_t v; memcpy(&v, at, sizeof v); return v; }
-static inline uint64_t get_u64(const unsigned char *at) { uint64_t v; memcpy(&v, at, sizeof v); return v; }
-static inline void put_u16(unsigned char *at, uint16_t v) { memcpy(at, &v, sizeof v); }
-static inline void put_u32(unsigned char *at, uint32_t v) { memcpy(at, &v, sizeof v); }
-static inline void put_u64(unsigned char *at, uint64_t v) { memcpy(at, &v, sizeof v); }
-
 /* Whether a value is an int of 64 bits, which is then in `number`. */
 static inline int
 read_int(PyObject *value, int64_t *number)

@@ -7,6 +7,8 @@
  */
 #include "module.h"
 
+#define INTERFACE 2 /* of `shards.compiled`, which does not use a module with another one */
+
 #ifndef LOOPS_SOURCES
 #define LOOPS_SOURCES "" /* checksum of the sources; the build hook passes it, a test compares it */
 #endif
@@ -35,6 +37,15 @@ module_crc32c(PyObject *module, PyObject *arguments)
     return PyLong_FromUnsignedLong(value);
 }
 
+PyDoc_STRVAR(decode_records_doc,
+"decode_records(body, count, columns, base_offset, lsn, append_time_us, min_timestamp_us, max_timestamp_us, record, /)"
+"\n--\n\n"
+"The records of a batch's body, see `shards.format.record_decoder`; None if it has to be decoded in Python.");
+
+PyDoc_STRVAR(publish_template_doc,
+"publish_template(first, topic, payload, has_properties, expiry_interval_s, rest, /)\n--\n\n"
+"The common part of PUBLISH packets, see `broker_adapter.mqtt_codec.publish_template`.");
+
 static int
 module_exec(PyObject *module)
 {
@@ -50,8 +61,11 @@ module_exec(PyObject *module)
     PyObject *append_loop = PyType_FromModuleAndSpec(module, &append_loop_spec, NULL);
     int result = append_loop == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)append_loop);
     Py_XDECREF(append_loop);
-    if (result < 0 || PyModule_AddStringConstant(module, "CRC32C", state->crc.kind) < 0 ||
-        PyModule_AddStringConstant(module, "SOURCES", LOOPS_SOURCES) < 0) {
+    state->publish_template = (PyTypeObject *)PyType_FromModuleAndSpec(module, &publish_template_spec, NULL);
+    if (result < 0 || state->publish_template == NULL ||
+        PyModule_AddStringConstant(module, "CRC32C", state->crc.kind) < 0 ||
+        PyModule_AddStringConstant(module, "SOURCES", LOOPS_SOURCES) < 0 ||
+        PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {
         return -1;
     }
     return 0;
@@ -66,10 +80,13 @@ module_free(void *module)
     Py_CLEAR(state->forget_runs);
     Py_CLEAR(state->number);
     Py_CLEAR(state->touched);
+    Py_CLEAR(state->publish_template);
 }
 
 static PyMethodDef module_methods[] = {
     {"crc32c", module_crc32c, METH_VARARGS, crc32c_doc},
+    {"decode_records", (PyCFunction)(void (*)(void))decode_records, METH_FASTCALL, decode_records_doc},
+    {"publish_template", (PyCFunction)(void (*)(void))publish_template, METH_FASTCALL, publish_template_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -40,12 +40,12 @@ from shards.format.columns import (
     count_list_items,
     count_words,
     pad,
-    read_columns,
     write_binary,
     write_columns,
 )
 from shards.format.compression import Codec, compress, decompress
 from shards.format.record import Gap, Record, StoredRecord
+from shards.format.record_decoder import checked_columns, decode_records
 
 __all__ = [
     "HEADER_SIZE",
@@ -234,9 +234,7 @@ def word_count(buffer: Buffer, at: int = 0, *, wanted: int, max_raw_bytes: int =
     header = verify_content(buffer, at)
     if header.is_gap:
         return 0
-    start = at + HEADER_SIZE
-    stored = memoryview(buffer)[start : start + header.body_size]
-    raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
+    raw = _raw_body(header, buffer, at, max_raw_bytes)
     return count_words(raw, header.record_count, header.columns, wanted)
 
 
@@ -249,9 +247,7 @@ def list_item_count(buffer: Buffer, at: int = 0, *, max_raw_bytes: int = MAX_RAW
     header = verify_content(buffer, at)
     if header.is_gap or not header.columns & (Column.HEADERS | Column.TAGS):
         return 0
-    start = at + HEADER_SIZE
-    stored = memoryview(buffer)[start : start + header.body_size]
-    raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
+    raw = _raw_body(header, buffer, at, max_raw_bytes)
     return count_list_items(raw, header.record_count, header.columns)
 
 
@@ -301,7 +297,7 @@ def slice_batch(buffer: Buffer, at: int, first_offset: int, next_offset: int) ->
     if header.is_gap:
         return gap_batch(first_offset, next_offset, header.lsn, header.append_time_us)
     start, stop = first_offset - header.base_offset, next_offset - header.base_offset
-    columns = _columns(header, buffer, at, MAX_RAW_BYTES)
+    columns = checked_columns(header, _raw_body(header, buffer, at, MAX_RAW_BYTES), at)
     times_us = columns.pop(Column.TIMESTAMP, None)
     sequence = (header.sequence + start) % MAX_SEQUENCE if header.producer_id else header.sequence
     batch = bytearray(
@@ -323,8 +319,7 @@ def recompress(buffer: Buffer, at: int, codec: Codec) -> bytes:
         BatchError: As `decode`.
     """
     header = verify(buffer, at)
-    stored = memoryview(buffer)[at + HEADER_SIZE : at + HEADER_SIZE + header.body_size]
-    raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=MAX_RAW_BYTES)
+    raw = _raw_body(header, buffer, at, MAX_RAW_BYTES)
     batch = bytearray(
         _assemble(
             raw,
@@ -470,49 +465,21 @@ def _bad_producer(producer: tuple[int, int, int]) -> InvalidRequestError:
     return InvalidRequestError(f"producer epoch, id and sequence {producer} do not fit u32, u64 and u32")
 
 
-def _columns(
-    header: BatchHeader, buffer: Buffer, at: int, max_raw_bytes: int, wanted: int = 0xFFFF
-) -> dict[int, Sequence[Any]]:
+def _raw_body(header: BatchHeader, buffer: Buffer, at: int, max_raw_bytes: int) -> bytes:
     start = at + HEADER_SIZE
     stored = memoryview(buffer)[start : start + header.body_size]
-    raw = decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
-    columns = read_columns(raw, header.record_count, header.columns, wanted)
-    if wanted & Column.TIMESTAMP:
-        # Time indexes rely on the header's bounds, so a batch with wrong ones is refused as a whole.
-        times_us = columns.get(Column.TIMESTAMP)
-        found = (min(times_us), max(times_us)) if times_us else (header.min_timestamp_us, header.min_timestamp_us)
-        if found != (header.min_timestamp_us, header.max_timestamp_us):
-            raise BatchError(
-                f"record batch at byte {at}: timestamps are from {found[0]} to {found[1]}, the header says "
-                f"{header.min_timestamp_us} to {header.max_timestamp_us}"
-            )
-    return columns
+    return decompress(header.codec, stored, header.raw_size, max_raw_bytes=max_raw_bytes)
 
 
 def _read_column(buffer: Buffer, at: int, column: int, default: Any, max_raw_bytes: int) -> list[Any]:
     header = verify_content(buffer, at)
     if header.is_gap:
         return []
-    found = _columns(header, buffer, at, max_raw_bytes, column)
+    found = checked_columns(header, _raw_body(header, buffer, at, max_raw_bytes), at, column)
     return list(found.get(column, repeat(default, header.record_count)))
 
 
 def _decode(header: BatchHeader, buffer: Buffer, at: int, max_raw_bytes: int) -> list[StoredRecord]:
     if header.is_gap:
         return []
-    columns = _columns(header, buffer, at, max_raw_bytes)
-    return list(
-        map(
-            StoredRecord,
-            range(header.base_offset, header.base_offset + header.record_count),
-            repeat(header.lsn),
-            repeat(header.append_time_us),
-            columns.get(Column.VALUE, repeat(b"")),
-            columns.get(Column.KEY, repeat(b"")),
-            columns.get(Column.TOPIC, repeat("")),
-            columns.get(Column.TIMESTAMP, repeat(header.min_timestamp_us)),
-            columns.get(Column.HEADERS, repeat(())),
-            columns.get(Column.TAGS, repeat(())),
-            columns.get(Column.EXPIRES_AT, repeat(0)),
-        )
-    )
+    return decode_records(header, _raw_body(header, buffer, at, max_raw_bytes), at)

@@ -32,6 +32,7 @@ from shards.format.batch import (
 from shards.format.record import Gap, Record, StoredRecord
 from tests.shards.batches import NOW_US, codecs, encode_stamped, payloads, record_lists, stamped, stored
 
+pytestmark = pytest.mark.usefixtures("form_of_record_decoder")
 offsets = st.integers(min_value=0, max_value=2**62)
 
 

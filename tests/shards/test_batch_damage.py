@@ -32,6 +32,7 @@ from shards.format.compression import decompress
 from shards.format.record import Record
 from tests.shards.batches import codecs, encode_stamped, record_lists, stamped
 
+pytestmark = pytest.mark.usefixtures("form_of_record_decoder")
 CHECKED = struct.Struct("<IIIHBBIQIIQQ")
 VALUE = 8
 

@@ -15,6 +15,7 @@ import pytest
 from shards.format.batch import Codec, decode, encode, encode_values, gap_batch, read_records, stamp, verify
 from shards.format.record import Gap, Record, StoredRecord
 
+pytestmark = pytest.mark.usefixtures("form_of_record_decoder")
 GOLDEN = Path(__file__).parent.parent / "golden" / "v1"
 TIME_US = 1_700_000_000_000_000
 BASE_OFFSET, LSN, APPEND_TIME_US = 1000, 77, TIME_US + 250

@@ -25,7 +25,10 @@ needs_compiled = pytest.mark.skipif(compiled.append_loop_type is None, reason=f"
 
 def described(directory: Path | None = None, **environment: str) -> str:
     """What a new process says of the loops; with those of a directory, if one is given."""
-    program = "from shards import compiled; print(compiled.append_loop_type is not None, compiled.DESCRIPTION)"
+    program = (
+        "from shards import compiled as c; loops = {c.append_loop_type, c.decode_records, c.publish_template};"
+        "print(*{loop is not None for loop in loops}, c.DESCRIPTION)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**{name: value for name, value in os.environ.items() if name != compiled.PURE_PYTHON}, **environment},
@@ -60,6 +63,14 @@ def test_a_module_that_cannot_be_loaded_is_not_used(tmp_path: Path) -> None:
     copy = copied(tmp_path)
     (copy / "_loops.abi3.so").write_bytes(b"no shared library")
     assert described(tmp_path).startswith("False Python (the compiled ones cannot be loaded: ")
+
+
+def test_a_module_of_another_version_is_not_used(tmp_path: Path) -> None:
+    """As one that was built before the sources were changed."""
+    copy = copied(tmp_path)
+    for text in ("", f"INTERFACE = {compiled.INTERFACE + 1}"):
+        (copy / "_loops.py").write_text(text)
+        assert described(tmp_path) == "False Python (the compiled ones are of another version)"
 
 
 @needs_compiled
@@ -97,17 +108,24 @@ def test_its_checksum_of_long_data_is_as_well(blocks: int, rest: int, seed: int,
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("source", "name", "value"),
     [
-        ("MAX_RECORD_COUNT", batch_header.MAX_RECORD_COUNT),
-        ("MAX_RAW_BYTES", batch_header.MAX_RAW_BYTES),
-        ("ALL_COLUMNS", columns.ALL_COLUMNS),
-        ("MAX_CODEC", batch_header.MAX_CODEC),
-        ("BATCH_HEAD_BYTES", batch_header.HEADER_SIZE),
-        ("REMEMBERED_RUNS", producer_state.REMEMBERED_RUNS),
-        ("HALF_OF_SEQUENCES", producer_state.HALF),
+        ("append_loop", "MAX_RECORD_COUNT", batch_header.MAX_RECORD_COUNT),
+        ("append_loop", "MAX_RAW_BYTES", batch_header.MAX_RAW_BYTES),
+        ("append_loop", "ALL_COLUMNS", columns.ALL_COLUMNS),
+        ("append_loop", "MAX_CODEC", batch_header.MAX_CODEC),
+        ("append_loop", "BATCH_HEAD_BYTES", batch_header.HEADER_SIZE),
+        ("append_loop", "REMEMBERED_RUNS", producer_state.REMEMBERED_RUNS),
+        ("append_loop", "HALF_OF_SEQUENCES", producer_state.HALF),
+        ("module", "INTERFACE", compiled.INTERFACE),
+        *[
+            ("record_decoder", f"COLUMN_{name}", value)
+            for name, value in vars(columns.Column).items()
+            if not name.startswith("_")
+        ],
     ],
 )
-def test_its_limits_are_those_of_the_formats(name: str, value: int) -> None:
-    (found,) = re.findall(rf"^#define {name} (.+)$", (FOLDER / "append_loop.c").read_text(), re.MULTILINE)
+def test_its_numbers_are_those_of_the_formats(source: str, name: str, value: int) -> None:
+    text = (FOLDER / f"{source}.c").read_text()
+    (found,) = re.findall(rf"^#define {name} ([^/\n]+)", text, re.MULTILINE)
     assert eval(found.replace("(int64_t)", "")) == value

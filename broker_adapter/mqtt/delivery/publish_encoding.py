@@ -91,7 +91,7 @@ class PublishEncoder:
         """
         aliases = self._aliases
         if self._version is Version.V311 or not (message.expires_at_us or aliases.maximum):
-            return template.with_packet_id(packet_id, dup=dup)
+            return template.packet(packet_id, dup=dup)
         expiry_interval_s = None
         if message.expires_at_us:
             # In started seconds.
@@ -100,15 +100,12 @@ class PublishEncoder:
         known = alias = aliases.known(topic)
         if not alias and may_set_alias and template.size_bytes + _ALIAS_BYTES <= self._max_packet_bytes:
             alias = aliases.assign(topic)
-        return (
-            template.head(
-                packet_id,
-                dup=dup,
-                expiry_interval_s=expiry_interval_s,
-                topic_alias=alias or None,
-                knows_alias=bool(known),
-            )
-            + message.payload
+        return template.packet(
+            packet_id,
+            dup=dup,
+            expiry_interval_s=expiry_interval_s,
+            topic_alias=alias or None,
+            knows_alias=bool(known),
         )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from journal.server.json_protocol.records import pages
+from shards import compiled
 from shards.errors import BatchError, InvalidRequestError, StorageError
 from shards.format import batch
 from shards.format.batch import Codec
@@ -16,7 +17,8 @@ from shards.format.batch_header import BODY_CRC_AT, CHECKED_FROM, MAGIC, PREFIX_
 from shards.format.checksum import crc32c
 from shards.format.columns import ALL_COLUMNS, Column, read_columns, write_columns
 from shards.format.compression import compress, decompress
-from shards.format.record import Gap, Record
+from shards.format.record import Gap, Record, StoredRecord
+from shards.format.record_decoder import decode_in_python
 from shards.parquet.arrow_batches import read_table
 from shards.segments.read_slices import LostBatchError, find_in_bytes
 from tests.fuzz.target import Target
@@ -200,7 +202,7 @@ _COLUMNS_HEAD = struct.Struct("<HB")
 def run_columns(data: bytes) -> None:
     """A body is read as columns or refused by BatchError; each column alone says the same as all of them together.
 
-    What was read is written to a body that reads the same.
+    What was read is written to a body that reads the same. Both forms of the decoder of records agree.
     """
     if len(data) < _COLUMNS_HEAD.size:
         return
@@ -220,6 +222,24 @@ def run_columns(data: bytes) -> None:
         assert found is None or alone.get(column) == found.get(column)
     if found and count:
         assert read_columns(write_columns(found), count, present) == found
+    if count and present:
+        _check_both_forms(body, count, present, (found or {}).get(Column.TIMESTAMP, (5,)))
+
+
+def _check_both_forms(body: bytes, count: int, present: int, times_us: Sequence[int]) -> None:
+    """The compiled decoder of records reads what the one in Python reads, and nothing else."""
+    if compiled.decode_records is None:
+        return
+    place = (10, 3, NOW_US)
+    header = batch.BatchHeader(
+        0, *place, 0, len(body), len(body), count, present, 0, 0, 0, 0, 0, 0, min(times_us), max(times_us)
+    )
+    try:
+        expected = decode_in_python(header, body, 0)
+    except BatchError:
+        expected = None
+    found = compiled.decode_records(body, count, present, *place, min(times_us), max(times_us), StoredRecord)
+    assert found == expected
 
 
 def _column_seeds() -> list[bytes]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Version, encode, publish_template
 from broker_adapter.mqtt_codec.packets import Connect, Publish
+from broker_adapter.mqtt_codec.publish_template import PurePublishTemplate, make_template
 from tests.fuzz.target import Target
 from tests.mqtt.codec.samples import SAMPLES
 
@@ -57,10 +58,11 @@ def run_mqtt(data: bytes) -> None:
 
 
 def _check_template(packet: Publish, version: Version, decoder: Decoder) -> None:
-    template = publish_template(
-        packet.topic, packet.payload, packet.qos, version, retain=packet.retain, values=packet.properties
-    )
-    assert decoder.receive(template.with_packet_id(packet.packet_id, dup=packet.dup)) == [packet]
+    for make in {PurePublishTemplate, make_template}:
+        template = publish_template(
+            packet.topic, packet.payload, packet.qos, version, retain=packet.retain, values=packet.properties, make=make
+        )
+        assert decoder.receive(template.packet(packet.packet_id, dup=packet.dup)) == [packet]
 
 
 def _seeds() -> list[bytes]:
