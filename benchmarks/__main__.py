@@ -1,7 +1,8 @@
 """``python -m benchmarks``: make the runs, show the table.
 
 Rows are in `rows`, measuring is in `contenders`, `ours`, `secured`, `client_load`, `adapter_load`, `append_loop`,
-`in_process`, `idle_shards`, `loop_steps`, `history`, `gathering`, `log_stores`, `log_store_cost`, `mqtt` and `queues`.
+`message_loops`, `in_process`, `idle_shards`, `loop_steps`, `history`, `gathering`, `log_stores`, `log_store_cost`,
+`mqtt` and `queues`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from benchmarks import (
     log_store_cost,
     log_stores,
     loop_steps,
+    message_loops,
     ours,
     runs,
     secured,
@@ -165,6 +167,7 @@ def _measure(
         measurements = [
             *_interleaved(stage),
             *append_loop.measurements(),
+            *message_loops.measurements(),
             *in_process.measurements(stage),
             *log_stores.measurements(stage),
             log_store_cost.measurement(

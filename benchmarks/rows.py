@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import append_loop, in_process
+from benchmarks import append_loop, in_process, message_loops
 from benchmarks.mqtt import rows as mqtt
 from benchmarks.queues import rows as queues
 from benchmarks.runs import Goal, Row
@@ -31,6 +31,7 @@ def rows(*, shards: int, many: int, history: int, connections: int, queued: int,
         *_peers(many),
         *_appends(many),
         *append_loop.rows(),
+        *message_loops.rows(),
         *_secured(),
         *_latency(),
         *_reading(),

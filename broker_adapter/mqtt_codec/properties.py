@@ -1,17 +1,20 @@
 """The properties of MQTT 5 packets (section 2.2.2 of the standard), as one value for all packet types.
 
 `mqtt_codec.property_table` declares which packets may have which properties, and their byte layouts.
+
+They are a struct of msgspec, since one is made for each message with properties, on its way in and on its way out: a
+frozen class of attrs sets 27 attributes one by one. Python's garbage collector does not look at them, as they cannot be
+part of a cycle. `msgspec.structs.replace` makes changed copies.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-import attrs
+import msgspec
 
 
-@attrs.frozen(slots=True, kw_only=True)
-class Properties:
+class Properties(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All properties; None (or an empty tuple, for one that may repeat) means that it was not sent.
 
     Times are in seconds, sizes in bytes, as in the standard.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import attrs
@@ -124,21 +124,36 @@ def write_properties(place: Place, properties: Properties) -> bytes:
     """
     if properties is EMPTY:
         return b"\0"
-    written = properties_in(place, properties)
+    written = _WRITERS[place](properties)
     return write_variable(len(written)) + written
 
 
-def properties_in(place: Place, properties: Properties, *, leave_out: str = "") -> bytes:
-    """Write all properties but ``leave_out``, without their length; see `write_properties`."""
-    allowed, others = _WRITERS[place]
-    if others.get(properties) != others.absent:
-        raise ValueError(f"{_shown(place)} has a property that is not allowed there: {properties}")
-    written = b""
-    for name, write in allowed:
-        value = getattr(properties, name)
-        if value is not None and name != leave_out:
-            written += write(value)
-    return written
+def properties_writer(place: Place, *, leave_out: str = "") -> Callable[[Properties], bytes]:
+    """Make the writer of all properties of a packet but ``leave_out``, without their length; see `write_properties`."""
+    allowed = [declared for declared in PROPERTIES if place & declared.places and declared.name != leave_out]
+    writers = [writer_of(declared, place) for declared in allowed]
+    get = _getter(declared.name for declared in allowed)
+    get_others = _getter(declared.name for declared in PROPERTIES if not place & declared.places)
+    no_others = get_others(EMPTY)
+
+    def write_all(properties: Properties) -> bytes:
+        if get_others(properties) != no_others:
+            raise ValueError(f"{_shown(place)} has a property that is not allowed there: {properties}")
+        written = b""
+        for value, write in zip(get(properties), writers, strict=True):
+            # Most are absent.
+            if value is not None and value != ():
+                written += write(value)
+        return written
+
+    return write_all
+
+
+def _getter(names: Iterable[str]) -> Callable[[Properties], tuple[Any, ...]]:
+    """Reads several properties at once."""
+    names = tuple(names)
+    get = operator.attrgetter(*names)
+    return get if len(names) > 1 else lambda properties: (get(properties),)
 
 
 def writer_of(declared: Property, place: Place) -> Callable[[Any], bytes]:
@@ -156,20 +171,6 @@ def writer_of(declared: Property, place: Place) -> Callable[[Any], bytes]:
     return write_all
 
 
-@attrs.frozen(slots=True)
-class _Others:
-    """The properties that are not allowed in a place, read together, and the result if none of them is set."""
-
-    get: Callable[[Properties], object]
-    absent: object
-
-
-def _others(place: Place) -> _Others:
-    names = [declared.name for declared in PROPERTIES if not place & declared.places]
-    get = operator.attrgetter(*names)
-    return _Others(get, get(EMPTY))
-
-
 # A writer does not know who sends a PUBLISH or a DISCONNECT: the places of both sides are joined here.
 _WRITTEN_PLACES: Final = (
     *(place for place in Place if not place & (Place.PUBLISH | Place.DISCONNECT)),
@@ -180,10 +181,4 @@ _TUPLES: Final = tuple(declared.name for declared in PROPERTIES if declared.is_t
 _READERS: Final = {
     place: {declared.identifier: _reader_of(declared, place) for declared in PROPERTIES} for place in Place
 }
-_WRITERS: Final = {
-    place: (
-        tuple((declared.name, writer_of(declared, place)) for declared in PROPERTIES if place & declared.places),
-        _others(place),
-    )
-    for place in _WRITTEN_PLACES
-}
+_WRITERS: Final = {place: properties_writer(place) for place in _WRITTEN_PLACES}

@@ -14,12 +14,13 @@ from broker_adapter.mqtt_codec.fixed_header import fixed_header
 from broker_adapter.mqtt_codec.packets import Version
 from broker_adapter.mqtt_codec.primitives import MAX_TWO_BYTES, TWO_BYTES, write_string, write_variable
 from broker_adapter.mqtt_codec.properties import EMPTY, Properties
-from broker_adapter.mqtt_codec.property_section import properties_in, writer_of
+from broker_adapter.mqtt_codec.property_section import properties_writer, writer_of
 from broker_adapter.mqtt_codec.property_table import MESSAGE_EXPIRY_INTERVAL, TOPIC_ALIAS, Place
 from broker_adapter.mqtt_codec.publish_bodies import DUP, QOS, QOS_SHIFT, publish_first_byte
 from shards import compiled
 
 _NO_TOPIC: Final = write_string("")
+_write_rest: Final = properties_writer(Place.PUBLISH, leave_out=MESSAGE_EXPIRY_INTERVAL.name)
 _write_expiry: Final = writer_of(MESSAGE_EXPIRY_INTERVAL, Place.PUBLISH)
 _write_alias: Final = writer_of(TOPIC_ALIAS, Place.PUBLISH)
 
@@ -186,5 +187,4 @@ def publish_template(
         return make(first, topic, payload, False, None, b"")
     if values is EMPTY:
         return make(first, topic, payload, True, None, b"")
-    rest = properties_in(Place.PUBLISH, values, leave_out=MESSAGE_EXPIRY_INTERVAL.name)
-    return make(first, topic, payload, True, values.message_expiry_interval, rest)
+    return make(first, topic, payload, True, values.message_expiry_interval, _write_rest(values))

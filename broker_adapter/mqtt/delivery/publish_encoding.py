@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-import attrs
+from msgspec.structs import replace
 
 from broker_adapter.mqtt.model.message import MAX_HEADERS, Message
 from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
@@ -61,7 +61,7 @@ class PublishEncoder:
             _check_texts(message.properties)
             values = message.properties
             if subscription_ids or message.expires_at_us:
-                values = attrs.evolve(
+                values = replace(
                     values,
                     subscription_identifiers=subscription_ids,
                     # The remaining interval is filled in when it is sent.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import attrs
 import mqtt5
 
 from broker_adapter.mqtt_codec import Packet, Properties
@@ -59,8 +58,8 @@ _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
 def _given(properties: Properties) -> dict[str, Any]:
     """The properties that were sent, but for subscription identifiers, as keyword arguments."""
     found = {}
-    for field in attrs.fields(Properties):
-        name, value = field.name, getattr(properties, field.name)
+    for name in Properties.__struct_fields__:
+        value = getattr(properties, name)
         if value is None or value == () or name == "subscription_identifiers":
             continue
         found[_NAMES.get(name, name)] = _CONVERSIONS.get(name, lambda value: value)(value)

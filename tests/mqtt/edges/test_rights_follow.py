@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 import trio
+from msgspec.structs import replace
 
 from broker_adapter.mqtt.access.users import AccessControl
 from broker_adapter.mqtt.session import SessionSettings
@@ -37,7 +37,7 @@ async def connect(
         user,
         clean_start=False,
         will=will,
-        properties=attrs.evolve(LASTING, receive_maximum=receive_maximum) if version is Version.V5 else Properties(),
+        properties=replace(LASTING, receive_maximum=receive_maximum) if version is Version.V5 else Properties(),
         username=user,
         password=user.encode(),
     )
