@@ -27,6 +27,7 @@ from broker_adapter.mqtt.telemetry.store_watch import StoreWatch, log_waiting
 from broker_adapter.opening import open_adapter
 from journal.settings.values import ConfigurationError
 from journal.telemetry.log import configure_log
+from shards import compiled
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -75,6 +76,7 @@ async def run_bridges(
                 async with background_tasks() as running:
                     await running.start(_run, bridges)
                     await running.start(rules.follow, bridges)
+                    log.info("started", hot_loops=compiled.DESCRIPTION)
                     task_status.started(list(bridges.states()))
                     running.start_soon(StoreWatch(adapter).run)
                     running.start_soon(_stop_after_failure, adapter, failures, stopping)

@@ -62,6 +62,7 @@ from journal.settings.values import ConfigurationError
 from journal.telemetry.exposure import Exposure, ExposureLog
 from journal.telemetry.http_pages import HttpPages, Page, Resource
 from journal.telemetry.log import configure_log
+from shards import compiled
 
 _GOODBYE_S: Final = 5.0
 _OWN_DESCRIPTORS: Final = 100
@@ -207,6 +208,8 @@ class _Process:
                         self._at_work = AtWork(adapter, broker_id, is_shared(self._config.broker.store))
                         serving.start_soon(self._stop_after_failure, adapter)
                         self._is_ready = True
+                        if self._exposure is not None:
+                            log.info("started", hot_loops=compiled.DESCRIPTION)
                         task_status.started([f"{name}={listens_at(sock)}" for name, sock in sockets.items()])
                         await self._stopping.wait()
                         listeners.stop_accepting()
