@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from broker_adapter.mqtt_codec import EMPTY, Properties, Version
 from broker_adapter.mqtt_codec.packets import Publish
@@ -98,7 +98,7 @@ async def test_messages_wait_for_a_session_at_a_broker_with_one_form_and_are_del
             assert await broker.stop() == 0
     for delivered in got:
         by_topic = [
-            [attrs.evolve(packet, packet_id=0) for packet in packets if packet.topic == topic]
+            [replace(packet, packet_id=0) for packet in packets if packet.topic == topic]
             for packets in (delivered, sent)
             for topic in ("topic/1", "topic/2")
         ]

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-import attrs
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,9 +76,7 @@ def test_expiry_and_alias_are_each_receivers_own(
     if knows_alias and topic_alias is not None:
         topic = ""
     for packet_id in ids:
-        own = msgspec.structs.replace(
-            packet, packet_id=packet_id if packet.qos else 0, topic=topic, properties=properties
-        )
+        own = replace(packet, packet_id=packet_id if packet.qos else 0, topic=topic, properties=properties)
         written = template.packet(
             packet_id,
             dup=packet.dup,
