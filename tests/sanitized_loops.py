@@ -90,14 +90,26 @@ def run(directory: Path, examples: int, *options: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=REPOSITORY, env=environment, text=True, check=False)
 
 
-def pytest_configure() -> None:
-    """Use the module with the sanitizers, and try as many examples as wanted."""
-    specification = importlib.util.spec_from_file_location(_NAME, os.environ[_MODULE])
+def _replace_module(path: str) -> None:
+    specification = importlib.util.spec_from_file_location(_NAME, path)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     sys.modules[_NAME] = module
+
+
+if _MODULE in os.environ:
+    # When pytest loads this plugin: its conftest files, which are loaded next, import what uses the module.
+    _replace_module(os.environ[_MODULE])
+
+
+def pytest_configure() -> None:
+    """See that the module with the sanitizers is used, and try as many examples as wanted."""
+    from shards import compiled
+
+    assert compiled.append_loop_type is sys.modules[_NAME].AppendLoop, compiled.DESCRIPTION
+    assert sys.modules[_NAME].__file__ == os.environ[_MODULE]
     settings.register_profile("sanitized", settings.get_profile("full"), max_examples=int(os.environ[_EXAMPLES]))
     settings.load_profile("sanitized")
 
