@@ -14,6 +14,7 @@ from broker_adapter import open_adapter
 from broker_adapter.cache_queue import names
 from broker_adapter.cache_queue.stored import Lease
 from broker_adapter.state_forms import decode
+from shards import compiled
 from tests.mqtt.cluster.processes import REPOSITORY, journal_server
 from tests.mqtt.edges.broker_process import PROGRAM, BrokerProcess, broker_process
 from tests.patience import PATIENCE_S
@@ -97,6 +98,7 @@ async def test_brokers_and_bridges_say_that_their_store_is_lost_and_that_it_is_b
             with trio.fail_after(PATIENCE_S):
                 while "ready" not in log.read_text():
                     await trio.sleep(0.02)
+            await both_said(broker, compiled.DESCRIPTION)
             server.end(signal.SIGKILL)
             await both_said(broker, "the store does not answer")
             await trio.to_thread.run_sync(server.start)

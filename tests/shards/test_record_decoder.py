@@ -147,6 +147,7 @@ def test_times_that_the_header_does_not_have_are_refused_by_both_forms(times_us:
 def test_more_records_than_the_body_can_have_are_left_to_python(count: int) -> None:
     header, body = taken_apart([Record(b"x", timestamp_us=5)])
     assert in_c(header._replace(record_count=count), body) is None
+    assert in_c(header._replace(record_count=count, columns=0, max_timestamp_us=header.min_timestamp_us), b"") is None
 
 
 @needs_compiled

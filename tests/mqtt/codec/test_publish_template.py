@@ -219,6 +219,20 @@ def test_both_forms_do_the_same(
 
 
 @needs_compiled
+@pytest.mark.parametrize("limit", [2**7, 2**14, 2**21])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_both_forms_write_lengths_alike_where_they_get_a_byte_longer(limit: int, qos: int) -> None:
+    """Those of the packet and of its properties."""
+    for size in range(limit - 18, limit - 3):
+        for payload, rest in ((bytes(size), b""), (b"", bytes(size))):
+            arguments = (0x30 | qos << 1, "a", payload, True, 5, rest)
+            python, c = PurePublishTemplate(*arguments), make_template(*arguments)
+            assert c.size_bytes == python.size_bytes
+            assert c.packet(7) == python.packet(7)
+            assert c.packet(7, topic_alias=1) == python.packet(7, topic_alias=1)
+
+
+@needs_compiled
 def test_properties_that_are_too_long_are_refused_by_both_forms() -> None:
     rest = bytes(2**28)
     for make in (PurePublishTemplate, make_template):
