@@ -234,10 +234,19 @@ def test_both_forms_write_lengths_alike_where_they_get_a_byte_longer(limit: int,
 
 @needs_compiled
 def test_properties_that_are_too_long_are_refused_by_both_forms() -> None:
-    rest = bytes(2**28)
     for make in (PurePublishTemplate, make_template):
         with pytest.raises(ValueError, match=r"^268435456 is not a variable byte integer"):
-            make(0x30, "a", b"", True, None, rest)
+            make(0x30, "a", b"", True, None, bytes(2**28))
+    # That in Python has the same words, after it has copied the properties.
+    with pytest.raises(ValueError, match=r"^packet has 268435462 bytes after its fixed header"):
+        make_template(0x30, "a", b"", True, None, bytes(2**28 - 1))
+
+
+@each_form
+@pytest.mark.parametrize("topic", ["a" * 65_535, "\u00fc" * 32_767])
+def test_a_topic_has_at_most_the_length_that_two_bytes_can_say(make: MakeTemplate, topic: str) -> None:
+    packet = publish_template(topic, b"x", 0, V311, make=make).packet(0)
+    assert decoded(packet, V311) == [Publish(topic, b"x")]
 
 
 @needs_compiled
