@@ -83,12 +83,33 @@ class Output:
         on_broken: Called once, when nothing can be sent any more; waiting bytes are lost.
         on_room: Called by a task when there is room again.
 
+    A process has one for each connection, and most connections are idle: one with nothing to send holds no containers.
+
     Attributes:
         waiting_bytes: Bytes that wait to be sent.
         sent_bytes: Bytes sent so far.
         stalled_bytes: The peer accepted none of so many waiting bytes for too long, and the connection was given up; 0
             otherwise.
     """
+
+    __slots__ = (
+        "_carrier",
+        "_collected",
+        "_is_broken",
+        "_is_telling",
+        "_is_writing",
+        "_limit_bytes",
+        "_on_broken",
+        "_on_room",
+        "_progress",
+        "_queue",
+        "_reserved_bytes",
+        "_start",
+        "sent_bytes",
+        "stalled_after_s",
+        "stalled_bytes",
+        "waiting_bytes",
+    )
 
     def __init__(
         self,
@@ -105,13 +126,13 @@ class Output:
         self._limit_bytes = limit_bytes
         self._on_broken = on_broken
         self._on_room = on_room
-        self._queue: deque[Readable] = deque()
+        self._queue: deque[Readable] | None = None  # not empty; `_enqueue` makes it
         self._collected: list[Readable] = []
         self._reserved_bytes = 0
         self._is_writing = False
         self._is_telling = False
         self._is_broken = False
-        self._progress = trio.lowlevel.ParkingLot()
+        self._progress: trio.lowlevel.ParkingLot | None = None  # made for the first task that waits
         self.stalled_after_s = stalled_after_s
         self.waiting_bytes = 0
         self.sent_bytes = 0
@@ -174,6 +195,8 @@ class Output:
             self._look_for_room()
 
     def _enqueue(self, frames: list[Readable]) -> None:
+        if self._queue is None:
+            self._queue = deque()
         self._queue.extend([b"".join(frames)] if self._carrier.keeps_frames_whole else frames)
         if not self._is_writing:
             self._is_writing = True
@@ -208,12 +231,21 @@ class Output:
     async def wait_for_room(self) -> None:
         """Return when `has_room`, or the connection has broken."""
         while not self.has_room:
-            await self._progress.park()
+            await self._wait_for_progress()
 
     async def wait_drained(self) -> None:
         """Return when nothing waits, or the connection has broken."""
         while self._queue and not self._is_broken:
-            await self._progress.park()
+            await self._wait_for_progress()
+
+    async def _wait_for_progress(self) -> None:
+        if self._progress is None:
+            self._progress = trio.lowlevel.ParkingLot()
+        await self._progress.park()
+
+    def _wake_waiting(self) -> None:
+        if self._progress is not None:
+            self._progress.unpark_all()
 
     def _look_for_room(self) -> None:
         """Wake those that wait for room, if there is now.
@@ -221,7 +253,7 @@ class Output:
         `on_room` is called by a task: it sends more, and would call this again for each part of a long queue.
         """
         if self.has_room and not self._is_broken:
-            self._progress.unpark_all()
+            self._wake_waiting()
             if self._on_room is not None and not self._is_telling:
                 self._is_telling = True
                 self._start(self._tell_of_room)
@@ -239,16 +271,16 @@ class Output:
         if self._is_broken:
             return
         self._is_broken = True
-        self._queue.clear()
-        self._collected.clear()
+        self._queue = None
+        self._collected = []
         self.waiting_bytes = 0
-        self._progress.unpark_all()
+        self._wake_waiting()
         self._on_broken()
 
     async def _write(self) -> None:
         try:
-            while self._queue:
-                some = [self._queue[at] for at in range(min(len(self._queue), _BUFFERS_AT_ONCE))]
+            while queue := self._queue:
+                some = [queue[at] for at in range(min(len(queue), _BUFFERS_AT_ONCE))]
                 with trio.move_on_after(self.stalled_after_s) as waiting:
                     sent = await self._carrier.send_some(some)
                 if waiting.cancelled_caught:
@@ -269,6 +301,7 @@ class Output:
         self.sent_bytes += sent
         self.waiting_bytes -= sent
         queue = self._queue
+        assert queue is not None  # the writer sent a part of it
         while sent:
             size = len(queue[0])
             if sent < size:
@@ -276,8 +309,10 @@ class Output:
                 break
             sent -= size
             queue.popleft()
+        if not queue:
+            self._queue = None
         if not queue or (self.has_room and not had_room):
-            self._progress.unpark_all()
+            self._wake_waiting()
             if self._on_room is not None:
                 self._on_room()
 

@@ -78,6 +78,31 @@ class Connection:
         on_ready: Called with this connection when its session has messages to send.
     """
 
+    __slots__ = (
+        "_account",
+        "_certificate_name",
+        "_claimed_id",
+        "_decoder",
+        "_ending",
+        "_handler",
+        "_heard_at_s",
+        "_is_reading",
+        "_leave_quota",
+        "_on_admitted",
+        "_on_ready",
+        "_output",
+        "_peer",
+        "_receiving",
+        "_services",
+        "_silence_s",
+        "_start",
+        "_stream",
+        "_tasks",
+        "_transport",
+        "_unaccepted",
+        "_version",
+    )
+
     def __init__(
         self,
         stream: trio.abc.Stream,
@@ -100,11 +125,12 @@ class Connection:
         self._decoder = Decoder(
             of="client", max_packet_bytes=limits.max_packet_bytes, max_connect_bytes=limits.max_connect_bytes
         )
-        self._tasks: set[trio.CancelScope] = set()
+        self._tasks: set[trio.CancelScope] | None = None  # made for the first task
+        self._start = self.start
         self._receiving = trio.CancelScope()
         self._ending: Ending | None = None
         self._handler: PacketHandler | None = None
-        self._unaccepted = UnacceptedMemory(services.connect_budget)
+        self._unaccepted: UnacceptedMemory | None = UnacceptedMemory(services.connect_budget)
         self._leave_quota: Callable[[], None] | None = None
         self._account: Account | None = None
         self._version = Version.V311
@@ -115,7 +141,7 @@ class Connection:
         self._is_reading = True
         self._output = Output(
             StreamCarrier(stream, services.statistics),
-            self.start,
+            self._start,
             limit_bytes=services.limits.max_output_bytes,
             stalled_after_s=services.limits.stalled_after_s,
             on_broken=self._peer_closed,
@@ -183,7 +209,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._failed(error)
         finally:
-            self._unaccepted.release()
+            self._release_unaccepted()
 
     def _refuse(self, error: ConnectRefusedError) -> None:
         self._log("refused", error=str(error), reason=error.reason_code.name)
@@ -276,7 +302,7 @@ class Connection:
             handler.close()
         with trio.move_on_after(_FINAL_FLUSH_S):
             await self._output.wait_drained()
-        for scope in self._tasks:
+        for scope in self._tasks or ():
             scope.cancel()
         # Closing may take long if the peer is slow; releasing its session must not wait for that.
         if self._leave_quota is not None:
@@ -301,6 +327,8 @@ class Connection:
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a task; it is cancelled when the connection ends, and the connection ends if the task fails."""
         scope = trio.CancelScope()
+        if self._tasks is None:
+            self._tasks = set()
         self._tasks.add(scope)
         self._services.tasks.start_soon(self._run_task, scope, work)
 
@@ -319,7 +347,10 @@ class Connection:
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._failed(error)
         finally:
+            assert self._tasks is not None
             self._tasks.discard(scope)
+            if not self._tasks:
+                self._tasks = None
 
     # Called by the broker for every connection
 
@@ -381,12 +412,12 @@ class Connection:
                 packets, fault = error.packets, error
             statistics.packets_received += len(packets)
             handler = self._handler
-            if handler is None:
+            if self._unaccepted is not None:
                 self._unaccepted.received(len(data))
             if handler is None and packets:
                 has_published = any(isinstance(packet, Publish) for packet in packets)
                 handler = await self._accept(packets.pop(0), has_published=has_published)
-                self._unaccepted.release()
+                self._release_unaccepted()
             publish_count = sum(isinstance(packet, Publish) for packet in packets) if self._account else 0
             if packets and handler is not None and self._ending is None:
                 self._take(handler, packets)
@@ -415,10 +446,16 @@ class Connection:
             self._heard_at_s = trio.current_time()
             self._is_reading = True
 
+    def _release_unaccepted(self) -> None:
+        if self._unaccepted is not None:
+            self._unaccepted.release()
+            self._unaccepted = None
+
     def _has_memory_for(self, buffered_bytes: int) -> bool:
         """Count what the stream holds of messages that are not complete; without room the connection is refused."""
         try:
-            self._unaccepted.buffered(buffered_bytes)
+            if self._unaccepted is not None:
+                self._unaccepted.buffered(buffered_bytes)
         except ConnectRefusedError as error:
             self._refuse(error)
             return False
@@ -477,8 +514,8 @@ class Connection:
             admission,
             services,
             self._output,
-            self.start,
-            on_ready=lambda: self._on_ready(self),
+            self._start,
+            on_ready=self._set_ready,
             on_silent_refusal=self._end_after_silent_refusal,
         )
         if self._ending is None:
@@ -494,6 +531,9 @@ class Connection:
         if self._ending is None:
             handler.begin()
         return handler
+
+    def _set_ready(self) -> None:
+        self._on_ready(self)
 
     def _end_after_silent_refusal(self) -> None:
         # A client of MQTT 3.1.1 sends the message again after it has reconnected.

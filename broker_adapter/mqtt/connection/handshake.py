@@ -94,6 +94,8 @@ class Admission:
 
     Attributes:
         peer: Its address, ``HOST:PORT``.
+        connack: The CONNACK, encoded.
+        session_present: Whether it says that the client's session was stored.
         account: The use that its user makes of its quota; None without a quota. `Quotas.leave` ends the connection's.
     """
 
@@ -101,7 +103,8 @@ class Admission:
     peer: str
     session: Session
     terms: Terms
-    connack: Connack
+    connack: bytes
+    session_present: bool
     account: Account | None = None
 
 
@@ -234,7 +237,12 @@ class Handshake:
             if opened is None and account is not None:
                 self.quotas.leave(account, principal)
         connack.session_present = opened.present
-        return Admission(principal, peer, opened.session, terms, connack, account), opened.taken_from
+        return (
+            Admission(
+                principal, peer, opened.session, terms, encode(connack, connect.version), opened.present, account
+            ),
+            opened.taken_from,
+        )
 
     def _over_quota(self, principal: Principal, error: QuotaError) -> ConnectRefusedError:
         self.quotas.refusals.note(error.limit, principal.username)

@@ -16,13 +16,13 @@ import attrs
 import trio
 
 from broker_adapter.mqtt.access.permissions import Principal
-from broker_adapter.mqtt.connection.handshake import Admission
+from broker_adapter.mqtt.connection.handshake import Admission, Terms
 from broker_adapter.mqtt.connection.services import Services
 from broker_adapter.mqtt.connection.subscription_handler import SubscriptionHandler
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.sender import MessageSender
 from broker_adapter.mqtt.model.statistics import AcknowledgementTimes
-from broker_adapter.mqtt.model.topic_aliases import OutboundAliases
+from broker_adapter.mqtt.model.topic_aliases import NO_ALIASES, OutboundAliases
 from broker_adapter.mqtt.publish.pipeline import PublishPipeline
 from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.publish.validation import PublishValidator
@@ -76,6 +76,24 @@ class PacketHandler:
         disconnect: Set by DISCONNECT; packets after it are ignored.
     """
 
+    __slots__ = (
+        "_admission",
+        "_inbox",
+        "_on_unanswerable",
+        "_output",
+        "_pipeline",
+        "_saved",
+        "_sender",
+        "_services",
+        "_start",
+        "_subscriptions",
+        "_times",
+        "_validator",
+        "_version",
+        "disconnect",
+        "session",
+    )
+
     def __init__(
         self,
         admission: Admission,
@@ -98,7 +116,7 @@ class PacketHandler:
         session.out.receive_maximum = terms.receive_maximum
         self._inbox = services.distributor.open_inbox(
             session.client_id,
-            position_lsn=session.position_lsn if admission.connack.session_present else None,
+            position_lsn=session.position_lsn if admission.session_present else None,
             on_ready=on_ready,
         )
         self._saved = SavedFirst(self._save, output, start)
@@ -107,7 +125,7 @@ class PacketHandler:
             self._inbox,
             output,
             self._saved,
-            PublishEncoder(terms.version, OutboundAliases(terms.topic_alias_maximum), terms.max_packet_bytes),
+            PublishEncoder(terms.version, _aliases_of(terms), terms.max_packet_bytes),
             claim=partial(services.sessions.claim, session),
             may_have=partial(services.access.may_subscribe, admission.principal),
             wait_reached=partial(services.distributor.wait_reached, self._inbox),
@@ -119,8 +137,8 @@ class PacketHandler:
             statistics=services.statistics,
         )
         self._subscriptions = SubscriptionHandler(admission, services, self._inbox, self._sender, output, start)
-        self._times = AcknowledgementTimes(services.statistics.acknowledge_s)
         # Most clients never publish.
+        self._times: AcknowledgementTimes | None = None
         self._validator: PublishValidator | None = None
         self._pipeline: PublishPipeline | None = None
 
@@ -131,7 +149,7 @@ class PacketHandler:
 
     def begin(self) -> None:
         """Send CONNACK, and continue the session where it was."""
-        self._answer(encode(self._admission.connack, self._version))
+        self._answer(self._admission.connack)
         self._output.flush()
         self._subscriptions.restore()
         self._sender.pump()
@@ -209,6 +227,7 @@ class PacketHandler:
         finally:
             if received:
                 assert self._pipeline is not None
+                assert self._times is not None
                 self._times.received(len(received), trio.current_time(), is_answered=received[-1].qos > 0)
                 self._pipeline.submit(received)
         if self.disconnect is None:
@@ -237,6 +256,7 @@ class PacketHandler:
             start=self._start,
             is_refused=services.sessions.stored_use.is_refused if quota.stored_limits else None,
         )
+        self._times = AcknowledgementTimes(services.statistics.acknowledge_s)
         session.publishes = self._pipeline
         if not session.is_open:
             self._pipeline.stop()
@@ -254,8 +274,9 @@ class PacketHandler:
 
     def _acknowledge(self, outcomes: list[Received]) -> None:
         """Answer publishes with a known outcome."""
-        incoming = self._validator
+        incoming, times = self._validator, self._times
         assert incoming is not None
+        assert times is not None
         pubacks: list[int] = []
         was_held = False
         success = ReasonCode.SUCCESS
@@ -278,7 +299,7 @@ class PacketHandler:
             answer = Puback if received.qos == 1 else Pubrec
             self._answer(encode(answer(received.packet_id, reason_code), self._version))
         self._answer_all(pubacks)
-        self._times.answered(len(outcomes), trio.current_time())
+        times.answered(len(outcomes), trio.current_time())
         if was_held:
             self.pump()
         self._output.flush()
@@ -350,6 +371,10 @@ class PacketHandler:
         Disconnect: _on_disconnect,
         Auth: _on_auth,
     }
+
+
+def _aliases_of(terms: Terms) -> OutboundAliases:
+    return OutboundAliases(terms.topic_alias_maximum) if terms.topic_alias_maximum else NO_ALIASES
 
 
 def _wrong_answer(packet: Puback | Pubrec | Pubcomp) -> ProtocolViolationError:

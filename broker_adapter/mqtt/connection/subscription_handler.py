@@ -6,7 +6,6 @@ connection handles other packets.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
@@ -67,6 +66,23 @@ class SubscriptionHandler:
         start: Starts a task that ends with the connection.
     """
 
+    __slots__ = (
+        "_admission",
+        "_has_narrowed",
+        "_inbox",
+        "_is_working",
+        "_max_subscriptions",
+        "_output",
+        "_principal",
+        "_progress",
+        "_replays",
+        "_requests",
+        "_sender",
+        "_services",
+        "_session",
+        "_start",
+    )
+
     def __init__(
         self,
         admission: Admission,
@@ -86,9 +102,9 @@ class SubscriptionHandler:
         self._start = start
         limit, quota = services.limits.max_subscriptions, services.handshake.quotas.of(admission.principal.username)
         self._max_subscriptions = min(quota.subscriptions or limit, limit)
-        self._requests: deque[Callable[[], Awaitable[None]]] = deque()
+        self._requests: list[Callable[[], Awaitable[None]]] = []  # few, see `MAX_WAITING`
         self._is_working = False
-        self._progress = trio.lowlevel.ParkingLot()
+        self._progress: trio.lowlevel.ParkingLot | None = None  # made for the first task that waits
         self._replays: dict[str, str] = {}
         self._has_narrowed = False
 
@@ -100,6 +116,8 @@ class SubscriptionHandler:
     async def wait_for_room(self) -> None:
         """Return when `has_room` is true."""
         while not self.has_room:
+            if self._progress is None:
+                self._progress = trio.lowlevel.ParkingLot()
             await self._progress.park()
 
     def restore(self) -> None:
@@ -131,8 +149,9 @@ class SubscriptionHandler:
     async def _work(self) -> None:
         while self._requests:
             await self._requests[0]()
-            self._requests.popleft()
-            self._progress.unpark_all()
+            self._requests.pop(0)
+            if self._progress is not None:
+                self._progress.unpark_all()
         self._is_working = False
 
     async def _restore(self) -> None:

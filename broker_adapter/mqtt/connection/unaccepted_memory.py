@@ -14,6 +14,8 @@ class UnacceptedMemory:
         budget: The budget of all connections whose clients are not accepted yet.
     """
 
+    __slots__ = ("_budget", "_buffered_bytes", "_counted_bytes", "_is_counting", "_received_bytes")
+
     def __init__(self, budget: ConnectBudget) -> None:
         self._budget = budget
         self._received_bytes = self._buffered_bytes = self._counted_bytes = 0

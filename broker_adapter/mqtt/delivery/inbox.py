@@ -110,7 +110,8 @@ class Inbox:
         self._limits = limits
         self._clock = clock
         self._safe_lsn = position_lsn
-        self._queue: deque[Arrival] = deque()
+        # An empty deque needs more memory than all the rest of an inbox, so there is none while nothing waits.
+        self._queue: deque[Arrival] | tuple[()] = ()
         self._held: list[Arrival] | None = None
         self._held_bytes = 0
         self._bytes = 0
@@ -130,6 +131,8 @@ class Inbox:
         """Up to ``max_count`` arrivals, in order; an empty list if there are none. Expired ones are left out."""
         queue = self._queue
         taken: list[Arrival] = []
+        if isinstance(queue, tuple):
+            return taken
         count = size = 0
         now_us = 0
         while queue and len(taken) < max_count:
@@ -177,6 +180,7 @@ class Inbox:
 
     def _forget_lows(self) -> None:
         if not self._queue:
+            self._queue = ()
             self._lows.clear()
             self._put_count = self._taken_count = 0
             return
@@ -270,6 +274,8 @@ class Inbox:
 
     def put(self, arrivals: Sequence[Arrival], arrivals_bytes: int) -> None:
         """Put in messages that are not tracked by lsn (shares, replays); `takes` must have returned true."""
+        if isinstance(self._queue, tuple):
+            self._queue = deque()
         self._queue.extend(arrivals)
         self._bytes += arrivals_bytes
         self._put_count += len(arrivals)

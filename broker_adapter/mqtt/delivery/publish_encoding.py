@@ -30,6 +30,8 @@ class PublishEncoder:
         max_packet_bytes: Largest packet that the client accepts.
     """
 
+    __slots__ = ("_aliases", "_max_packet_bytes", "_version")
+
     def __init__(self, version: Version, aliases: OutboundAliases, max_packet_bytes: int) -> None:
         self._version = version
         self._aliases = aliases

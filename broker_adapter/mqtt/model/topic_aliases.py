@@ -49,6 +49,8 @@ class OutboundAliases:
         maximum: How many the client allows.
     """
 
+    __slots__ = ("_aliases", "_candidates", "maximum")
+
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
         self._aliases: dict[str, int] = {}
@@ -73,3 +75,7 @@ class OutboundAliases:
         if len(self._aliases) >= self.maximum:
             self._candidates.clear()
         return alias
+
+
+NO_ALIASES: Final = OutboundAliases(0)
+"""For all clients that allow none: it never changes."""

@@ -77,6 +77,19 @@ class OutboundWindow:
         last_packet_id: The packet identifier assigned last.
     """
 
+    __slots__ = (
+        "_places",
+        "_publishes",
+        "_quota_taken",
+        "_releases",
+        "_unsent_count",
+        "done",
+        "last_packet_id",
+        "position_lsn",
+        "receive_maximum",
+        "seen",
+    )
+
     def __init__(
         self,
         publishes: Iterable[InFlight] = (),
@@ -93,7 +106,8 @@ class OutboundWindow:
         for entry in self:
             entry.is_sent = entry.takes_quota = False
             self._unsent_count += 1
-        self._places = {(entry.shard, entry.offset, entry.lsn) for entry in self if entry.origin is Origin.SUBSCRIPTION}
+        places = {(entry.shard, entry.offset, entry.lsn) for entry in self if entry.origin is Origin.SUBSCRIPTION}
+        self._places: set[tuple[str, int, int]] | None = places or None
         self._quota_taken = 0
         self.receive_maximum = MAX_PACKET_ID
         self.done = done or AckedRanges()
@@ -158,6 +172,8 @@ class OutboundWindow:
         self._publishes[packet_id] = entry
         self._quota_taken += 1
         if origin is Origin.SUBSCRIPTION:
+            if self._places is None:
+                self._places = set()
             self._places.add((shard, offset, lsn))
         return entry
 
@@ -246,8 +262,12 @@ class OutboundWindow:
     def is_known(self, message: Message) -> bool:
         """Whether a message of a subscription is under way or finished, so that it must not be sent as a new one."""
         place = (message.shard, message.offset, message.lsn)
-        done, seen = self.done, self.seen
-        return place in self._places or (done.count > 0 and place in done) or (seen.count > 0 and place in seen)
+        places, done, seen = self._places, self.done, self.seen
+        return (
+            (places is not None and place in places)
+            or (done.count > 0 and place in done)
+            or (seen.count > 0 and place in seen)
+        )
 
     def advance(self, position_lsn: ReachedLsn) -> None:
         """The session's position has moved: messages finished up to there are forgotten."""
@@ -280,8 +300,11 @@ class OutboundWindow:
             entry.takes_quota = False
             self._quota_taken -= 1
         if entry.origin is Origin.SUBSCRIPTION:
+            assert self._places is not None  # it has the place of each message of a subscription that is under way
             shard, offset, lsn = entry.shard, entry.offset, entry.lsn
             self._places.discard((shard, offset, lsn))
+            if not self._places:
+                self._places = None
             if lsn > self.position_lsn:
                 finished = self.done if entry.qos == 2 else self.seen
                 finished.add(shard, offset, lsn)

@@ -30,17 +30,19 @@ class StreamCarrier:
         statistics: Where sent bytes are counted.
     """
 
+    __slots__ = ("_sends_now", "_statistics", "_stream")
+
     keeps_frames_whole = False
 
     def __init__(self, stream: trio.abc.SendStream, statistics: BrokerStatistics) -> None:
         self._stream = stream
         self._statistics = statistics
-        self._send_nowait = stream.send_nowait if isinstance(stream, SendsNow) else None
+        self._sends_now: SendsNow | None = stream if isinstance(stream, SendsNow) else None
 
     def send_nowait(self, buffers: list[Readable]) -> int:
-        if self._send_nowait is None:
+        if self._sends_now is None:
             return 0
-        sent = self._send_nowait(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        sent = self._sends_now.send_nowait(buffers[0] if len(buffers) == 1 else b"".join(buffers))
         self._statistics.bytes_sent += sent
         return sent
 
@@ -65,6 +67,8 @@ class SavedFirst:
         output: Where the packets are sent then.
         start: Starts a task that ends with the connection.
     """
+
+    __slots__ = ("_is_saving", "_output", "_save", "_start", "_waiting")
 
     def __init__(
         self,

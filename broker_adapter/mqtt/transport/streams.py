@@ -52,6 +52,8 @@ class LimitsUnaccepted(Protocol):
 class TcpStream(trio.abc.Stream):
     """A connected, non-blocking socket. One task may receive while another one sends."""
 
+    __slots__ = ("_is_closed", "_is_sending", "_socket")
+
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._is_sending = False
