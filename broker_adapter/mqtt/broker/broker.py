@@ -221,8 +221,14 @@ class Broker:
             await self._gone.park()
 
     async def serve_stream(
-        self, stream: trio.abc.Stream, *, peer: str, transport: str, certificate_name: str = ""
-    ) -> None:
+        self,
+        stream: trio.abc.Stream,
+        *,
+        peer: str,
+        transport: str,
+        certificate_name: str = "",
+        may_rest: bool = False,
+    ) -> Connection | None:
         """Serve one client until its connection ends; the stream is closed then.
 
         Args:
@@ -230,31 +236,37 @@ class Broker:
             peer: Address of the client, for the log.
             transport: Name of the transport, for the log.
             certificate_name: The name in the client's certificate; empty without one.
+            may_rest: Return before the end, once the connection rests.
+
+        Returns:
+            The connection if it rests: the caller has to call its `run` when it needs a task, see `MayRest`.
         """
         services = self._services
         if services is None or self._is_stopping:
             await trio.aclose_forcefully(stream)
-            return
+            return None
         self.statistics.sockets_total += 1
         connection = Connection(
-            stream,
-            services,
+            stream=stream,
+            services=services,
+            owner=self,
             peer=peer,
             transport=transport,
             certificate_name=certificate_name,
-            on_admitted=self._admitted,
-            on_ready=self._set_ready,
+            may_rest=may_rest,
         )
         self._connections.add(connection)
-        try:
-            await connection.run()
-        finally:
-            self._connections.discard(connection)
-            if self._by_client.get(connection.client_id) is connection:
-                del self._by_client[connection.client_id]
-            self._gone.unpark_all()
+        return connection if await connection.run() else None
 
-    def _admitted(self, connection: Connection) -> None:
+    def ended(self, connection: Connection) -> None:
+        """Called by a connection that has ended."""
+        self._connections.discard(connection)
+        if self._by_client.get(connection.client_id) is connection:
+            del self._by_client[connection.client_id]
+        self._gone.unpark_all()
+
+    def admitted(self, connection: Connection) -> None:
+        """Called by a connection whose client was accepted."""
         self._by_client[connection.client_id] = connection
         if self._is_stopping:
             connection.end(ReasonCode.SERVER_SHUTTING_DOWN)
@@ -311,7 +323,8 @@ class Broker:
 
     # Delivery
 
-    def _set_ready(self, connection: Connection) -> None:
+    def has_messages(self, connection: Connection) -> None:
+        """Called by a connection whose session has messages to send."""
         self._ready[connection] = None
         self._is_ready.set()
 
@@ -337,6 +350,7 @@ class Broker:
                 connection.check_silence(now_s)
                 connection.check_login(time_s)
                 connection.save_position()
+                connection.rest_if_silent(now_s)
             self.publish_watch.look(self.sessions.with_publishes(), now_s)
 
     async def _publish_statistics(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 import structlog
@@ -17,7 +17,9 @@ import trio
 from broker_adapter.errors import ServerRestoredError
 from broker_adapter.mqtt.access.permissions import host_of
 from broker_adapter.mqtt.access.quotas import Account, Limit
+from broker_adapter.mqtt.connection.ending import LOST, TAKEN_OVER, UNSETTLED, Ending, close_stream, count_end
 from broker_adapter.mqtt.connection.handshake import REFUSALS, ConnectRefusedError
+from broker_adapter.mqtt.connection.left_clients import client_may_have_left
 from broker_adapter.mqtt.connection.misdirected import misdirected
 from broker_adapter.mqtt.connection.packet_handler import PacketHandler
 from broker_adapter.mqtt.connection.services import Services
@@ -25,7 +27,8 @@ from broker_adapter.mqtt.connection.unaccepted_memory import UnacceptedMemory
 from broker_adapter.mqtt.model.statistics import EndReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
 from broker_adapter.mqtt.transport.output import StreamCarrier
-from broker_adapter.mqtt.transport.streams import KnowsPeer, LimitsUnaccepted
+from broker_adapter.mqtt.transport.resting import Wakes
+from broker_adapter.mqtt.transport.streams import PEER_GONE, LimitsUnaccepted
 from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, Version, encode
 from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.packets import Connack, Connect, Disconnect, Publish
@@ -37,34 +40,25 @@ _RECEIVED_AT_ONCE: Final = 64 * 1024
 _KEEP_ALIVE_FACTOR: Final = 1.5
 _FINAL_FLUSH_S: Final = 1.0
 _GRACE_S: Final = 5.0
-_OLD_AFTER_PAUSE_S: Final = 0.5
-"""Bytes received this soon after the process was paused may have arrived during the pause."""
-
-_PEER_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+_RESTS_AFTER_S: Final = 1.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
 
-@attrs.frozen(slots=True)
-class Ending:
-    """How a connection ends.
+class Owner(Protocol):
+    """The broker, which has many connections."""
 
-    Attributes:
-        publish_will: False only if the client sent a DISCONNECT without its will, or the session was taken over.
-        expiry_interval_s: New session expiry interval, where DISCONNECT changed it.
-        settles: Wait for the outcome of what the client published before.
-    """
+    def admitted(self, connection: Connection) -> None:
+        """The connection's client was accepted."""
 
-    publish_will: bool = True
-    expiry_interval_s: int | None = None
-    settles: bool = True
+    def has_messages(self, connection: Connection) -> None:
+        """The connection's session has messages to send: call `Connection.pump`."""
+
+    def ended(self, connection: Connection) -> None:
+        """The connection has ended."""
 
 
-_LOST: Final = Ending()
-_TAKEN_OVER: Final = Ending(publish_will=False, settles=False)
-_UNSETTLED: Final = Ending(settles=False)
-
-
+@attrs.define(kw_only=True, eq=False, repr=False, weakref_slot=False)
 class Connection:
     """State of one connection.
 
@@ -74,76 +68,51 @@ class Connection:
         peer: Address of the client, for the log.
         transport: Name of the transport, for the log.
         certificate_name: The name in the client's certificate; empty without one.
-        on_admitted: Called with this connection when its client was accepted.
-        on_ready: Called with this connection when its session has messages to send.
+        owner: The broker.
+        may_rest: Whether `run` may return before the end.
     """
 
-    __slots__ = (
-        "_account",
-        "_certificate_name",
-        "_claimed_id",
-        "_decoder",
-        "_ending",
-        "_handler",
-        "_heard_at_s",
-        "_is_reading",
-        "_leave_quota",
-        "_on_admitted",
-        "_on_ready",
-        "_output",
-        "_peer",
-        "_receiving",
-        "_services",
-        "_silence_s",
-        "_start",
-        "_stream",
-        "_tasks",
-        "_transport",
-        "_unaccepted",
-        "_version",
-    )
+    _stream: trio.abc.Stream
+    _services: Services
+    peer: str
+    _transport: str
+    _owner: Owner
+    _certificate_name: str = ""
+    _may_rest: bool = False
+    _decoder: Decoder = attrs.field(init=False)
+    _output: Output = attrs.field(init=False)
+    _start: Callable[[Callable[[], Awaitable[None]]], None] = attrs.field(init=False)
+    _tasks: set[trio.CancelScope] | None = attrs.field(init=False, default=None)  # made for the first task
+    _receiving: trio.CancelScope | None = attrs.field(init=False, default=None)
+    _waker: Wakes | None = attrs.field(init=False, default=None)  # while it rests
+    _ending: Ending | None = attrs.field(init=False, default=None)
+    _handler: PacketHandler | None = attrs.field(init=False, default=None)
+    _unaccepted: UnacceptedMemory = attrs.field(init=False)
+    _account: Account | None = attrs.field(init=False, default=None)
+    _leave_quota: Callable[[], None] | None = attrs.field(init=False, default=None)
+    _version: Version = attrs.field(init=False, default=Version.V311)
+    _claimed_id: str = attrs.field(init=False, default="")
+    _heard_at_s: float = attrs.field(init=False, factory=trio.current_time)
+    _silence_s: float = attrs.field(init=False)
+    # While nothing is read from the client, its silence must not end the connection.
+    _is_reading: bool = attrs.field(init=False, default=True)
+    _is_first: bool = attrs.field(init=False, default=True)
+    _is_waiting: bool = attrs.field(init=False, default=False)
+    _wait_s: float = attrs.field(init=False, default=0.0)
 
-    def __init__(
-        self,
-        stream: trio.abc.Stream,
-        services: Services,
-        *,
-        peer: str,
-        transport: str,
-        certificate_name: str = "",
-        on_admitted: Callable[[Connection], None],
-        on_ready: Callable[[Connection], None],
-    ) -> None:
-        self._stream = stream
-        self._on_admitted = on_admitted
-        self._on_ready = on_ready
-        self._services = services
-        self._peer = peer
-        self._transport = transport
-        self._certificate_name = certificate_name
-        limits = services.limits
+    def __attrs_post_init__(self) -> None:
+        limits = self._services.limits
         self._decoder = Decoder(
             of="client", max_packet_bytes=limits.max_packet_bytes, max_connect_bytes=limits.max_connect_bytes
         )
-        self._tasks: set[trio.CancelScope] | None = None  # made for the first task
         self._start = self.start
-        self._receiving = trio.CancelScope()
-        self._ending: Ending | None = None
-        self._handler: PacketHandler | None = None
-        self._unaccepted: UnacceptedMemory | None = UnacceptedMemory(services.connect_budget)
-        self._leave_quota: Callable[[], None] | None = None
-        self._account: Account | None = None
-        self._version = Version.V311
-        self._claimed_id = ""
-        self._heard_at_s = trio.current_time()
-        self._silence_s = services.limits.connect_timeout_s
-        # While nothing is read from the client, its silence must not end the connection.
-        self._is_reading = True
+        self._unaccepted = UnacceptedMemory(self._services.connect_budget)
+        self._silence_s = limits.connect_timeout_s
         self._output = Output(
-            StreamCarrier(stream, services.statistics),
+            StreamCarrier(self._stream, self._services.statistics),
             self._start,
-            limit_bytes=services.limits.max_output_bytes,
-            stalled_after_s=services.limits.stalled_after_s,
+            limit_bytes=limits.max_output_bytes,
+            stalled_after_s=limits.stalled_after_s,
             on_broken=self._peer_closed,
             on_room=self.pump,
         )
@@ -165,22 +134,26 @@ class Connection:
         return {"client": name} if name else {}
 
     @property
-    def peer(self) -> str:
-        """The client's address, ``HOST:PORT``."""
-        return self._peer
-
-    @property
     def is_blocked(self) -> bool:
         """Whether so many bytes wait to be sent to the client that no more messages are taken for it."""
         return not self._output.has_room
 
     # Life
 
-    async def run(self) -> None:
-        """Serve the client until it disconnects, breaks the protocol, or `end` is called."""
+    async def run(self) -> bool:
+        """Serve the client until it disconnects, breaks the protocol, or `end` is called, or the connection rests.
+
+        Returns:
+            Whether it rests. It needs no task then: call `rests`, and `run` again when the client has sent something.
+        """
+        rests = False
         try:
             await self._serve()
-            await self._finish()
+            rests = self._ending is None
+            if rests:
+                self._is_reading = True
+            else:
+                await self._finish()
         except trio.Cancelled:
             with trio.move_on_after(_GRACE_S, shield=True):
                 self.end(ReasonCode.SERVER_SHUTTING_DOWN)
@@ -189,10 +162,25 @@ class Connection:
                 self._ending = attrs.evolve(self._ending, settles=False)
                 await self._finish()
             raise
+        finally:
+            if not rests:
+                self._owner.ended(self)
+        return rests
+
+    def rests(self, until: Wakes) -> None:
+        """It rests from now on, until the client sends something or the connection is to end."""
+        self._waker = until
+
+    def rest_if_silent(self, now_s: float) -> None:
+        """Rest if the client has sent nothing for a while, so that the connection takes less memory."""
+        is_silent = self._is_waiting and now_s - self._heard_at_s >= _RESTS_AFTER_S
+        if is_silent and self._may_rest and self._receiving is not None:
+            self._receiving.cancel()
 
     async def _serve(self) -> None:
+        self._waker = None
         try:
-            with self._receiving:
+            with trio.CancelScope() as self._receiving:
                 if isinstance(self._stream, LimitsUnaccepted):
                     self._stream.watch_buffered(self._has_memory_for)
                 await self._receive()
@@ -204,26 +192,28 @@ class Connection:
             self.end(error.reason_code, why="protocol")
         except ConnectRefusedError as error:
             self._refuse(error)
-        except _PEER_GONE:
+        except PEER_GONE:
             self._peer_closed()
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
             self._failed(error)
         finally:
-            self._release_unaccepted()
+            self._receiving = None
+            self._is_waiting = False
+            self._unaccepted.release()
 
     def _refuse(self, error: ConnectRefusedError) -> None:
         self._log("refused", error=str(error), reason=error.reason_code.name)
         self._services.statistics.refused[REFUSALS.get(error.reason_code, "protocol")] += 1
         self._end_with(encode(Connack(reason_code=error.reason_code), self._version) if error.is_answerable else b"")
 
-    def end(self, reason_code: ReasonCode, ending: Ending = _LOST, *, why: EndReason = "stopping") -> None:
+    def end(self, reason_code: ReasonCode, ending: Ending = LOST, *, why: EndReason = "stopping") -> None:
         """End the connection; a client of MQTT 5 gets a DISCONNECT with the reason. Only the first call counts."""
         sends_disconnect = self._handler is not None and self._version is Version.V5
         self._end_with(encode(Disconnect(reason_code), self._version) if sends_disconnect else b"", ending, why)
 
     def fenced(self) -> None:
         """The session was taken over by another connection, at this or another broker."""
-        self.end(ReasonCode.SESSION_TAKEN_OVER, _TAKEN_OVER, why="taken_over")
+        self.end(ReasonCode.SESSION_TAKEN_OVER, TAKEN_OVER, why="taken_over")
 
     def follow_rights(self) -> None:
         """Users or rules have changed: end the connection, or the subscriptions that are not allowed any more."""
@@ -241,10 +231,10 @@ class Connection:
         handler = self._handler
         if handler is None or self._ending is not None:
             return
-        ban = self._services.bans.find(handler.principal, host_of(self._peer))
+        ban = self._services.bans.find(handler.principal, host_of(self.peer))
         if ban is not None:
             self._log("disconnected, as it is banned", ban=str(ban))
-            self._services.audit.denied("disconnect", handler.principal, self._peer, str(ban), "banned")
+            self._services.audit.denied("disconnect", handler.principal, self.peer, str(ban), "banned")
             self.end(ReasonCode.ADMINISTRATIVE_ACTION, Ending(publish_will=False), why="banned")
 
     def kicked(self, *, end_session: bool) -> None:
@@ -255,21 +245,21 @@ class Connection:
 
     def unanswered(self) -> None:
         """Some publishes of the client will never be answered: it has to send them again."""
-        self.end(ReasonCode.SERVER_BUSY, _UNSETTLED, why="unanswered")
+        self.end(ReasonCode.SERVER_BUSY, UNSETTLED, why="unanswered")
 
     def _peer_closed(self) -> None:
         self._end_with(b"", why="stalled" if self._output.stalled_bytes else None)
 
     def _failed(self, error: Exception) -> None:
         """An error in the broker itself."""
-        log.error("connection failed", **self._named, peer=self._peer, exc_info=error)
-        self.end(ReasonCode.UNSPECIFIED_ERROR, _UNSETTLED, why="fault")
+        log.error("connection failed", **self._named, peer=self.peer, exc_info=error)
+        self.end(ReasonCode.UNSPECIFIED_ERROR, UNSETTLED, why="fault")
 
-    def _end_with(self, final_bytes: bytes, ending: Ending = _LOST, why: EndReason | None = None) -> None:
+    def _end_with(self, final_bytes: bytes, ending: Ending = LOST, why: EndReason | None = None) -> None:
         if self._ending is not None:
             return
         self._ending = ending
-        self._count_end(why)
+        count_end(self._services.statistics, why, is_accepted=self._handler is not None)
         if self._handler is not None:
             self._handler.stop()
             self._services.statistics.client_disconnected()
@@ -277,19 +267,10 @@ class Connection:
             self._services.statistics.packets_sent += 1
             self._output.collect(final_bytes)
             self._output.flush()
-        self._receiving.cancel()
-
-    def _count_end(self, why: EndReason | None) -> None:
-        """Count an end that the client did not cause; before its CONNECT was accepted it counts as a refusal."""
-        statistics = self._services.statistics
-        if why is None:
-            return
-        if self._handler is not None:
-            statistics.ended[why] += 1
-        elif why == "keep_alive":
-            statistics.refused["no_connect"] += 1
-        elif why == "protocol":
-            statistics.refused["protocol"] += 1
+        if self._receiving is not None:
+            self._receiving.cancel()
+        elif self._waker is not None:
+            self._waker.wake()
 
     async def _finish(self) -> None:
         """Wait for what is under way, and release all that the connection holds."""
@@ -308,21 +289,12 @@ class Connection:
         if self._leave_quota is not None:
             self._leave_quota()
         closed = trio.Event()
-        self._services.tasks.start_soon(self._close_stream, closed)
+        self._services.tasks.start_soon(close_stream, self._stream, closed)
         if handler is not None:
             await self._services.sessions.close(
                 handler.session, publish_will=ending.publish_will, expiry_interval_s=ending.expiry_interval_s
             )
         await closed.wait()
-
-    async def _close_stream(self, closed: trio.Event) -> None:
-        try:
-            await self._stream.aclose()
-        except _PEER_GONE:
-            # The peer had closed it already.
-            return
-        finally:
-            closed.set()
 
     def start(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a task; it is cancelled when the connection ends, and the connection ends if the task fails."""
@@ -386,25 +358,27 @@ class Connection:
                 self._failed(error)
 
     def _log(self, event: str, **details: object) -> None:
-        log.info(event, **self._named, peer=self._peer, transport=self._transport, **details)
+        log.info(event, **self._named, peer=self.peer, transport=self._transport, **details)
 
     # Receiving
 
     async def _receive(self) -> None:
         stream, decoder, statistics = self._stream, self._decoder, self._services.statistics
-        is_first = True
         while self._ending is None:
+            await self._hold_back()
+            self._is_waiting = self._handler is not None
             data = await stream.receive_some(_RECEIVED_AT_ONCE)
+            self._is_waiting = False
             if not data:
                 self._peer_closed()
                 return
             self._heard_at_s = trio.current_time()
             statistics.bytes_received += len(data)
-            if is_first and (stray := misdirected(bytes(data[:ENOUGH_BYTES]))) is not None:
+            if self._is_first and (stray := misdirected(bytes(data[:ENOUGH_BYTES]))) is not None:
                 self._log("refused", error=stray.reason)
                 self._end_with(stray.answer, why="protocol")
                 return
-            is_first = False
+            self._is_first = False
             fault: MqttProtocolError | None = None
             try:
                 packets = decoder.receive(data)
@@ -412,50 +386,51 @@ class Connection:
                 packets, fault = error.packets, error
             statistics.packets_received += len(packets)
             handler = self._handler
-            if self._unaccepted is not None:
+            if handler is None:
                 self._unaccepted.received(len(data))
             if handler is None and packets:
                 has_published = any(isinstance(packet, Publish) for packet in packets)
                 handler = await self._accept(packets.pop(0), has_published=has_published)
-                self._release_unaccepted()
+                self._unaccepted.release()
             publish_count = sum(isinstance(packet, Publish) for packet in packets) if self._account else 0
             if packets and handler is not None and self._ending is None:
                 self._take(handler, packets)
             if fault is not None:
                 raise fault
             if self._account is not None:
-                await self._keep_rate(self._account, publish_count, len(data))
-            if handler is not None and not (handler.has_room and self._output.has_room):
-                self._is_reading = False
-                await handler.wait_for_room()
-                await self._output.wait_for_room()
-                self._heard_at_s = trio.current_time()
-                self._is_reading = True
+                self._keep_rate(self._account, publish_count, len(data))
 
-    async def _keep_rate(self, account: Account, publish_count: int, received_bytes: int) -> None:
-        """Read nothing for as long as the client has sent too much for its user's quota."""
+    async def _hold_back(self) -> None:
+        """Read nothing while the client has sent too much for its user's quota, or more than there is room for."""
+        if self._wait_s:
+            self._is_reading = False
+            await trio.sleep(self._wait_s)
+            self._wait_s = 0.0
+            self._heard_at_s = trio.current_time()
+            self._is_reading = True
+        handler = self._handler
+        if handler is not None and not (handler.has_room and self._output.has_room):
+            self._is_reading = False
+            await handler.wait_for_room()
+            await self._output.wait_for_room()
+            self._heard_at_s = trio.current_time()
+            self._is_reading = True
+
+    def _keep_rate(self, account: Account, publish_count: int, received_bytes: int) -> None:
+        """Count what the client has sent, and wait in `_hold_back` if that is too much for its user's quota."""
         wait_s = account.received(publish_count, received_bytes, trio.current_time())
         if account.is_overrun:
             account.is_overrun = False
             self._services.handshake.quotas.refusals.note(Limit.RATE, account.user)
             self._log("sends faster than its user's quota allows, although it was delayed")
             self.end(ReasonCode.MESSAGE_RATE_TOO_HIGH, why="rate")
-        elif wait_s:
-            self._is_reading = False
-            await trio.sleep(wait_s)
-            self._heard_at_s = trio.current_time()
-            self._is_reading = True
-
-    def _release_unaccepted(self) -> None:
-        if self._unaccepted is not None:
-            self._unaccepted.release()
-            self._unaccepted = None
+        else:
+            self._wait_s = wait_s
 
     def _has_memory_for(self, buffered_bytes: int) -> bool:
         """Count what the stream holds of messages that are not complete; without room the connection is refused."""
         try:
-            if self._unaccepted is not None:
-                self._unaccepted.buffered(buffered_bytes)
+            self._unaccepted.buffered(buffered_bytes)
         except ConnectRefusedError as error:
             self._refuse(error)
             return False
@@ -469,23 +444,6 @@ class Connection:
                 b"", Ending(publish_will=disconnect.publish_will, expiry_interval_s=disconnect.expiry_interval_s)
             )
 
-    def _may_have_left(self, heard_at_s: float, *, has_published: bool, is_owned: bool) -> bool:
-        """Whether the client may have closed this connection before it was accepted, and be connected elsewhere.
-
-        If it were accepted, its session would be taken from the newer connection, and the messages sent here would be
-        stored behind newer ones.
-
-        Args:
-            heard_at_s: When its CONNECT was received, which may be long after it was sent.
-            has_published: It sent messages without waiting for CONNACK: they are wanted, unless the session has an
-                owner.
-            is_owned: Another connection has its session, at this or another broker.
-        """
-        if self._services.pause_detector.has_ended_since(heard_at_s - _OLD_AFTER_PAUSE_S):
-            return True
-        has_left = isinstance(self._stream, KnowsPeer) and self._stream.has_peer_left()
-        return has_left and (is_owned or not has_published)
-
     async def _accept(self, first: Packet, *, has_published: bool) -> PacketHandler:
         if not isinstance(first, Connect):
             raise ConnectRefusedError(
@@ -497,10 +455,10 @@ class Connection:
         self._version = first.version
         self._claimed_id = first.client_id
         self._is_reading = False
-        may_have_left = partial(self._may_have_left, self._heard_at_s, has_published=has_published)
-        admission = await services.handshake.admit(
-            first, self._peer, lambda is_owned: may_have_left(is_owned=is_owned), self._certificate_name
+        may_have_left = partial(
+            client_may_have_left, self._stream, services.pause_detector, self._heard_at_s, has_published
         )
+        admission = await services.handshake.admit(first, self.peer, may_have_left, self._certificate_name)
         if isinstance(self._stream, LimitsUnaccepted):
             self._stream.peer_accepted()
         self._is_reading = True
@@ -515,12 +473,12 @@ class Connection:
             services,
             self._output,
             self._start,
-            on_ready=self._set_ready,
+            on_ready=self._has_messages,
             on_silent_refusal=self._end_after_silent_refusal,
         )
         if self._ending is None:
             services.statistics.client_connected()
-        self._on_admitted(self)
+        self._owner.admitted(self)
         if not handler.session.is_open:
             self.fenced()
         if not services.access.is_admitted(admission.principal):
@@ -532,8 +490,8 @@ class Connection:
             handler.begin()
         return handler
 
-    def _set_ready(self) -> None:
-        self._on_ready(self)
+    def _has_messages(self) -> None:
+        self._owner.has_messages(self)
 
     def _end_after_silent_refusal(self) -> None:
         # A client of MQTT 3.1.1 sends the message again after it has reconnected.

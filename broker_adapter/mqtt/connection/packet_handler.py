@@ -7,7 +7,7 @@ in `subscription_handler`. Bytes, and the end of a connection, are in `connectio
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, Final, cast
@@ -21,11 +21,14 @@ from broker_adapter.mqtt.connection.services import Services
 from broker_adapter.mqtt.connection.subscription_handler import SubscriptionHandler
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.sender import MessageSender
+from broker_adapter.mqtt.model.position import Position
 from broker_adapter.mqtt.model.statistics import AcknowledgementTimes
 from broker_adapter.mqtt.model.topic_aliases import NO_ALIASES, OutboundAliases
 from broker_adapter.mqtt.publish.pipeline import PublishPipeline
 from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.publish.validation import PublishValidator
+from broker_adapter.mqtt.session.claims import Claim
+from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.transport.output import SavedFirst
 from broker_adapter.mqtt_codec import Packet, ReasonCode, Version, encode, encode_pubacks
 from broker_adapter.mqtt_codec.errors import ProtocolViolationError
@@ -126,9 +129,9 @@ class PacketHandler:
             output,
             self._saved,
             PublishEncoder(terms.version, _aliases_of(terms), terms.max_packet_bytes),
-            claim=partial(services.sessions.claim, session),
-            may_have=partial(services.access.may_subscribe, admission.principal),
-            wait_reached=partial(services.distributor.wait_reached, self._inbox),
+            claim=self._claim,
+            may_have=self._may_have,
+            wait_reached=self._wait_reached,
             adapter=services.adapter,
             retained=services.retained,
             topic_of=services.distributor.topic_of,
@@ -142,8 +145,19 @@ class PacketHandler:
         self._validator: PublishValidator | None = None
         self._pipeline: PublishPipeline | None = None
 
+    # Bound methods take a quarter of the memory of a partial
+
     async def _save(self) -> None:
         await self._services.sessions.save(self.session)
+
+    async def _claim(self, claims: Mapping[Claim, InFlight]) -> None:
+        await self._services.sessions.claim(self.session, claims)
+
+    def _may_have(self, topic: str) -> bool:
+        return self._services.access.may_subscribe(self.principal, topic)
+
+    async def _wait_reached(self, position: Position) -> None:
+        await self._services.distributor.wait_reached(self._inbox, position)
 
     # Life
 

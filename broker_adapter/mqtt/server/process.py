@@ -7,7 +7,7 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -51,6 +51,7 @@ from broker_adapter.mqtt.telemetry.health import NOT_OPEN, Health, Serving
 from broker_adapter.mqtt.telemetry.metrics import broker_pages, member_pages
 from broker_adapter.mqtt.telemetry.store_watch import log_waiting
 from broker_adapter.mqtt.transport.listeners import Listeners, Peer
+from broker_adapter.mqtt.transport.resting import MayRest
 from broker_adapter.opening import is_shared, open_adapter
 from journal.access.login_methods import Credentials
 from journal.access.rules import AccessRules
@@ -276,12 +277,13 @@ class _Process:
         )
 
     def _listeners_of(self, broker: Broker) -> Listeners:
-        async def serve(stream: trio.abc.Stream, peer: Peer) -> None:
-            await broker.serve_stream(
+        def serve(stream: trio.abc.Stream, peer: Peer) -> Awaitable[MayRest | None]:
+            return broker.serve_stream(
                 stream,
                 peer=peer.address,
                 transport=peer.transport,
                 certificate_name=name_in(peer.certificate, self._access.logins.credentials.certificate_field),
+                may_rest=peer.may_rest,
             )
 
         origins = Origins(self._config.listen.websocket_origins)

@@ -16,6 +16,7 @@ import attrs
 import structlog
 import trio
 
+from broker_adapter.mqtt.transport.resting import MayRest, RestingConnections
 from broker_adapter.mqtt.transport.streams import KnowsPeer, TcpStream, TlsStream, WebSocketStream
 from journal.net.listening import accept, prepare
 from journal.net.origins import Origins
@@ -35,11 +36,13 @@ class Peer:
     Attributes:
         address: ``HOST:PORT``.
         transport: Name of the listener: ``mqtt``, ``mqtts``, ``websocket`` or ``websockets``.
+        may_rest: The handler may return the connection before its end, once it rests; see `Handler`.
         certificate: Its certificate, which was verified, in the form of the standard library; None without one.
     """
 
     address: str
     transport: str
+    may_rest: bool = attrs.field(default=False, eq=False, repr=False)
     certificate: object = attrs.field(default=None, repr=False)
 
     @property
@@ -48,8 +51,13 @@ class Peer:
         return self.address.rpartition(":")[0]
 
 
-Handler: TypeAlias = Callable[[trio.abc.Stream, Peer], Awaitable[None]]
-"""Serves one client until its connection ends; the caller closes the stream afterwards."""
+Handler: TypeAlias = Callable[[trio.abc.Stream, Peer], Awaitable[MayRest | None]]
+"""Serves one client until its connection ends; the caller closes the stream afterwards.
+
+If the peer's ``may_rest`` is true, it may also return the connection, as soon as that rests. The caller calls
+`MayRest.run` when the connection needs a task again; the connection has to close the stream at its end.
+"""
+_Service: TypeAlias = Callable[[], Awaitable[MayRest | None]]
 
 
 @attrs.frozen(slots=True)
@@ -103,7 +111,8 @@ class Listeners:
         self.is_accepting = False
         self._handle = handle
         self._limits = limits
-        self._serve: dict[str, Callable[[socket.socket, Peer], Awaitable[None]]] = {
+        self._resting = RestingConnections[Peer](self._resume)
+        self._serve: dict[str, Callable[[socket.socket, Peer], Awaitable[MayRest | None]]] = {
             "mqtt": self._serve_tcp,
             "mqtts": self._serve_tls,
             "websocket": self._serve_websocket,
@@ -122,6 +131,7 @@ class Listeners:
     ) -> None:
         """Serve bound sockets, by name of the listener, until cancelled."""
         async with trio.open_nursery() as self._connections:
+            await self._connections.start(self._resting.run)
             self.by_listener = dict.fromkeys(sockets, 0)
             self.accepted_count = dict.fromkeys(sockets, 0)
             self.is_accepting = True
@@ -156,33 +166,52 @@ class Listeners:
         self.connection_count += 1
         self.by_listener[name] += 1
         self.accepted_count[name] += 1
-        self._connections.start_soon(self._contained, self._serve[name], sock, Peer(address, name))
+        peer = Peer(address, name, may_rest=name == "mqtt" and self._resting.is_possible)
+        self._connections.start_soon(self._contained, partial(self._serve_new, sock, peer), sock, peer)
         return True
 
-    async def _contained(
-        self, serve: Callable[[socket.socket, Peer], Awaitable[None]], sock: socket.socket, peer: Peer
-    ) -> None:
+    async def _serve_new(self, sock: socket.socket, peer: Peer) -> MayRest | None:
+        prepare(sock)
+        return await self._serve[peer.transport](sock, peer)
+
+    def _resume(self, connection: MayRest, sock: socket.socket, peer: Peer) -> None:
+        """Give a connection that rests a task."""
+
+        async def serve() -> MayRest | None:
+            return connection if await connection.run() else None
+
+        self._connections.start_soon(self._contained, serve, sock, peer)
+
+    async def _contained(self, serve: _Service, sock: socket.socket, peer: Peer) -> None:
+        resting: MayRest | None = None
         try:
-            prepare(sock)
-            await serve(sock, peer)
+            resting = await serve()
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
             # The connection broke during the handshake or later.
             log.debug("connection broken", peer=peer.address, listener=peer.transport, reason=_reason(error))
         except Exception:
             log.exception("unexpected error", peer=peer.address, listener=peer.transport)
         finally:
-            if sock.fileno() >= 0:
-                trio.lowlevel.notify_closing(sock)
-                sock.close()
-            self.connection_count -= 1
-            self.by_listener[peer.transport] -= 1
-            if not self.connection_count:
-                self._gone.unpark_all()
+            if resting is None:
+                self._ended(sock, peer)
+        if resting is not None:
+            self._resting.add(resting, sock, peer)
 
-    async def _serve_tcp(self, sock: socket.socket, peer: Peer) -> None:
+    def _ended(self, sock: socket.socket, peer: Peer) -> None:
+        if sock.fileno() >= 0:
+            trio.lowlevel.notify_closing(sock)
+            sock.close()
+        self.connection_count -= 1
+        self.by_listener[peer.transport] -= 1
+        if not self.connection_count:
+            self._gone.unpark_all()
+
+    async def _serve_tcp(self, sock: socket.socket, peer: Peer) -> MayRest | None:
         stream = TcpStream(sock)
-        await self._handle(stream, peer)
-        await stream.aclose()
+        connection = await self._handle(stream, peer)
+        if connection is None:
+            await stream.aclose()
+        return connection
 
     async def _serve_tls(self, sock: socket.socket, peer: Peer) -> None:
         stream = await self._secure(sock)

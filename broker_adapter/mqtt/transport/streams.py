@@ -21,6 +21,9 @@ _RECEIVE_BYTES: Final = 256 * 1024
 _UNSUPPORTED_DATA: Final = 1003
 _GOODBYE_S: Final = 1.0
 
+PEER_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
+"""What the streams raise when the connection is broken, or was closed on this side."""
+
 _buffer: Final = memoryview(bytearray(_RECEIVE_BYTES))
 """Every socket is read into this buffer, and the bytes are copied out before any other task can run: a buffer for each
 of many idle connections, or a new one for each read, would cost more than the copy."""

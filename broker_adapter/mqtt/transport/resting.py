@@ -1,0 +1,126 @@
+"""Connections that rest: nothing has come from the client for a while, and no task waits for what comes next.
+
+A task that waits for bytes takes more memory than all the rest of an idle connection. One task waits here for the
+bytes of all clients that rest, and a connection gets a task again when its client sends something.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+import trio
+
+_WOKEN_AT_ONCE: Final = 64
+
+PeerT = TypeVar("PeerT")
+
+
+class Wakes(Protocol):
+    """Gives a connection that rests a task."""
+
+    def wake(self) -> None:
+        """Have `MayRest.run` called soon, although the client has sent nothing. Only the first call counts."""
+
+
+class MayRest(Protocol):
+    """A connection that may rest."""
+
+    def rests(self, until: Wakes) -> None:
+        """It rests from now on, until the client sends something or it wakes itself."""
+
+    async def run(self) -> bool:
+        """Serve the client; returns whether the connection rests now. Otherwise it has ended."""
+
+
+class _Resting(Generic[PeerT]):
+    """One connection that rests."""
+
+    __slots__ = ("_connections", "connection", "peer", "sock")
+
+    def __init__(
+        self,
+        connections: RestingConnections[PeerT],
+        connection: MayRest,
+        sock: socket.socket,
+        peer: PeerT,
+    ) -> None:
+        self._connections = connections
+        self.connection = connection
+        self.sock = sock
+        self.peer = peer
+
+    def wake(self) -> None:
+        self._connections.wake(self)
+
+
+class RestingConnections(Generic[PeerT]):
+    """The connections of one process that rest.
+
+    Args:
+        start: Called with the connection, its socket and its peer when a connection that rests needs a task.
+
+    Attributes:
+        is_possible: Whether connections can rest: it needs epoll, which only Linux has.
+    """
+
+    def __init__(self, start: Callable[[MayRest, socket.socket, PeerT], None]) -> None:
+        self.is_possible = hasattr(select, "epoll")
+        self._start = start
+        # By the number of the socket.
+        self._resting: dict[int, _Resting[PeerT]] = {}
+        self._epoll: select.epoll | None = None
+        self._is_ending = False
+
+    def __len__(self) -> int:
+        """Number of connections that rest."""
+        return len(self._resting)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Wake connections when their clients send something, until cancelled; then wake all of them."""
+        if not self.is_possible:
+            task_status.started()
+            return
+        with select.epoll() as self._epoll:
+            task_status.started()
+            try:
+                while True:
+                    await trio.lowlevel.wait_readable(self._epoll.fileno())
+                    for number, _events in self._epoll.poll(0, _WOKEN_AT_ONCE):
+                        self.wake(self._resting[number])
+            finally:
+                self._is_ending = True
+                for resting in list(self._resting.values()):
+                    self.wake(resting)
+
+    def add(self, connection: MayRest, sock: socket.socket, peer: PeerT) -> None:
+        """Let a connection rest.
+
+        REQUIRES: `run` has started, and `is_possible`.
+        """
+        if self._is_ending:
+            self._start(connection, sock, peer)
+            return
+        assert self._epoll is not None
+        number = sock.fileno()
+        resting = _Resting(self, connection, sock, peer)
+        try:
+            # Bytes that have arrived meanwhile count, too.
+            self._epoll.register(number, select.EPOLLIN | select.EPOLLRDHUP)
+        except OSError:
+            # The system's limit of watched sockets is reached: this connection keeps a task.
+            self._start(connection, sock, peer)
+            return
+        self._resting[number] = resting
+        connection.rests(resting)
+
+    def wake(self, resting: _Resting[PeerT]) -> None:
+        """Give a connection a task again."""
+        number = resting.sock.fileno()
+        if self._resting.get(number) is resting:
+            del self._resting[number]
+            assert self._epoll is not None
+            self._epoll.unregister(number)
+            self._start(resting.connection, resting.sock, resting.peer)
