@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 import structlog
@@ -21,8 +21,8 @@ from broker_adapter.mqtt.connection.ending import LOST, TAKEN_OVER, UNSETTLED, E
 from broker_adapter.mqtt.connection.handshake import REFUSALS, ConnectRefusedError
 from broker_adapter.mqtt.connection.left_clients import client_may_have_left
 from broker_adapter.mqtt.connection.misdirected import misdirected
-from broker_adapter.mqtt.connection.packet_handler import PacketHandler
-from broker_adapter.mqtt.connection.services import Services
+from broker_adapter.mqtt.connection.packet_handler import PacketHandler, decoded
+from broker_adapter.mqtt.connection.services import Owner, Services
 from broker_adapter.mqtt.connection.unaccepted_memory import UnacceptedMemory
 from broker_adapter.mqtt.model.statistics import EndReason
 from broker_adapter.mqtt.session import Session, SessionTakenOverError
@@ -41,21 +41,10 @@ _KEEP_ALIVE_FACTOR: Final = 1.5
 _FINAL_FLUSH_S: Final = 1.0
 _GRACE_S: Final = 5.0
 _RESTS_AFTER_S: Final = 1.0
+_QUICK_S: Final = 0.05
+_MANY_QUICK: Final = 8
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
-
-
-class Owner(Protocol):
-    """The broker, which has many connections."""
-
-    def admitted(self, connection: Connection) -> None:
-        """The connection's client was accepted."""
-
-    def has_messages(self, connection: Connection) -> None:
-        """The connection's session has messages to send: call `Connection.pump`."""
-
-    def ended(self, connection: Connection) -> None:
-        """The connection has ended."""
 
 
 @attrs.define(kw_only=True, eq=False, repr=False, weakref_slot=False)
@@ -76,7 +65,7 @@ class Connection:
     _services: Services
     peer: str
     _transport: str
-    _owner: Owner
+    _owner: Owner[Connection]
     _certificate_name: str = ""
     _may_rest: bool = False
     _decoder: Decoder = attrs.field(init=False)
@@ -98,6 +87,7 @@ class Connection:
     _is_reading: bool = attrs.field(init=False, default=True)
     _is_first: bool = attrs.field(init=False, default=True)
     _is_waiting: bool = attrs.field(init=False, default=False)
+    _quick_count: int = attrs.field(init=False, default=0)
     _wait_s: float = attrs.field(init=False, default=0.0)
 
     def __attrs_post_init__(self) -> None:
@@ -141,11 +131,7 @@ class Connection:
     # Life
 
     async def run(self) -> bool:
-        """Serve the client until it disconnects, breaks the protocol, or `end` is called, or the connection rests.
-
-        Returns:
-            Whether it rests. It needs no task then: call `rests`, and `run` again when the client has sent something.
-        """
+        """Serve the client until the connection ends, or rests: then it needs no task. Returns whether it rests."""
         rests = False
         try:
             await self._serve()
@@ -184,22 +170,26 @@ class Connection:
                 if isinstance(self._stream, LimitsUnaccepted):
                     self._stream.watch_buffered(self._has_memory_for)
                 await self._receive()
-        except MqttProtocolError as error:
-            self._log("protocol error", error=str(error))
-            self._end_with(error.answer, why="protocol")
-        except ProtocolViolationError as error:
-            self._log("protocol error", error=str(error))
-            self.end(error.reason_code, why="protocol")
-        except ConnectRefusedError as error:
-            self._refuse(error)
-        except PEER_GONE:
-            self._peer_closed()
         except Exception as error:  # noqa: BLE001 it ends this connection, no other
-            self._failed(error)
+            self._end_after(error)
         finally:
             self._receiving = None
             self._is_waiting = False
             self._unaccepted.release()
+
+    def _end_after(self, error: Exception) -> None:
+        if isinstance(error, MqttProtocolError):
+            self._log("protocol error", error=str(error))
+            self._end_with(error.answer, why="protocol")
+        elif isinstance(error, ProtocolViolationError):
+            self._log("protocol error", error=str(error))
+            self.end(error.reason_code, why="protocol")
+        elif isinstance(error, ConnectRefusedError):
+            self._refuse(error)
+        elif isinstance(error, PEER_GONE):
+            self._peer_closed()
+        else:
+            self._failed(error)
 
     def _refuse(self, error: ConnectRefusedError) -> None:
         self._log("refused", error=str(error), reason=error.reason_code.name)
@@ -363,28 +353,21 @@ class Connection:
     # Receiving
 
     async def _receive(self) -> None:
-        stream, decoder, statistics = self._stream, self._decoder, self._services.statistics
         while self._ending is None:
             await self._hold_back()
             self._is_waiting = self._handler is not None
-            data = await stream.receive_some(_RECEIVED_AT_ONCE)
+            data = await self._stream.receive_some(_RECEIVED_AT_ONCE)
             self._is_waiting = False
             if not data:
                 self._peer_closed()
                 return
-            self._heard_at_s = trio.current_time()
-            statistics.bytes_received += len(data)
+            self._heard(data)
             if self._is_first and (stray := misdirected(bytes(data[:ENOUGH_BYTES]))) is not None:
                 self._log("refused", error=stray.reason)
                 self._end_with(stray.answer, why="protocol")
                 return
             self._is_first = False
-            fault: MqttProtocolError | None = None
-            try:
-                packets = decoder.receive(data)
-            except MqttProtocolError as error:
-                packets, fault = error.packets, error
-            statistics.packets_received += len(packets)
+            packets, fault = decoded(self._decoder, data, self._services.statistics)
             handler = self._handler
             if handler is None:
                 self._unaccepted.received(len(data))
@@ -392,26 +375,37 @@ class Connection:
                 has_published = any(isinstance(packet, Publish) for packet in packets)
                 handler = await self._accept(packets.pop(0), has_published=has_published)
                 self._unaccepted.release()
-            publish_count = sum(isinstance(packet, Publish) for packet in packets) if self._account else 0
-            if packets and handler is not None and self._ending is None:
-                self._take(handler, packets)
-            if fault is not None:
+            if handler is not None:
+                self._take(handler, packets, fault, len(data))
+            elif fault is not None:
                 raise fault
-            if self._account is not None:
-                self._keep_rate(self._account, publish_count, len(data))
+
+    def _heard(self, data: bytes | bytearray) -> None:
+        self._heard_at_s = trio.current_time()
+        self._services.statistics.bytes_received += len(data)
+
+    def receive_resting(self, data: bytes) -> bool:
+        """Handle what the client has sent while the connection rests; returns whether it goes on resting."""
+        handler = self._handler
+        assert handler is not None  # it rests only after its client was accepted
+        self._quick_count = self._quick_count + 1 if trio.current_time() - self._heard_at_s < _QUICK_S else 0
+        self._heard(data)
+        try:
+            self._take(handler, *decoded(self._decoder, data, self._services.statistics), len(data))
+        except Exception as error:  # noqa: BLE001 it ends this connection, no other
+            self._end_after(error)
+        has_room = handler.has_room and self._output.has_room and not self._wait_s
+        return has_room and self._quick_count < _MANY_QUICK
 
     async def _hold_back(self) -> None:
         """Read nothing while the client has sent too much for its user's quota, or more than there is room for."""
-        if self._wait_s:
+        handler = self._handler
+        if self._wait_s or (handler is not None and not (handler.has_room and self._output.has_room)):
             self._is_reading = False
             await trio.sleep(self._wait_s)
             self._wait_s = 0.0
-            self._heard_at_s = trio.current_time()
-            self._is_reading = True
-        handler = self._handler
-        if handler is not None and not (handler.has_room and self._output.has_room):
-            self._is_reading = False
-            await handler.wait_for_room()
+            if handler is not None:
+                await handler.wait_for_room()
             await self._output.wait_for_room()
             self._heard_at_s = trio.current_time()
             self._is_reading = True
@@ -436,13 +430,20 @@ class Connection:
             return False
         return True
 
-    def _take(self, handler: PacketHandler, packets: list[Packet]) -> None:
-        handler.take(packets)
-        disconnect = handler.disconnect
-        if disconnect is not None:
-            self._end_with(
-                b"", Ending(publish_will=disconnect.publish_will, expiry_interval_s=disconnect.expiry_interval_s)
-            )
+    def _take(
+        self, handler: PacketHandler, packets: list[Packet], fault: MqttProtocolError | None, received_bytes: int
+    ) -> None:
+        """Handle the packets of one receive, and the fault that comes after them."""
+        if packets and self._ending is None:
+            handler.take(packets)
+            if (client := handler.disconnect) is not None:
+                ending = Ending(publish_will=client.publish_will, expiry_interval_s=client.expiry_interval_s)
+                self._end_with(b"", ending)
+        if fault is not None:
+            raise fault
+        if self._account is not None:
+            publish_count = sum(isinstance(packet, Publish) for packet in packets)
+            self._keep_rate(self._account, publish_count, received_bytes)
 
     async def _accept(self, first: Packet, *, has_published: bool) -> PacketHandler:
         if not isinstance(first, Connect):

@@ -22,7 +22,7 @@ from broker_adapter.mqtt.connection.subscription_handler import SubscriptionHand
 from broker_adapter.mqtt.delivery.publish_encoding import PublishEncoder
 from broker_adapter.mqtt.delivery.sender import MessageSender
 from broker_adapter.mqtt.model.position import Position
-from broker_adapter.mqtt.model.statistics import AcknowledgementTimes
+from broker_adapter.mqtt.model.statistics import AcknowledgementTimes, BrokerStatistics
 from broker_adapter.mqtt.model.topic_aliases import NO_ALIASES, OutboundAliases
 from broker_adapter.mqtt.publish.pipeline import PublishPipeline
 from broker_adapter.mqtt.publish.received import Received
@@ -30,7 +30,7 @@ from broker_adapter.mqtt.publish.validation import PublishValidator
 from broker_adapter.mqtt.session.claims import Claim
 from broker_adapter.mqtt.session.outbound_window import InFlight
 from broker_adapter.mqtt.transport.output import SavedFirst
-from broker_adapter.mqtt_codec import Packet, ReasonCode, Version, encode, encode_pubacks
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, ReasonCode, Version, encode, encode_pubacks
 from broker_adapter.mqtt_codec.errors import ProtocolViolationError
 from broker_adapter.mqtt_codec.packets import (
     Auth,
@@ -385,6 +385,19 @@ class PacketHandler:
         Disconnect: _on_disconnect,
         Auth: _on_auth,
     }
+
+
+def decoded(
+    decoder: Decoder, data: bytes | bytearray, statistics: BrokerStatistics
+) -> tuple[list[Packet], MqttProtocolError | None]:
+    """The packets that bytes complete, and the fault that comes after them."""
+    fault: MqttProtocolError | None = None
+    try:
+        packets = decoder.receive(data)
+    except MqttProtocolError as error:
+        packets, fault = error.packets, error
+    statistics.packets_received += len(packets)
+    return packets, fault
 
 
 def _aliases_of(terms: Terms) -> OutboundAliases:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import attrs
 import trio
@@ -123,3 +123,19 @@ class Services:
     connect_budget: ConnectBudget
     system_messages: Mapping[str, Message]
     tasks: trio.Nursery
+
+
+ConnectionT_contra = TypeVar("ConnectionT_contra", contravariant=True)
+
+
+class Owner(Protocol[ConnectionT_contra]):
+    """The broker, which has many connections."""
+
+    def admitted(self, connection: ConnectionT_contra) -> None:
+        """The connection's client was accepted."""
+
+    def has_messages(self, connection: ConnectionT_contra) -> None:
+        """The connection's session has messages to send: call `Connection.pump`."""
+
+    def ended(self, connection: ConnectionT_contra) -> None:
+        """The connection has ended."""

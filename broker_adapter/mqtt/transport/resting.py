@@ -1,7 +1,8 @@
 """Connections that rest: nothing has come from the client for a while, and no task waits for what comes next.
 
-A task that waits for bytes takes more memory than all the rest of an idle connection. One task waits here for the
-bytes of all clients that rest, and a connection gets a task again when its client sends something.
+A task that waits for bytes takes nearly as much memory as all the rest of an idle connection. One task receives here
+for all clients that rest. A connection gets a task again when it has to wait for something, when it ends, and when its
+client sends much.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import trio
 
-_WOKEN_AT_ONCE: Final = 64
+from broker_adapter.mqtt.transport.streams import receive_nowait
+
+_RECEIVED_AT_ONCE: Final = 64 * 1024
+_CONNECTIONS_AT_ONCE: Final = 64
 
 PeerT = TypeVar("PeerT")
 
@@ -22,14 +26,17 @@ class Wakes(Protocol):
     """Gives a connection that rests a task."""
 
     def wake(self) -> None:
-        """Have `MayRest.run` called soon, although the client has sent nothing. Only the first call counts."""
+        """Have `MayRest.run` called soon. Only the first call counts."""
 
 
 class MayRest(Protocol):
     """A connection that may rest."""
 
+    def receive_resting(self, data: bytes) -> bool:
+        """Handle bytes of the client; returns whether the connection goes on resting. Never raises an error."""
+
     def rests(self, until: Wakes) -> None:
-        """It rests from now on, until the client sends something or it wakes itself."""
+        """It rests from now on, until `receive_resting` returns false or it wakes itself."""
 
     async def run(self) -> bool:
         """Serve the client; returns whether the connection rests now. Otherwise it has ended."""
@@ -79,7 +86,7 @@ class RestingConnections(Generic[PeerT]):
         return len(self._resting)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Wake connections when their clients send something, until cancelled; then wake all of them."""
+        """Receive for the connections that rest, until cancelled; then wake all of them."""
         if not self.is_possible:
             task_status.started()
             return
@@ -88,8 +95,8 @@ class RestingConnections(Generic[PeerT]):
             try:
                 while True:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
-                    for number, _events in self._epoll.poll(0, _WOKEN_AT_ONCE):
-                        self.wake(self._resting[number])
+                    for number, _events in self._epoll.poll(0, _CONNECTIONS_AT_ONCE):
+                        self._receive(self._resting[number])
             finally:
                 self._is_ending = True
                 for resting in list(self._resting.values()):
@@ -115,6 +122,16 @@ class RestingConnections(Generic[PeerT]):
             return
         self._resting[number] = resting
         connection.rests(resting)
+
+    def _receive(self, resting: _Resting[PeerT]) -> None:
+        try:
+            data = receive_nowait(resting.sock, _RECEIVED_AT_ONCE)
+        except OSError:
+            # The connection is broken. Its task will notice that, too.
+            data = b""
+        if data is None or (data and resting.connection.receive_resting(data)):
+            return
+        self.wake(resting)
 
     def wake(self, resting: _Resting[PeerT]) -> None:
         """Give a connection a task again."""

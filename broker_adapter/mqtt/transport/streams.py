@@ -52,6 +52,19 @@ class LimitsUnaccepted(Protocol):
         """The peer was authenticated and accepted."""
 
 
+def receive_nowait(sock: socket.socket, max_bytes: int | None) -> bytes | None:
+    """Return bytes that have arrived; None if there are none, and empty once the peer has ended its side.
+
+    Raises:
+        OSError: The connection is broken.
+    """
+    view = _buffer[:max_bytes]
+    try:
+        return bytes(view[: sock.recv_into(view)])
+    except BlockingIOError:
+        return None
+
+
 class TcpStream(trio.abc.Stream):
     """A connected, non-blocking socket. One task may receive while another one sends."""
 
@@ -72,7 +85,7 @@ class TcpStream(trio.abc.Stream):
         self._check_open()
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
-            data = self._receive_nowait(max_bytes)
+            data = receive_nowait(self._socket, max_bytes)
             if data is not None:
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 return data
@@ -80,17 +93,10 @@ class TcpStream(trio.abc.Stream):
                 await trio.lowlevel.wait_readable(self._socket)
                 # The socket may have been closed meanwhile, and its number reused.
                 self._check_open()
-                data = self._receive_nowait(max_bytes)
+                data = receive_nowait(self._socket, max_bytes)
         except OSError as error:
             raise self._broken(error) from error
         return data
-
-    def _receive_nowait(self, max_bytes: int | None) -> bytes | None:
-        view = _buffer[:max_bytes]
-        try:
-            return bytes(view[: self._socket.recv_into(view)])
-        except BlockingIOError:
-            return None
 
     def has_peer_left(self) -> bool:
         """Whether the peer has ended its side; bytes that it sent before may still wait to be received."""
