@@ -23,6 +23,8 @@ ABOVE_SELECT = 1024
 KEEP_ALIVE_S = 600
 SETTLE_TIMEOUT_S = 10.0
 SETTLED_BYTES = 256 << 10
+SILENT_S = 5.0
+"""For so long nothing is sent on any connection before they count as idle."""
 
 Progress = Callable[[int, int], None]
 
@@ -55,6 +57,7 @@ def idle_memory(broker: Server, connections: int, progress: Progress) -> IdleMem
     before = settled(broker.resident_bytes)
     with ExitStack() as stack:
         open_connections(stack, broker.address, range(connections), progress)
+        time.sleep(SILENT_S)
         return IdleMemory(before, settled(broker.resident_bytes))
 
 

@@ -13,6 +13,7 @@ IN_MEMORY = "memory"
 GOAL_PUBLISHES_PER_S = 40_000.0
 GOAL_LATENCY_US = 3000.0
 GOAL_IDLE_MB = 300.0
+GOAL_IDLE_EACH_BYTES = 8192.0
 GOAL_DRAINED_PER_S = 50_000.0
 
 OURS = "mqtt"
@@ -123,6 +124,12 @@ def _idle(idle: int) -> list[Row]:
                 peer=f"{NATS}.idle" if ours else "",
                 goal=Goal(GOAL_IDLE_MB, at_most=True) if ours else None,
             ),
-            Row(f"{key}.idle-each", f"{words}memory an idle connection costs", "B", "RSS"),
+            Row(
+                f"{key}.idle-each",
+                f"{words}memory an idle connection costs",
+                "B",
+                "RSS",
+                goal=Goal(GOAL_IDLE_EACH_BYTES, at_most=True) if ours else None,
+            ),
         ]
     return found

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from journal.client import SessionTimes, open_client
+from journal.net.output import Output
 from journal.protocol import Op, frames
 from journal.protocol.messages import CommitRequest, EndClientRequest, HelloRequest, ShardBatch, SubscribeRequest
 from journal.server.connection import Connection
@@ -143,7 +144,12 @@ async def test_nothing_that_came_over_an_ended_connection_is_carried_out_after_t
         frozen = RawClient(stream)
         await hello(frozen, "broker-7")
         (connection,) = [cast("Connection", one) for one in served.server._connections if one.client == "broker-7"]
-        monkeypatch.setattr(connection.output, "wait_drained", drained.wait)
+        wait_drained = Output.wait_drained
+
+        async def wait(output: Output) -> None:
+            await (drained.wait() if output is connection.output else wait_drained(output))
+
+        monkeypatch.setattr(Output, "wait_drained", wait)
         monkeypatch.setattr(served.engine.parts.transactions, "_wait_for_room", room.wait)
         _, request = frozen.start(Op.COMMIT, CommitRequest(appends=[ShardBatch("a", batch_of(b"late"))]))
         await frozen.send(request)
