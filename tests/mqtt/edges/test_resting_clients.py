@@ -14,7 +14,7 @@ import trio
 from broker_adapter.mqtt.transport.listeners import Peer
 from broker_adapter.mqtt.transport.resting import MayRest
 from broker_adapter.mqtt_codec import ReasonCode, Version
-from broker_adapter.mqtt_codec.packets import Connect, Pingreq, Pingresp, Publish, Will
+from broker_adapter.mqtt_codec.packets import Connect, Publish, Will
 from tests.mqtt.edges.broker_process import broker_process
 from tests.mqtt.edges.listening import Served
 from tests.mqtt.edges.listening import serving as listening
@@ -72,14 +72,25 @@ async def scene() -> AsyncIterator[Scene]:
             yield Scene(served, listeners)
 
 
-async def test_a_client_that_rests_is_answered_and_rests_again() -> None:
+async def test_a_client_that_rests_is_answered_without_a_task() -> None:
     async with scene() as one:
         client = await one.client("quiet")
-        for _ in range(2):
-            await client.send(Pingreq())
-            await client.expect(Pingresp)
-            assert one.resting == 0
-            await until(lambda: one.resting == 1)
+        watcher = await one.served.client("watcher")
+        await watcher.subscribe("a")
+        await client.silent()
+        assert await client.publish("a", b"news", 1) == ReasonCode.SUCCESS
+        assert (await watcher.message()).payload == b"news"
+        assert one.resting == one.connections == 1
+
+
+async def test_a_client_that_sends_much_gets_a_task_until_it_is_silent_again() -> None:
+    async with scene() as one:
+        client = await one.client("busy")
+        with trio.fail_after(PATIENCE_S):
+            while one.resting:
+                await client.silent()
+        await client.silent()
+        await until(lambda: one.resting == 1)
         assert one.connections == 1
 
 
