@@ -29,7 +29,7 @@ class AckedRanges:
         count: Number of ranges; it changes only by calls.
     """
 
-    __slots__ = ("_count", "_max_ranges", "_ranges")
+    __slots__ = ("_max_ranges", "_ranges", "count")
 
     def __init__(self, ranges: Iterable[tuple[str, int, int, int]] = (), *, max_ranges: int = sys.maxsize) -> None:
         self._max_ranges = max_ranges

@@ -96,7 +96,9 @@ class RestingConnections(Generic[PeerT]):
                 while True:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
                     for number, _events in self._epoll.poll(0, _CONNECTIONS_AT_ONCE):
-                        self._receive(self._resting[number])
+                        # What one client sent may have given another one a task, or ended it.
+                        if resting := self._resting.get(number):
+                            self._receive(resting)
             finally:
                 self._is_ending = True
                 for resting in list(self._resting.values()):
