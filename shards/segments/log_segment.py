@@ -94,7 +94,9 @@ class LogSegment(Segment):
     """
 
     kind = SegmentKind.LOG
+    # After a restart ``_index`` has only the entries after the first ``_unloaded`` ones, until `adopt_index`.
     __slots__ = (
+        "_unloaded",
         "flushed",
         "flushed_offset",
         "is_recorded",
@@ -113,6 +115,7 @@ class LogSegment(Segment):
         self.flushed = self.start_position
         self.flushed_offset = header.base_offset
         self.saved_entries = 0
+        self._unloaded = 0
         self.is_recorded = False
         self.seen_since_us: int | None = None
 
@@ -138,12 +141,14 @@ class LogSegment(Segment):
         self.saved_entries = entries
         if entries:
             self._index = None
-            self.indexed_end = 1 << 62
+            self._unloaded = entries
+            # Where the last saved entry is comes with the others: the next batch gets one in any case.
+            self.indexed_end = end
 
     @property
     def needs_index(self) -> bool:
-        """Whether `load_index` has to be called before the index can be used or grow."""
-        return self._index is None and self.saved_entries > 0
+        """Whether the index has to be read and adopted before it can be used; new batches are added to it before."""
+        return self._unloaded > 0
 
     def read_index(self, files: FileSystem) -> SparseIndex:
         """The saved index, or one rebuilt from the log if it is missing or damaged; blocks on the disk.
@@ -161,8 +166,11 @@ class LogSegment(Segment):
         return index if index is not None else self.rebuild_index(files)
 
     def adopt_index(self, index: SparseIndex) -> None:
-        """Use this index from now on."""
+        """Use this index from now on, with the entries of batches that it does not have yet."""
+        if self._index is not None:
+            index.add_later(self._index)
         self._index = index
+        self._unloaded = 0
         last = index.positions[-1] if len(index) else self.start_position
         self.indexed_end = last + INTERVAL_BYTES
 
@@ -211,11 +219,11 @@ class LogSegment(Segment):
         index = self._index
         entries = self.saved_entries
         index_bytes = b""
-        if index is not None and len(index) > entries:
+        if index is not None and self._unloaded + len(index) > entries:
             # Entries after `end` are of batches that are not committed yet.
             ready = bisect_left(index.positions, end)
-            index_bytes = index.encode(entries, ready)
-            entries = max(entries, ready)
+            index_bytes = index.encode(entries - self._unloaded, ready)
+            entries = max(entries, self._unloaded + ready)
         return FlushPlan(self, end, next_offset, entries, position, buffers, index_bytes)
 
     def flushed_to(self, plan: FlushPlan) -> None:

@@ -48,6 +48,14 @@ class SparseIndex:
         self.lsns.append(lsn)
         self.times.append(newest_before_us)
 
+    def add_later(self, other: SparseIndex) -> None:
+        """Add those entries of another index of the same segment that are after all of this one."""
+        first = bisect_right(other.positions, self.positions[-1]) if self.positions else 0
+        self.offsets += other.offsets[first:]
+        self.positions += other.positions[first:]
+        self.lsns += other.lsns[first:]
+        self.times += other.times[first:]
+
     def position_before_offset(self, offset: int, default: int) -> int:
         """Position of the last entry whose batch begins at or before the offset, else ``default``."""
         at = bisect_right(self.offsets, offset) - 1

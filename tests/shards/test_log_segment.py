@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.errors import CorruptionError, FormatVersionError
-from shards.format.batch import encode_values
+from shards.format.batch import BatchHeader, encode_values
 from shards.segments.chunks import ChunkPool
 from shards.segments.log_segment import LogHeader, LogSegment
 from shards.segments.sparse_index import INTERVAL_BYTES, STORED_SIZE
@@ -51,7 +53,7 @@ def test_a_header_that_is_cut_short_is_damage() -> None:
 
 def fill(segment: LogSegment, sizes: list[int]) -> bytes:
     whole = b""
-    for number, size in enumerate(sizes):
+    for number, size in enumerate(sizes, segment.last_lsn):
         # Clocks of producers jump: the newest record is not always the last one.
         timestamp_us = NOW_US + number * 7 % 5
         batch = stamped(encode_values([b"v" * size], timestamp_us=timestamp_us), segment.next_offset, number + 1)
@@ -70,6 +72,20 @@ def flush(files: SimulatedFileSystem, segment: LogSegment, end: int, next_offset
 
 def new_segment() -> tuple[SimulatedFileSystem, LogSegment]:
     return SimulatedFileSystem(), LogSegment("/a.log", HEADER, ChunkPool(0))
+
+
+def restored(segment: LogSegment) -> LogSegment:
+    """The segment after a restart, as the last checkpoint recorded it."""
+    found = LogSegment(segment.path, HEADER, ChunkPool(0))
+    found.restore(
+        end=segment.flushed,
+        next_offset=segment.flushed_offset,
+        newest_append_us=segment.newest_append_us,
+        last_lsn=segment.last_lsn,
+        newest_us=segment.newest_us,
+        entries=segment.saved_entries,
+    )
+    return found
 
 
 large_sizes = st.lists(st.integers(1, 60_000), min_size=1, max_size=15)
@@ -112,21 +128,63 @@ def test_the_index_comes_from_its_file_or_is_made_anew_from_the_log(sizes: list[
         file.truncate(file.size() - 1)
     elif fate == "flipped":
         file.pwritev([b"\xff"], 3)
-    loaded = LogSegment(segment.path, HEADER, ChunkPool(0))
-    loaded.restore(
-        end=segment.flushed,
-        next_offset=segment.flushed_offset,
-        newest_append_us=segment.newest_append_us,
-        last_lsn=segment.last_lsn,
-        newest_us=segment.newest_us,
-        entries=segment.saved_entries,
-    )
+    loaded = restored(segment)
     assert loaded.needs_index
     index = loaded.read_index(files)
     loaded.adopt_index(index)
     assert not loaded.needs_index
     for column in ("offsets", "positions", "lsns", "times"):
         assert getattr(index, column) == getattr(segment.index, column)
+
+
+def batches_of(files: SimulatedFileSystem, segment: LogSegment) -> list[tuple[int, int]]:
+    """Offset and position of each batch in the file."""
+    data = files.open(segment.path, write=False).pread(1 << 30, 0)
+    found, position = [], segment.start_position
+    while position < len(data):
+        header = BatchHeader.unpack(data, position)
+        found.append((header.base_offset, position))
+        position += header.size_bytes
+    return found
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(large_sizes, min_size=1, max_size=4),
+    st.sets(st.integers(0, 3)),
+    st.sets(st.integers(0, 3)),
+    st.booleans(),
+)
+def test_what_is_appended_after_a_restart_is_in_the_index_before_that_is_loaded(
+    runs: list[list[int]], restarts: set[int], loads: set[int], is_missing: bool
+) -> None:
+    """It was not: a read of a single record looked through all batches that were appended since the restart."""
+    files, segment = new_segment()
+    fill(segment, [INTERVAL_BYTES, INTERVAL_BYTES])
+    flush(files, segment, segment.end, segment.next_offset)
+    segment = restored(segment)
+    for number, sizes in enumerate(runs):
+        fill(segment, sizes)
+        flush(files, segment, segment.end, segment.next_offset)
+        if number in loads and segment.needs_index:
+            segment.adopt_index(segment.read_index(files))
+        if number in restarts:
+            segment = restored(segment)
+    if is_missing:
+        files.remove(segment.index_path)
+    if segment.needs_index:
+        segment.adopt_index(segment.read_index(files))
+    batches = batches_of(files, segment)
+    indexed = [*zip(segment.index.offsets, segment.index.positions, strict=True)]
+    assert indexed == sorted(set(indexed) & set(batches))
+    positions = [segment.start_position, *segment.index.positions, segment.end]
+    most = INTERVAL_BYTES + max(after - at for (_, at), (_, after) in pairwise([*batches, (0, segment.end)]))
+    assert max(after - at for at, after in pairwise(positions)) <= most
+    if not is_missing:
+        # What was flushed is in the file, and the numbers of its entries are those of the index.
+        assert segment.saved_entries == len(segment.index)
+        again = restored(segment).read_index(files)
+        assert again.positions == segment.index.positions
 
 
 def test_a_log_that_ends_before_its_recorded_end_is_reported_when_the_index_is_made_again() -> None:
