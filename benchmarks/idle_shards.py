@@ -5,7 +5,6 @@ Made once per benchmark on a server of its own, because writing the shards takes
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +21,6 @@ from journal.protocol.frames import Op
 GROUP_SHARDS = 1000
 # One and a half times the journal's budget: earlier entries have left the journal, and so the memory.
 CHECKPOINT_FILLING_BYTES = 768 << 20
-SETTLE_TIMEOUT_S = 20.0
-SETTLED_BYTES = 256 << 10
 
 Progress = Callable[[int, int], None]
 
@@ -37,21 +34,21 @@ def measurement(stage: Stage, shards: int, progress: Progress) -> Measurement:
 def _measure(directory: Path, shards: int, progress: Progress) -> Mapping[str, float]:
     data = directory / "data"
     with _running(data, directory / "log-first") as server:
-        started_bytes = _settled_resident_bytes(server)
+        started_bytes = processes.settled(server.resident_bytes)
         # The same filling before and after: what buffers and the allocator keep of it is not counted as a cost of the
         # shards, and the journal passes its budget, so that a checkpoint removes the shards' records from memory.
         with Wire(server.address) as wire:
             fill(wire, "filling", CHECKPOINT_FILLING_BYTES)
-        worked_bytes = _settled_resident_bytes(server)
+        worked_bytes = processes.settled(server.resident_bytes)
         begun_at = time.perf_counter()
         create_shards(server.address, shards, progress)
         created_s = time.perf_counter() - begun_at
         with Wire(server.address) as wire:
             fill(wire, "filling", CHECKPOINT_FILLING_BYTES)
-        written_bytes = _settled_resident_bytes(server)
+        written_bytes = processes.settled(server.resident_bytes)
     with _running(data, directory / "log-restarted", kill=True) as server:
         ready_s = server.ready_s
-        restarted_bytes = _settled_resident_bytes(server)
+        restarted_bytes = processes.settled(server.resident_bytes)
     with _running(data, directory / "log-killed") as server:
         killed_ready_s = server.ready_s
     return {
@@ -92,16 +89,3 @@ def create_shards(address: tuple[str, int], shards: int, progress: Progress, *, 
                 acknowledged += counter(buffer, wire.socket.recv_into(buffer))
             wire.requests(Op.CLOSE_SHARD, [{"handle": handle} for handle in handles])
             progress(start + len(names), shards)
-
-
-def _settled_resident_bytes(server: processes.Server) -> int:
-    """Resident memory once it is stable: the median of five values that are close together."""
-    give_up_at = time.monotonic() + SETTLE_TIMEOUT_S
-    looks: list[int] = []
-    while True:
-        looks = [*looks[-4:], server.resident_bytes()]
-        if len(looks) == 5 and max(looks) - min(looks) < SETTLED_BYTES:
-            return int(statistics.median(looks))
-        if time.monotonic() > give_up_at:
-            return looks[-1]
-        time.sleep(0.2)

@@ -10,16 +10,19 @@ import re
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+SETTLE_TIMEOUT_S = 20.0
+SETTLED_BYTES = 256 << 10
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PEERS = Path(__file__).parents[1] / ".peers"
 """Programs and Python packages of other people's servers, put there by `make peers`."""
@@ -91,6 +94,23 @@ def resident_bytes(pid: int) -> int:
         return 0
     match = re.search(r"VmRSS:\s+(\d+) kB", status)
     return int(match.group(1)) * 1024 if match else 0
+
+
+def settled(look: Callable[[], int]) -> int:
+    """The median of five looks in a row that are close together, or the last one when that takes too long.
+
+    Args:
+        look: Returns bytes of memory.
+    """
+    give_up_at = time.monotonic() + SETTLE_TIMEOUT_S
+    looks: list[int] = []
+    while True:
+        looks = [*looks[-4:], look()]
+        if len(looks) == 5 and max(looks) - min(looks) < SETTLED_BYTES:
+            return int(statistics.median(looks))
+        if time.monotonic() > give_up_at:
+            return looks[-1]
+        time.sleep(0.2)
 
 
 def children(pid: int) -> list[int]:

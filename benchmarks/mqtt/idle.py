@@ -14,15 +14,13 @@ import attrs
 from benchmarks import load
 from benchmarks.load import LoadError
 from benchmarks.mqtt import packets
-from benchmarks.processes import Server
+from benchmarks.processes import Server, settled
 from benchmarks.runs import UnavailableError
 
 GROUP = 200
 SPARE_FILES = 1500
 ABOVE_SELECT = 1024
 KEEP_ALIVE_S = 600
-SETTLE_TIMEOUT_S = 10.0
-SETTLED_BYTES = 256 << 10
 SILENT_S = 5.0
 """For so long nothing is sent on any connection before they count as idle."""
 
@@ -87,17 +85,6 @@ def _moved_up(connection: socket.socket) -> socket.socket:
         moved = socket.socket(fileno=descriptor)
         moved.settimeout(connection.gettimeout())
         return moved
-
-
-def settled(look: Callable[[], int]) -> int:
-    """A figure once five values in a row are close together, or the last value when that takes too long."""
-    give_up_at = time.monotonic() + SETTLE_TIMEOUT_S
-    looks: list[int] = []
-    while True:
-        looks = [*looks[-4:], look()]
-        if time.monotonic() > give_up_at or (len(looks) == 5 and max(looks) - min(looks) < SETTLED_BYTES):
-            return looks[-1]
-        time.sleep(0.2)
 
 
 def _exactly_four(receive: Callable[[int], bytes]) -> bytes:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final
 
-from benchmarks import load
+from benchmarks import load, processes
 from benchmarks.mqtt import latency, packets, publishing
 from benchmarks.mqtt.connection import Connection
-from benchmarks.mqtt.idle import open_connections, raise_file_limit, settled
+from benchmarks.mqtt.idle import open_connections, raise_file_limit
 from benchmarks.mqtt.measurements import publishers, publishes_per_s
 from benchmarks.mqtt.ours import OurBrokers
 from benchmarks.scale.curves import MEMORY, P99, START
@@ -51,7 +51,7 @@ class Broker:
             P99: self.form.median(
                 lambda: load.percentile(latency.latencies_us(address, address, self.form.timing), 0.99)
             ),
-            MEMORY: settled(self._resident_bytes) / 1e6,
+            MEMORY: processes.settled(self._resident_bytes) / 1e6,
         }
         self.leave()
         ready_s = self.brokers.restart()

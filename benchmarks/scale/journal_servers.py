@@ -11,7 +11,6 @@ from typing import Final
 from benchmarks import load, ours, processes
 from benchmarks.idle_shards import create_shards
 from benchmarks.load import Chunk, Meter, Timing
-from benchmarks.mqtt.idle import settled
 from benchmarks.runs import UnavailableError
 from benchmarks.scale.curves import MEMORY, P99, START
 from benchmarks.scale.growth import Form
@@ -65,7 +64,7 @@ class JournalServer:
         figures = {
             **self.form.rates(self.rate, self.server.processor_s),
             P99: self.form.median(self.p99_us),
-            MEMORY: settled(self.server.resident_bytes) / 1e6,
+            MEMORY: processes.settled(self.server.resident_bytes) / 1e6,
         }
         self.before_stop()
         self.server.stop(kill=self.kills)
