@@ -59,10 +59,10 @@ test-all: $(TESTS_STAMP) clients ## run the tests of both, in one go (TESTS=, JO
 	@$(PYTEST) $(TESTS)
 
 wheel: $(VENV_STAMP) ## run README and docs in full, word for word, on an installed wheel (minutes)
-	@$(BIN)/python -m pytest -rs -m wheel tests/documents $(TESTS)
+	@$(BIN)/python -m pytest --own-interpreters -rs -m wheel tests/documents $(TESTS)
 
 crash: $(VENV_STAMP) ## run the long crash and fault tests as well (minutes)
-	@$(BIN)/python -m pytest -m long $(TESTS)
+	@$(BIN)/python -m pytest --own-interpreters -m long $(TESTS)
 
 torture: $(VENV_STAMP) ## break a real server and a simulated machine in every way for MINUTES=10, by SEED=, in some PHASES=
 	@$(BIN)/python -m tests.torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \

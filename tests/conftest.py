@@ -1,7 +1,8 @@
-"""For all tests: how they are given to several workers, what they take, and what a failure says of the machine."""
+"""For all tests: how workers share them and start programs, what they take, and what a failure says of the machine."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -16,6 +17,7 @@ from hypothesis import settings
 
 from tests import tiers
 from tests.durations import DurationRecorder, recorded_processor_s
+from tests.preloaded import PreloadedPrograms
 from tests.steady_clock import SteadyClock
 from tests.still_running import StillRunning
 
@@ -74,11 +76,17 @@ class _StandstillWatch(threading.Thread):
 
 
 _watch: Final = _StandstillWatch()
+_programs: Final = PreloadedPrograms()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-durations", metavar="FILE", type=Path, help="write how long tests took, wall and processor seconds"
+    )
+    parser.addoption(
+        "--own-interpreters",
+        action="store_true",
+        help="fork no programs (tests/preloaded.py)",
     )
 
 
@@ -86,6 +94,12 @@ def pytest_configure(config: pytest.Config) -> None:
     recorder = DurationRecorder(config.getoption("--record-durations"), names_unmarked=tiers.is_quick(config))
     config.pluginmanager.register(recorder, "durations")
     config.pluginmanager.register(StillRunning(), "still-running")
+    if not config.getoption("--own-interpreters"):
+        _programs.install()
+
+
+def pytest_unconfigure() -> None:
+    _programs.uninstall()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -128,6 +142,12 @@ def pytest_sessionfinish() -> None:
 
 def pytest_sessionstart() -> None:
     _watch.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with _programs.excused() if item.get_closest_marker("own_interpreter") else contextlib.nullcontext():
+        return (yield)
 
 
 def pytest_runtest_setup() -> None:

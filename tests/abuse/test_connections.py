@@ -16,7 +16,10 @@ from journal.settings.values import KIB
 from tests.abuse.peers import HELLO, connections, fragment, greeted, is_closed, open_websocket, reason_of_end
 from tests.abuse.scene import FRAME_BYTES, POOL_BYTES, Scene, allow_descriptors, scene
 
-pytestmark = pytest.mark.slow("measures latencies in many parts of a second")
+pytestmark = [
+    pytest.mark.slow("measures latencies in many parts of a second"),
+    pytest.mark.own_interpreter("measures the memory of the server"),
+]
 
 BYTES_A_CONNECTION = 24 * KIB  # tasks, socket, scopes and what they refer to
 HALF_HELLO = HELLO[: len(HELLO) // 2]

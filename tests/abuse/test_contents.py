@@ -26,7 +26,10 @@ from tests.abuse.peers import flood, fragment, is_closed, open_websocket, upgrad
 from tests.abuse.scene import FRAME_BYTES, OUTPUT_BYTES, POOL_BYTES, Scene, scene
 from tests.faults.processes import Client
 
-pytestmark = pytest.mark.slow("measures latencies in many parts of a second")
+pytestmark = [
+    pytest.mark.slow("measures latencies in many parts of a second"),
+    pytest.mark.own_interpreter("measures the memory of the server"),
+]
 
 SUBSCRIPTION_BYTES = 8 * KIB
 BYTES_A_CONNECTION = 64 * KIB  # with what one receive brought

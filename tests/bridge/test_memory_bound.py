@@ -219,6 +219,7 @@ def check(mode: QueueMode, peaks: Sequence[Peaks], *, reads_parquet: bool) -> No
 
 
 @pytest.mark.slow("hundreds of MiB go through a bridge")
+@pytest.mark.own_interpreter("measures the memory of the processes")
 @pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.HYBRID])
 async def test_a_backlog_is_not_in_memory(mode: QueueMode, tmp_path: Path) -> None:
     """Without conversion, so that what is allowed is much less than the backlog."""
@@ -227,6 +228,7 @@ async def test_a_backlog_is_not_in_memory(mode: QueueMode, tmp_path: Path) -> No
 
 
 @pytest.mark.long
+@pytest.mark.own_interpreter("measures the memory of the processes")
 @pytest.mark.timeout(0)
 async def test_a_large_backlog_is_not_in_memory_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """BACKLOG_GIB sets how large (5). Its segments are sealed meanwhile, as they are by default."""

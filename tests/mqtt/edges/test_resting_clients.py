@@ -170,6 +170,7 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.own_interpreter("measures the memory of the broker")
 async def test_an_idle_client_with_a_subscription_takes_less_than_ten_kilobytes(tmp_path: Path) -> None:
     """It took 20 KB when each of these connections had a task, and six empty queues."""
     async with broker_process(tmp_path, *ALONE) as broker, AsyncExitStack() as held:
