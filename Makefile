@@ -9,6 +9,7 @@ BIN := .venv/bin
 TOOLS_STAMP := .tools/.installed
 VENV_STAMP := .venv/.installed
 TESTS_STAMP := .venv/.tests-compiled
+CLASSES_STAMP := .venv/.class-archive
 COMPILED := hatch_build.py $(wildcard shards/compiled/*.c shards/compiled/*.h)
 
 # One Python, the one found above: uv must not download another.
@@ -23,7 +24,7 @@ export UV_SYSTEM_CERTS := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients peers test test-slow compile-tests test-all wheel crash torture fuzz sanitize lint format screenshots demo demo-cluster bench bench-compare bench-quick bench-scale lock lock-clients image clean
+.PHONY: help setup clients peers test test-slow compile-tests class-archive test-all wheel crash torture fuzz sanitize lint format screenshots demo demo-cluster bench bench-compare bench-quick bench-scale lock lock-clients image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,13 +50,16 @@ test: $(TESTS_STAMP) clients ## run the quick tests, in minutes (TESTS="path or 
 	@$(PYTEST) -m "(not slow or smoke) and not long and not wheel" --hypothesis-profile=quick $(TESTS)
 
 # `make test` tried properties with few examples; here they are tried again with many.
-test-slow: $(TESTS_STAMP) clients ## run what `make test` leaves out, but `make crash` and `make wheel` (TESTS=, JOBS=)
+test-slow: $(TESTS_STAMP) $(CLASSES_STAMP) clients ## run what `make test` leaves out, but `make crash` and `make wheel` (TESTS=, JOBS=)
 	@$(PYTEST) -m "(slow and not smoke or hypothesis) and not long and not wheel" $(TESTS)
 
 compile-tests: $(TESTS_STAMP) ## compile the tests, which the first run of any of them does otherwise
 	@:
 
-test-all: $(TESTS_STAMP) clients ## run the tests of both, in one go (TESTS=, JOBS=)
+class-archive: $(CLASSES_STAMP) ## make the archive of classes that tests with Java start with, half a minute of a processor
+	@:
+
+test-all: $(TESTS_STAMP) $(CLASSES_STAMP) clients ## run the tests of both, in one go (TESTS=, JOBS=)
 	@$(PYTEST) $(TESTS)
 
 wheel: $(VENV_STAMP) ## run README and docs in full, word for word, on an installed wheel (minutes)
@@ -154,4 +158,8 @@ $(VENV_STAMP): $(TOOLS_STAMP) requirements/dev.lock requirements/build.lock pypr
 # Once, in one process: several at a time would each compile all tests.
 $(TESTS_STAMP): $(VENV_STAMP)
 	@$(BIN)/python -m pytest --collect-only --quiet > $@.log || { cat $@.log; exit 1; }
+	@touch $@
+
+$(CLASSES_STAMP): $(VENV_STAMP)
+	@$(BIN)/python -m tests.spark.shared_archive
 	@touch $@

@@ -262,6 +262,8 @@ def _serve(connection: socket.socket) -> _Program | None:
     Returns:
         In the process of a program, that; None in the helper, at its end.
     """
+    # Ctrl-C is for the process of tests, whose end is the end of the helper.
+    at_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     while length := connection.recv(_LENGTH_BYTES, socket.MSG_WAITALL):
         first, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
         rest = connection.recv(int.from_bytes(length, "big") - 1, socket.MSG_WAITALL)
@@ -269,12 +271,15 @@ def _serve(connection: socket.socket) -> _Program | None:
         program = _Program(**described)
         pid = _fork_sibling()
         if pid == 0:
+            signal.signal(signal.SIGINT, at_interrupt)
+            _become(program)
+            # Not before: the process of tests may send a signal to its session at once.
+            connection.sendall(os.getpid().to_bytes(_LENGTH_BYTES, "big"))
             connection.close()
             _take_streams(descriptors)
             return program
         for descriptor in descriptors:
             os.close(descriptor)
-        connection.sendall(pid.to_bytes(_LENGTH_BYTES, "big"))
     return None
 
 
@@ -301,19 +306,8 @@ def _fork_sibling() -> int:
     return pid
 
 
-def _take_streams(descriptors: Sequence[int]) -> None:
-    """Make the descriptors 0, 1 and 2 of these, and close all others."""
-    for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-
-
-def _run(program: _Program) -> None:
-    """Be the program, as if the interpreter had been started with it.
-
-    Raises:
-        BaseException: What ended the program, unless it was the ordinary `sys.exit`.
-    """
+def _become(program: _Program) -> None:
+    """Have what the process of tests gives to a program that it starts."""
     os.environ.clear()
     os.environ.update(program.environment)
     os.chdir(program.cwd)
@@ -324,6 +318,21 @@ def _run(program: _Program) -> None:
         os.setsid()
     if program.ends_with_parent:
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _take_streams(descriptors: Sequence[int]) -> None:
+    """Make the descriptors 0, 1 and 2 of these. The helper has no others."""
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def _run(program: _Program) -> None:
+    """Be the program, as if the interpreter had been started with it.
+
+    Raises:
+        BaseException: What ended the program, unless it was the ordinary `sys.exit`.
+    """
     sys.stdin, sys.stdout, sys.stderr = _stream(0, "r"), _stream(1, "w"), _stream(2, "w")
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
     sys.orig_argv = [sys.executable, "-m", program.module, *program.arguments]

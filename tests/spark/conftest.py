@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_export.session import end_session, make_session
 from tests.spark.postgresql import driver_path
+from tests.spark.shared_archive import link_archive
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 300
@@ -29,7 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def cache_of_the_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What commands keep for later goes where no user and no other test finds it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    cache = tmp_path_factory.mktemp("cache")
+    link_archive(cache)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 @pytest.fixture(scope="session")
