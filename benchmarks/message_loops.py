@@ -1,6 +1,7 @@
-"""What a broker does for each message that it delivers, in Python and compiled, in turns, without sockets and a store.
+"""What is done for each message that is appended or delivered, in Python and compiled, in turns, without sockets.
 
-Records are decoded from the body of a batch, and PUBLISH packets are made, each message for one client. Both forms get
+Values are encoded as batches, as a client does, records are decoded from the body of a batch, and PUBLISH packets are
+made, each message for one client. Both forms get
 the same input, a piece each in turns, so that the noise of the machine is in both figures.
 
 ``python -m benchmarks.message_loops [--work KEY] [--form pure|compiled] [--pieces N]`` does so many pieces by one form
@@ -22,6 +23,7 @@ from broker_adapter.mqtt_codec.publish_template import PurePublishTemplate, make
 from shards import compiled
 from shards.format.batch import encode
 from shards.format.batch_header import HEADER_SIZE, BatchHeader
+from shards.format.columns import binary_in_python, write_binary
 from shards.format.record import Record
 from shards.format.record_decoder import decode_in_python, decode_records
 
@@ -47,6 +49,14 @@ def _records(in_batch: int, form: str) -> Callable[[], object]:
     return lambda: [decode(header, body, 0) for _ in batches]
 
 
+def _batches(form: str) -> Callable[[], object]:
+    """Encode batches of 1,000 values, as a client that appends many at a time."""
+    values = [_PAYLOAD] * 1000
+    write = binary_in_python if form == "pure" else write_binary
+    batches = range(MESSAGES // len(values))
+    return lambda: [b"".join(write(values)) for _ in batches]
+
+
 def _packets(version: Version, values: Properties, form: str) -> Callable[[], object]:
     """Make packets of QoS 1."""
     make = PurePublishTemplate if form == "pure" else make_template
@@ -59,6 +69,7 @@ def _packets(version: Version, values: Properties, form: str) -> Callable[[], ob
 WORK: Final[Mapping[str, tuple[str, Callable[[str], Callable[[], object]]]]] = {
     "decoded.batch": ("records with two headers decoded, 100 a batch", functools.partial(_records, 100)),
     "decoded.one": ("the same, one a batch", functools.partial(_records, 1)),
+    "batched.values": ("values encoded as a column, 1,000 a batch", _batches),
     "encoded.v311": ("PUBLISH of QoS 1 made, MQTT 3.1.1", functools.partial(_packets, Version.V311, EMPTY)),
     "encoded.v5": ("the same, MQTT 5 without properties", functools.partial(_packets, Version.V5, EMPTY)),
     "encoded.properties": ("the same with three properties", functools.partial(_packets, Version.V5, _PROPERTIES)),

@@ -24,6 +24,7 @@ REPOSITORY: Final = Path(__file__).parents[1]
 TESTS: Final = (
     "tests/journal/test_append_loop.py",
     "tests/mqtt/codec/test_publish_template.py",
+    "tests/shards/test_column_encoder.py",
     "tests/shards/test_compiled.py",
     "tests/shards/test_record_decoder.py",
 )

@@ -13,6 +13,7 @@ from typing import Final, cast
 from journal.client.append_future import NOT_JOINED, AppendFuture
 from journal.client.producer_window import Entry
 from journal.protocol.frames import NO_OFFSET
+from shards import compiled
 from shards.errors import InvalidRequestError, LimitExceededError, StorageError
 from shards.format.batch import encode, encode_values
 from shards.format.batch_header import verify_body
@@ -61,12 +62,18 @@ def pending_of(
                 join_key += 1
             return AppendFuture(count, size_bytes, None, fields, None, ack_level, expected_offset, join_key)
         values = cast("tuple[bytes, ...]", tuple(records))
-        size_bytes = sum(map(len, values)) + _OVERHEAD_BYTES
+        size_bytes = _size_of(values) + _OVERHEAD_BYTES
     except (TypeError, AttributeError) as fault:
         raise InvalidRequestError(f"an append takes either only bytes or only Record: {fault}") from fault
     return AppendFuture(
         count, size_bytes, values if count > 1 else values[0], None, None, ack_level, expected_offset, join_key
     )
+
+
+def _size_of(values: tuple[bytes, ...]) -> int:
+    if compiled.size_of_items is not None and (size_bytes := compiled.size_of_items(values)) is not None:
+        return size_bytes
+    return sum(map(len, values))
 
 
 def pending_of_batch(batch: bytes, *, ack_level: int, expected_offset: int | None) -> AppendFuture:

@@ -11,16 +11,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from shards.compiled._loops import AppendLoop, PublishTemplate
 
-__all__ = ["DESCRIPTION", "PURE_PYTHON", "append_loop_type", "decode_records", "publish_template"]
+__all__ = [
+    "DESCRIPTION",
+    "PURE_PYTHON",
+    "append_loop_type",
+    "decode_records",
+    "encode_binary",
+    "publish_template",
+    "size_of_items",
+]
 
 PURE_PYTHON: Final = "JOURNAL_PURE_PYTHON"
 """Environment variable; if it is set and not empty, every loop is the one in Python."""
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 """Changed with the functions and classes of the module, so that one that was built before is not used."""
 
 
@@ -46,6 +54,12 @@ append_loop_type: type[AppendLoop] | None = None if _module is None else _module
 
 decode_records: Callable[..., list[Any] | None] | None = None if _module is None else _module.decode_records
 """The decoder of `shards.format.record_decoder` in C; None if the one in Python has to be used."""
+
+encode_binary: Callable[[Sequence[bytes]], bytes | None] | None = None if _module is None else _module.encode_binary
+"""The encoder of binary columns of `shards.format.columns` in C; None if the one in Python has to be used."""
+
+size_of_items: Callable[[Sequence[bytes]], int | None] | None = None if _module is None else _module.size_of_items
+"""The sum of the sizes of a list or tuple of bytes, None for anything else; None if Python has to add them."""
 
 publish_template: Callable[..., PublishTemplate] | None = None if _module is None else _module.publish_template
 """What makes the templates of `broker_adapter.mqtt_codec.publish_template` in C; None if those in Python are used."""

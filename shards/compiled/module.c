@@ -7,7 +7,7 @@
  */
 #include "module.h"
 
-#define INTERFACE 2 /* of `shards.compiled`, which does not use a module with another one */
+#define INTERFACE 3 /* of `shards.compiled`, which does not use a module with another one */
 
 #ifndef LOOPS_SOURCES
 #define LOOPS_SOURCES "" /* checksum of the sources; the build hook passes it, a test compares it */
@@ -41,6 +41,14 @@ PyDoc_STRVAR(decode_records_doc,
 "decode_records(body, count, columns, base_offset, lsn, append_time_us, min_timestamp_us, max_timestamp_us, record, /)"
 "\n--\n\n"
 "The records of a batch's body, see `shards.format.record_decoder`; None if it has to be decoded in Python.");
+
+PyDoc_STRVAR(encode_binary_doc,
+"encode_binary(items, /)\n--\n\n"
+"The buffers of a binary column, see `shards.format.columns`; None if they have to be encoded in Python.");
+
+PyDoc_STRVAR(size_of_items_doc,
+"size_of_items(items, /)\n--\n\n"
+"The sum of the items' sizes; None unless they are a list or tuple of bytes.");
 
 PyDoc_STRVAR(publish_template_doc,
 "publish_template(first, topic, payload, has_properties, expiry_interval_s, rest, /)\n--\n\n"
@@ -86,6 +94,8 @@ module_free(void *module)
 static PyMethodDef module_methods[] = {
     {"crc32c", module_crc32c, METH_VARARGS, crc32c_doc},
     {"decode_records", (PyCFunction)(void (*)(void))decode_records, METH_FASTCALL, decode_records_doc},
+    {"encode_binary", encode_binary, METH_O, encode_binary_doc},
+    {"size_of_items", size_of_items, METH_O, size_of_items_doc},
     {"publish_template", (PyCFunction)(void (*)(void))publish_template, METH_FASTCALL, publish_template_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -18,6 +18,8 @@ typedef struct {
 
 extern PyType_Spec append_loop_spec, publish_template_spec;
 PyObject *decode_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *encode_binary(PyObject *module, PyObject *items);
+PyObject *size_of_items(PyObject *module, PyObject *items);
 PyObject *publish_template(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 
 /* All formats but MQTT have the lowest byte first, as these machines have. */

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
+from shards import compiled
 from shards.errors import BatchError, InvalidRequestError, LimitExceededError
 
 MAX_TIME_US = 2**63 - 1
@@ -72,6 +73,13 @@ def write_binary(items: Sequence[bytes]) -> list[bytes]:
     if len(items) == 1 and len(items[0]) <= _MAX_DATA_BYTES:
         # Many clients append one message at a time, so it has a faster path to the same bytes.
         return [_ONE_ITEM.pack(0, len(items[0])), items[0], pad(len(items[0]))]
+    if compiled.encode_binary is not None and (encoded := compiled.encode_binary(items)) is not None:
+        return [encoded]
+    return binary_in_python(items)
+
+
+def binary_in_python(items: Sequence[bytes]) -> list[bytes]:
+    """The form in Python of `write_binary`."""
     data = b"".join(items)
     return [*write_offsets(map(len, items)), data, pad(len(data))]
 

@@ -26,7 +26,8 @@ needs_compiled = pytest.mark.skipif(compiled.append_loop_type is None, reason=f"
 def described(directory: Path | None = None, **environment: str) -> str:
     """What a new process says of the loops; with those of a directory, if one is given."""
     program = (
-        "from shards import compiled as c; loops = {c.append_loop_type, c.decode_records, c.publish_template};"
+        "from shards import compiled as c;"
+        "loops = {c.append_loop_type, c.decode_records, c.encode_binary, c.size_of_items, c.publish_template};"
         "print(*{loop is not None for loop in loops}, c.DESCRIPTION)"
     )
     done = subprocess.run(
