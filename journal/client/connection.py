@@ -220,7 +220,7 @@ class Connection:
             parts, self._outgoing = self._outgoing, []
             fill(parts, SEND_BYTES)
             if parts:
-                await send(b"".join(parts))
+                await send(parts)
                 self._sent += 1
                 self._outgoing_bytes = sum(map(len, self._outgoing))
                 self._room.set()

@@ -10,6 +10,7 @@ import math
 import os
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import trio
@@ -33,14 +34,20 @@ _BROKEN: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 """Exceptions of a connection that has ended in any way."""
 
 
+_GATHERED_BYTES: Final = 4096
+"""Parts that are as long, on average, are sent from where they are; shorter ones are joined."""
+_MOST_GATHERED: Final = 1024
+"""IOV_MAX of Linux: the kernel refuses more at once."""
+
+
 class Transport(Protocol):
     """The bytes of one connection. One task receives, one task sends; a third one may close it."""
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at least one byte into ``buffer`` and return how many; 0 when the peer has ended the stream."""
 
-    async def send(self, data: bytes) -> None:
-        """Send all of ``data``. If cancelled, an unknown part is sent: the transport must then be closed."""
+    async def send(self, parts: list[bytes]) -> None:
+        """Send all parts, one after the other. If cancelled, an unknown part is sent: close the transport then."""
 
     def send_nowait(self, data: bytes) -> int:
         """Send what is possible at once, while no `send` is running; returns the number of bytes. Raises no error."""
@@ -82,11 +89,26 @@ class TcpTransport:
         self._address = None
         check_answer(address, bytes(first[:ENOUGH_BYTES]))
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, parts: list[bytes]) -> None:
         try:
-            await self._stream.send_all(data)
+            if len(parts) > _MOST_GATHERED or sum(map(len, parts)) < _GATHERED_BYTES * len(parts):
+                await self._stream.send_all(b"".join(parts))
+            else:
+                await self._gather(parts)
         except _BROKEN as error:
             raise ConnectionLostError(f"connection lost while sending: {error}") from error
+
+    async def _gather(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send parts that are so long that a copy of them costs more than the kernel's look at each."""
+        while parts:
+            sent = await self._socket.sendmsg(parts)
+            whole = 0
+            while whole < len(parts) and sent >= len(parts[whole]):
+                sent -= len(parts[whole])
+                whole += 1
+            parts = parts[whole:]
+            if sent:
+                parts = [memoryview(parts[0])[sent:], *parts[1:]]
 
     def send_nowait(self, data: bytes) -> int:
         try:
@@ -123,10 +145,10 @@ class TlsTransport:
         except (OSError, trio.ClosedResourceError) as error:
             raise _lost(error, "receiving") from error
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, parts: list[bytes]) -> None:
         try:
             await trio.lowlevel.checkpoint()
-            view = memoryview(data)
+            view = memoryview(b"".join(parts))
             while view:
                 try:
                     view = view[self._socket.sendmsg([view]) :]
@@ -188,9 +210,9 @@ class WebSocketTransport:
         self._rest = self._rest[size_bytes:]
         return size_bytes
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, parts: list[bytes]) -> None:
         try:
-            await self._websocket.send_message(data)
+            await self._websocket.send_message(b"".join(parts))
         except _BROKEN as error:
             raise ConnectionLostError(f"WebSocket lost while sending: {error!r}") from error
         except Exception as error:

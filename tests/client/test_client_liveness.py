@@ -70,9 +70,9 @@ class MemoryTransport:
         buffer[: len(data)] = data
         return len(data)
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, parts: list[bytes]) -> None:
         try:
-            await self._stream.send_all(data)
+            await self._stream.send_all(b"".join(parts))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionLostError("cut") from error
 

@@ -39,9 +39,9 @@ class ScriptedTransport:
             return len(data)
         return 0
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, parts: list[bytes]) -> None:
         await trio.lowlevel.checkpoint()
-        self._parser.feed(data)
+        self._parser.feed(b"".join(parts))
         for frame in self._parser:
             self._take(frame)
 
