@@ -208,6 +208,17 @@ async def test_a_message_of_qos_2_that_comes_again_is_stored_once(version: Versi
 
 
 @pytest.mark.parametrize("dup", [True, False])
+async def test_a_message_of_qos_2_that_comes_twice_in_one_receive_is_stored_once(dup: bool) -> None:
+    """A broker that was frozen finds both in its receive buffer: some clients repeat on the same connection."""
+    message = Publish("a", b"x", 2, packet_id=5)
+    async with serving() as served:
+        client = await served.client("c")
+        await client.send(Publish("a", b"w", 2, packet_id=4), message, msgspec.structs.replace(message, dup=dup))
+        assert [await client.expect(Pubrec) for _ in range(3)] == [Pubrec(4), Pubrec(5), Pubrec(5)]
+        assert await values(served.adapter, "a") == [b"w", b"x"]
+
+
+@pytest.mark.parametrize("dup", [True, False])
 async def test_a_message_of_qos_2_is_stored_once_over_two_connections(dup: bool) -> None:
     """Some clients forget DUP when they send again: paho does after a second attempt to connect that failed."""
     async with serving() as served:

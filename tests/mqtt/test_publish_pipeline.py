@@ -316,9 +316,8 @@ async def test_messages_of_qos_2_are_stored_with_their_packet_identifiers(bench:
 
 
 async def test_a_message_that_is_being_stored_and_comes_again_is_stored_once_and_answered_twice(bench: Bench) -> None:
-    message = received(1, qos=2)
-    bench.publish(message, message)
-    bench.publish(bench.inbound.storing[1])
+    bench.publish(received(1, qos=2), received(1, qos=2))
+    bench.publish(received(1, qos=2))
     await wait_all_tasks_blocked()
     assert sum(len(records) for changes, _ in bench.with_session for _, records in changes.appends) == 1
     assert bench.answered == [(1, SUCCESS)] * 3

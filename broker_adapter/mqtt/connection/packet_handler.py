@@ -276,7 +276,6 @@ class PacketHandler:
             self._pipeline.stop()
         self._validator = PublishValidator(
             session,
-            self._pipeline.storing,
             version=self._version,
             principal=self._admission.principal,
             access=services.access,

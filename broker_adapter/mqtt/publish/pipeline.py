@@ -156,19 +156,23 @@ class PublishPipeline:
     def submit(self, messages: Iterable[Received]) -> None:
         """Store messages. One whose outcome is known already is added only to keep the order of acknowledgements.
 
-        A message in `storing` may be submitted again, as the same object: it is acknowledged twice, stored once.
+        A QoS 2 message with the packet identifier of one in `storing` is a repetition of that, also if both came in the
+        same receive: it is acknowledged twice, and stored once.
         """
         if self._is_stopped:
             return
         outcomes, queue, storing = self._outcomes, self._queue, self.storing
         for received in messages:
-            outcomes.append(received)
             if received.reason_code is not None:
+                outcomes.append(received)
                 continue
             if received.qos == 2:
-                if storing.get(received.packet_id) is received:
+                first = storing.get(received.packet_id)
+                if first is not None:
+                    outcomes.append(first)
                     continue
                 storing[received.packet_id] = received
+            outcomes.append(received)
             queue.append(received)
             self.waiting_bytes += received.size_bytes
         if not self._is_blocked:

@@ -5,7 +5,7 @@ The message is stored by `pipeline` then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import attrs
@@ -51,14 +51,12 @@ class PublishValidator:
 
     Args:
         session: Has the QoS 2 messages that are stored already.
-        storing: QoS 2 messages that are being stored.
         on_denied: Called with a topic that the rules do not allow to the client, for each message to it.
     """
 
     def __init__(
         self,
         session: Session,
-        storing: Mapping[int, Received],
         *,
         version: Version,
         principal: Principal,
@@ -68,7 +66,6 @@ class PublishValidator:
         statistics: BrokerStatistics,
     ) -> None:
         self._session = session
-        self._storing = storing
         self._version = version
         self._principal = principal
         self._access = access
@@ -141,8 +138,6 @@ class PublishValidator:
             known = self._session.inbound.get(packet.packet_id)
             if known is not None and (packet.dup or known == digest_of(route.topic, packet.payload)):
                 return Received(None, packet.packet_id, qos, reason_code=ReasonCode.SUCCESS)
-            if (earlier := self._storing.get(packet.packet_id)) is not None:
-                return earlier
         due = None if route.delay_us is None else DelayedPublish(now_us + route.delay_us)
         expires_at_us = 0
         if properties is not EMPTY:
