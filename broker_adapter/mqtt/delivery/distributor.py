@@ -289,8 +289,7 @@ class Distributor:
         if subscriber is not None:
             inbox.note_reached()
             self._forget(subscriber)
-            del subscribed.by_filter[topic_filter]
-            subscribed.changed()
+            subscribed.remove(subscriber)
 
     def _replace_options(self, inbox: Inbox, topic_filter: str, options: SubscriptionOptions) -> Position | None:
         """Replace the options of a subscription; return the position from which it applies, None if there is none."""
@@ -317,16 +316,14 @@ class Distributor:
             raise
 
     def _add(self, subscriber: Subscriber) -> None:
-        subscribed = self._subscribed[subscriber.inbox]
-        subscribed.by_filter[subscriber.topic_filter] = subscriber
-        subscribed.changed()
+        self._subscribed[subscriber.inbox].add(subscriber)
         self._subscribers.add(subscriber)
 
     def _skip_uncounted(self, inbox: Inbox) -> None:
         """No message from before all subscriptions is for this inbox: it need not be read."""
         subscribed = self._subscribed.get(inbox)
-        if subscribed is not None and subscribed.by_filter:
-            inbox.watermark.raise_to(min(one.options.since for one in subscribed.by_filter.values()).lsn)
+        if subscribed is not None and (since := subscribed.oldest_since) is not None:
+            inbox.watermark.raise_to(since.lsn)
 
     def _forget(self, subscriber: Subscriber) -> None:
         self._subscribers.discard(subscriber)

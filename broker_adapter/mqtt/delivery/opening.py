@@ -6,7 +6,7 @@ Without a copy the subscription would miss that record. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -60,16 +60,17 @@ class EarlyRuns:
         self.runs.append(run)
 
     def arrivals_for(
-        self, subscriber: Subscriber, all_of_session: Iterable[Subscriber]
+        self, subscriber: Subscriber, all_of_session: Collection[Subscriber]
     ) -> Iterator[tuple[Run, Arrivals]]:
         """The arrivals of a subscription, without messages that another subscription of the session has delivered.
 
         Each record is yielded separately: a session's watermark is by shard, and a shard may have several topics.
         """
         match = Match(subscriber.inbox, (subscriber.options,))
-        others = [one for one in all_of_session if one is not subscriber]
         for run in self.runs:
-            known = [one.options for one in others if matches(one.topic_filter, run.topic)]
+            known = [
+                one.options for one in all_of_session if one is not subscriber and matches(one.topic_filter, run.topic)
+            ]
             for record in run.records:
                 one = Run(run.shard, run.topic, (record,), is_kept=run.is_kept)
                 if known and Match(subscriber.inbox, known).shape_for(one.messages[0], record.lsn) is not None:

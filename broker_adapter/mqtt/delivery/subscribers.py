@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from broker_adapter.mqtt.delivery.record_group import Match
-from broker_adapter.mqtt.model.position import ReachedLsn
+from broker_adapter.mqtt.model.position import Position, ReachedLsn
 from broker_adapter.mqtt.model.subscription import SubscriptionOptions
 from shards.topics.filter_index import FilterIndex
 
@@ -44,26 +44,51 @@ class Subscribed:
         version: Changes whenever they change.
     """
 
-    __slots__ = ("_known_at", "_reached_lsn", "_tails", "by_filter", "version")
+    __slots__ = ("_known_at", "_oldest", "_reached_lsn", "_tails", "by_filter", "version")
 
     def __init__(self, tails: SharedTails) -> None:
         self.by_filter: dict[str, Subscriber] = {}
         self._tails = tails
         self.version = 0
         self._known_at = -1
+        self._oldest: Subscriber | None = None  # found when it is asked for
         self._reached_lsn = ReachedLsn(0)
+
+    def add(self, subscriber: Subscriber) -> None:
+        """Add a subscription; the session has none to this filter."""
+        self.by_filter[subscriber.topic_filter] = subscriber
+        if self._oldest is not None and subscriber.options.since < self._oldest.options.since:
+            self._oldest = subscriber
+        self.changed()
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """Remove a subscription."""
+        del self.by_filter[subscriber.topic_filter]
+        if subscriber is self._oldest:
+            self._oldest = None
+        self.changed()
+
+    @property
+    def oldest_since(self) -> Position | None:
+        """The position from which the oldest subscription applies; None without subscriptions.
+
+        It is kept, because a session may have thousands of subscriptions, and it is asked for at each new one.
+        """
+        if self._oldest is None:
+            self._oldest = min(self.by_filter.values(), key=lambda one: one.options.since.lsn, default=None)
+        return None if self._oldest is None else self._oldest.options.since
 
     @property
     def reached_lsn(self) -> ReachedLsn:
         """Everything that they need was handed out by tails up to this lsn; 0 without subscriptions."""
         if self._known_at != self._tails.progress_count:
             self._known_at = self._tails.progress_count
-            needs = [need for subscriber in self.by_filter.values() for need in subscriber.needs]
-            self._reached_lsn = min([need.reached_lsn for need in needs], default=ReachedLsn(0))
+            reached = [need.reached_lsn for subscriber in self.by_filter.values() for need in subscriber.needs]
+            self._reached_lsn = min(reached, default=ReachedLsn(0))
         return self._reached_lsn
 
     def changed(self) -> None:
-        """`by_filter` was changed, or options in it were replaced."""
+        """The subscriptions were changed, or options of one were replaced; where one applies from never changes."""
         self._known_at = -1
         self.version += 1
 
