@@ -139,6 +139,14 @@ def test_the_ends_alone_are_measured_without_a_capture(server: Server) -> None:
 
 
 @pytest.mark.slow("starts a server")
+def test_a_journal_server_that_is_named_as_the_broker_is_an_error_that_says_so(server: Server) -> None:
+    port = int(server.address.rpartition(":")[2])
+    error = trace_brokers(server, [port], "--ends-only", *RATE, status=1)
+    assert error.startswith(f"journal-broker: what answers at 127.0.0.1:{port} is not a broker of MQTT 5: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow("starts a server")
 @pytest.mark.parametrize(
     ("options", "told"),
     [

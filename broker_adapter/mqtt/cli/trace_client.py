@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from broker_adapter.mqtt_codec import Decoder, Packet, Version, encode, encode_pubacks
+from broker_adapter.mqtt_codec import Decoder, MqttProtocolError, Packet, Version, encode, encode_pubacks
 from broker_adapter.mqtt_codec.packets import (
     Connack,
     Connect,
@@ -139,7 +139,10 @@ class TraceClient:
             data = b""
         if not data:
             raise CommandError(f"the broker at {self._place} has closed the connection")
-        packets = self._decoder.receive(data)
+        try:
+            packets = self._decoder.receive(data)
+        except MqttProtocolError as error:
+            raise CommandError(f"what answers at {self._place} is not a broker of MQTT 5: {error}") from error
         for packet in packets:
             if isinstance(packet, Disconnect):
                 raise CommandError(f"the broker at {self._place} ends the connection: {packet.reason_code.name}")
