@@ -17,6 +17,7 @@ from broker_adapter.mqtt.model.storage_rules import BrokerTopicMapping, Placemen
 from broker_adapter.mqtt.publish.pipeline import MAX_WAITING_BYTES, PublishPipeline
 from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.publish.store_changes import Publisher, until_reached
+from broker_adapter.mqtt_codec.properties import Properties
 from broker_adapter.mqtt_codec.reason_codes import ReasonCode
 from journal.protocol.errors import ConnectionLostError, ServerRestoredError
 from shards.errors import (
@@ -28,11 +29,13 @@ from shards.errors import (
     ShardNotFoundError,
     StorageError,
 )
+from shards.format.batch import encode
 from shards.format.record import Record
 from shards.model import AckLevel, Appended, Mode, ShardConfig
 from tests.patience import PATIENCE_S
 
 SUCCESS = ReasonCode.SUCCESS
+MAX_PACKET_BYTES = 4000
 
 
 class Store:
@@ -43,10 +46,12 @@ class Store:
         self.create_errors: list[StorageError] = []
         self.append_error: StorageError | None = None
         self.appends: list[tuple[str, list[bytes], LocalAppend]] = []
+        self.records: list[list[Record]] = []
         self.commits: list[Changes] = []
         self.commit_errors: list[StorageError | None] = []
         self.room = trio.Event()
         self.has_room = True
+        self.room_bytes = 1 << 30
 
     async def create_shard(self, name: str, config: ShardConfig, *, exist_ok: bool) -> None:
         assert exist_ok
@@ -56,12 +61,13 @@ class Store:
         self.created[name] = config
 
     def append_nowait(self, shard: str, records: list[Record]) -> LocalAppend:
-        if not self.has_room:
+        if not self.has_room or sum(len(record.value) for record in records) > self.room_bytes:
             raise OverloadedError("full")
         if self.append_error is not None:
             raise self.append_error
         pending = LocalAppend(0, AppendWindow())
         self.appends.append((shard, [record.value for record in records], pending))
+        self.records.append(records)
         return pending
 
     def append_state(self, shard: str) -> str:
@@ -110,6 +116,7 @@ class Bench:
         self.publisher = Publisher(
             cast(StorageAdapter, self.store),
             Placements(StorageRules(), BrokerTopicMapping()),
+            max_packet_bytes=MAX_PACKET_BYTES,
             retained=keeper,
             delay=keeper.delay,
             on_refused=lambda error: self.refusals.append(error.code),
@@ -259,8 +266,44 @@ async def test_when_the_store_has_no_room_messages_wait_in_order_and_reading_sto
     with trio.fail_after(PATIENCE_S):
         await bench.inbound.wait_for_room()
     await wait_all_tasks_blocked()
-    assert [(shard, len(values)) for shard, values in bench.store.stored] == [("a", 1), ("b", 1), ("a", 3)]
+    assert [(shard, len(values)) for shard, values in bench.store.stored] == [("a", 1), ("b", 1), *[("a", 1)] * 3]
     assert bench.inbound.waiting_bytes == 0
+
+
+async def test_messages_are_appended_together_only_as_far_as_the_store_would_take_each(bench: Bench) -> None:
+    """One that just fits into a batch of the store was refused with those beside it, as all together did not fit."""
+    await bench.know("a")
+    large = b"x" * MAX_PACKET_BYTES
+    bench.publish(received(1), received(2), received(3, payload=large), received(4), received(5))
+    assert bench.store.stored == [("a", [b"1", b"2"]), ("a", [large]), ("a", [b"4", b"5"])]
+
+
+@pytest.mark.parametrize("width", [0, 30, 3000])
+async def test_all_that_a_message_takes_counts_towards_what_is_appended_together(bench: Bench, width: int) -> None:
+    """A store that takes the largest packet takes each group."""
+    topic = "t" * max(1, min(width, 100))
+    await bench.know(topic)
+    values = Properties(user_properties=(("n" * width, "ü" * width),))
+    messages = [received(number, topic, publisher="c" * width, properties=values) for number in range(1, 200)]
+    bench.publish(*messages)
+    stored = bench.store.records
+    assert [record.value for records in stored for record in records] == [b"%d" % one.packet_id for one in messages]
+    sizes = [len(encode(records, now_us=1)) for records in stored]
+    assert all(size <= MAX_PACKET_BYTES or len(some) == 1 for size, some in zip(sizes, stored, strict=True))
+    assert sum(sizes) / len(sizes) > MAX_PACKET_BYTES / 4
+
+
+async def test_a_smaller_append_does_not_overtake_one_for_which_there_is_no_room(bench: Bench) -> None:
+    await bench.know("a")
+    bench.store.room_bytes = 1000
+    large = b"x" * MAX_PACKET_BYTES
+    bench.publish(received(1), received(2, payload=large), received(3))
+    await wait_all_tasks_blocked()
+    assert bench.store.stored == [("a", [b"1"])]
+    bench.store.room_bytes = MAX_PACKET_BYTES
+    bench.store.room.set()
+    await wait_all_tasks_blocked()
+    assert bench.store.stored == [("a", [b"1"]), ("a", [large]), ("a", [b"3"])]
 
 
 async def test_while_the_store_cannot_be_reached_no_publisher_gets_a_failure(

@@ -125,6 +125,7 @@ class Broker:
         self._publisher = Publisher(
             adapter,
             self._placements,
+            max_packet_bytes=self._limits.max_packet_bytes,
             retained=self._retained,
             delay=self.sessions.delay,
             on_refused=self._refused,

@@ -1,12 +1,14 @@
 """Publishes of one client that are appended together: a group for each shard, and a decision for each topic.
 
 Where the messages of a topic are stored is looked up once for all of them, and what is the same in their records is
-made once. Nothing is stored here.
+made once. A group has a bound, so that the store takes the group if it takes each of its messages. Nothing is stored
+here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import attrs
 
@@ -16,15 +18,52 @@ from broker_adapter.mqtt.publish.received import Received
 from broker_adapter.mqtt.publish.store_changes import Publisher
 from shards.format.record import Record
 
+_RECORD_BYTES: Final = 64
+_HEADER_BYTES: Final = 8
 
-@attrs.frozen(slots=True)
+
+@attrs.define(slots=True, eq=False)
 class AppendGroup:
-    """Messages for one shard, in order; for the shard of a cache queue, with the queue's writer."""
+    """Messages for one shard, in order; for the shard of a cache queue, with the queue's writer.
+
+    Attributes:
+        size_bytes: About as much as their batch will have, and no less.
+    """
 
     shard: str
     queue: QueueWriter | None = None
     received: list[Received] = attrs.Factory(list)
     records: list[Record] = attrs.Factory(list)
+    size_bytes: int = 0
+
+    def add(self, received: Received, record: Record, size_bytes: int) -> None:
+        """Add the next message."""
+        self.received.append(received)
+        self.records.append(record)
+        self.size_bytes += size_bytes
+
+    def parts(self, limit_bytes: int) -> Iterator[AppendGroup]:
+        """The same messages in groups within a limit; a message that is larger than that is alone."""
+        if self.size_bytes <= limit_bytes:
+            yield self
+            return
+        part = AppendGroup(self.shard, self.queue)
+        for received, record in zip(self.received, self.records, strict=True):
+            size_bytes = size_of(record.topic, record.headers) + len(record.value)
+            if part.records and part.size_bytes + size_bytes > limit_bytes:
+                yield part
+                part = AppendGroup(self.shard, self.queue)
+            part.add(received, record, size_bytes)
+        yield part
+
+
+def size_of(topic: str, headers: Headers) -> int:
+    """Most bytes that a record with this topic and these headers has in a batch, without its value."""
+    return (
+        _RECORD_BYTES
+        + len(topic.encode())
+        + sum([_HEADER_BYTES + len(name.encode()) + len(value) for name, value in headers])
+    )
 
 
 @attrs.frozen(slots=True)
@@ -36,6 +75,7 @@ class Plan:
         group: The messages for their shard.
         topic: Value of their records' topic column.
         headers: Their `common_headers`.
+        record_bytes: `size_of` a record with these headers.
         queues: The cache queues that they are stored in as well.
         queue_groups: The messages for the shards of these.
     """
@@ -44,16 +84,19 @@ class Plan:
     group: AppendGroup
     topic: str
     headers: Headers
+    record_bytes: int
     queues: tuple[QueueWriter, ...]
     queue_groups: tuple[AppendGroup, ...]
 
     def add(self, received: Received, message: Message) -> None:
         """Add the next message."""
-        self.group.received.append(received)
-        self.group.records.append(record_of(message, self.topic, self.headers))
+        record = record_of(message, self.topic, self.headers)
+        headers = record.headers
+        size_bytes = self.record_bytes if headers is self.headers else size_of(message.topic, headers)
+        size_bytes += len(message.payload)
+        self.group.add(received, record, size_bytes)
         for group in self.queue_groups:
-            group.received.append(received)
-            group.records.append(record_of(message, None, self.headers))
+            group.add(received, record_of(message, None, self.headers), size_bytes)
 
 
 class AppendGroups:
@@ -69,8 +112,11 @@ class AppendGroups:
         self._plans: dict[str, Plan] = {}
 
     def __iter__(self) -> Iterator[AppendGroup]:
-        """The groups with messages, in the order of their first messages."""
-        return (group for group in self._groups.values() if group.records)
+        """The groups with messages; those of a shard are in the order of their messages."""
+        limit_bytes = self._publisher.append_bytes
+        for group in self._groups.values():
+            if group.records:
+                yield from group.parts(limit_bytes)
 
     def plan_for(self, message: Message) -> Plan | None:
         """The plan for a message and those like it; None if its shard has to be created first."""
@@ -82,11 +128,13 @@ class AppendGroups:
             return None
         group = self._group(placement.shard)
         queues = self._publisher.queues_for(message)
+        headers = common_headers(message.publisher, message.qos)
         plan = self._plans[message.topic] = Plan(
             message.qos,
             group,
             placement.topic,
-            common_headers(message.publisher, message.qos),
+            headers,
+            size_of(message.topic, headers),
             queues,
             tuple(self._group(writer.shard, writer) for writer in queues),
         )

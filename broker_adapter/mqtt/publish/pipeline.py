@@ -211,7 +211,8 @@ class PublishPipeline:
                 return
             self.waiting_bytes -= size_bytes
             for group in groups:
-                if not self._append(group):
+                # After one for which there is no room: the next may be smaller, and for the same shard.
+                if self._unplaced or not self._append(group):
                     self._unplaced.append(group)
                     for received in group.received:
                         received.unplaced_count += 1

@@ -37,6 +37,7 @@ from shards.model import Appended, ShardConfig
 
 _CREATED_AT_ONCE: Final = 64
 _KNOWN_SHARDS: Final = 200_000
+_APPENDED_TOGETHER_BYTES: Final = 64 * 1024
 
 UNREACHABLE: Final = (ConnectionLostError, ShuttingDownError, OverloadedError)
 """Temporary errors: the store does not answer, or not now. The call is repeated, and no error is reported."""
@@ -77,6 +78,10 @@ class Publisher:
         delay: Returns the puts for a message that is due later (`Sessions.delay`).
         on_refused: Called for each message that the store refuses.
         queue_routing: The cache queues that messages are stored in as well.
+        max_packet_bytes: Largest packet of a client; each message in one fits into a batch of the store.
+
+    Attributes:
+        append_bytes: Most bytes of messages that are appended together; one message may have more.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class Publisher:
         adapter: StorageAdapter,
         placements: Placements,
         *,
+        max_packet_bytes: int,
         retained: RetainedChanges,
         delay: Callable[[Message, DelayedPublish], Iterable[StatePut]],
         on_refused: Callable[[StorageError], None],
@@ -95,6 +101,8 @@ class Publisher:
         self._retained = retained
         self._delay = delay
         self.refused = on_refused
+        # A message would be refused for those beside it if all together were larger than the store takes.
+        self.append_bytes = min(_APPENDED_TOGETHER_BYTES, max_packet_bytes)
         self._known: dict[str, None] = {}
 
     def placement_of(self, message: Message) -> Placement:
