@@ -100,8 +100,12 @@ class StorageAdapter(ShardAdmin, StateStore):
         *,
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
+        is_last: bool = False,
     ) -> PendingAppend:
         """Queue an append and return at once, for deep pipelines; the guarantees are those of `append`.
+
+        With ``is_last`` the caller queues no other append in this step of the event loop, so an engine need not wait
+        for one that it could send together with this one.
 
         Appends to one shard are stored in the order of the calls. Errors are raised by the result, except for those
         listed below. The amount of unacknowledged appends is bounded: on `OverloadedError` call `wait_for_room` and try

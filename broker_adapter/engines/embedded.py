@@ -230,6 +230,7 @@ class EmbeddedAdapter(StorageAdapter):
         *,
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
+        is_last: bool = False,
     ) -> PendingAppend:
         self._calls.require_open()
         batch = self._encode(records)

@@ -157,9 +157,10 @@ class JournalAdapter(StorageAdapter):
         *,
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
+        is_last: bool = False,
     ) -> PendingAppend:
         self._calls.require_open()
-        return self._client.append_nowait(shard, records, ack=ack, expected_offset=expected_offset)
+        return self._client.append_nowait(shard, records, ack=ack, expected_offset=expected_offset, is_last=is_last)
 
     async def wait_for_room(self, size_bytes: int = 1) -> None:
         await self._calls.run(self._client.wait_for_room(size_bytes))

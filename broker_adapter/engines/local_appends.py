@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import trio
@@ -24,15 +25,15 @@ class LocalAppend:
         window: Where it gives that back.
     """
 
-    __slots__ = ("_error", "_event", "_result", "_size_bytes", "_window")
+    __slots__ = ("_error", "_on_done", "_result", "_size_bytes", "_window")
 
     def __init__(self, size_bytes: int, window: AppendWindow) -> None:
         self._size_bytes = size_bytes
         self._window = window
         self._result: Appended | None = None
         self._error: StorageError | None = None
-        # Made only if a task waits: in a deep pipeline most are done when their result is read.
-        self._event: trio.Event | None = None
+        # In a deep pipeline most are done when their result is read.
+        self._on_done: Callable[[], None] | None = None
 
     @property
     def is_done(self) -> bool:
@@ -44,10 +45,23 @@ class LocalAppend:
         if self.is_done:
             await trio.lowlevel.checkpoint()
         else:
-            if self._event is None:
-                self._event = trio.Event()
-            await self._event.wait()
+            event = trio.Event()
+            self._on_done = event.set if self._on_done is None else _both(self._on_done, event.set)
+            await event.wait()
         return self.result_nowait()
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once the outcome is known; if it is not known yet, in a later step of the event loop.
+
+        The outcome is set in the middle of a commit, which has to be finished first.
+        """
+        if self.is_done:
+            call()
+            return
+        token = trio.lowlevel.current_trio_token()
+        later = partial(token.run_sync_soon, call)
+        earlier = self._on_done
+        self._on_done = later if earlier is None else _both(earlier, later)
 
     def result_nowait(self) -> Appended:
         """The outcome of an append that `is_done`."""
@@ -69,8 +83,16 @@ class LocalAppend:
 
     def _finish(self) -> None:
         self._window.free(self._size_bytes)
-        if self._event is not None:
-            self._event.set()
+        if self._on_done is not None:
+            self._on_done()
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        second()
+
+    return call
 
 
 class AppendWindow:

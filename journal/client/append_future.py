@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import trio
@@ -31,7 +31,7 @@ class AppendFuture:
         batch: An encoded batch, if it has that instead.
         join_key: Appends to one shard with the same key may share a batch; `NOT_JOINED` has a batch of its own.
         is_done: The result is known.
-        event: Set when the result is known; created only if a caller waits.
+        on_done: Called when the result is known; None if no caller waits.
         base_offset, level, flags: Result from the server, if it accepted.
     """
 
@@ -40,12 +40,12 @@ class AppendFuture:
         "ack_level",
         "base_offset",
         "batch",
-        "event",
         "expected_offset",
         "flags",
         "is_done",
         "join_key",
         "level",
+        "on_done",
         "record_count",
         "records",
         "size_bytes",
@@ -77,7 +77,7 @@ class AppendFuture:
         self.join_key = join_key
         self.is_done = False
         self._error: StorageError | None = None
-        self.event: trio.Event | None = None
+        self.on_done: Callable[[], None] | None = None
 
     @property
     def may_join(self) -> bool:
@@ -99,9 +99,9 @@ class AppendFuture:
         if self.is_done:
             await trio.lowlevel.checkpoint()
         else:
-            if self.event is None:
-                self.event = trio.Event()
-            await self.event.wait()
+            event = trio.Event()
+            self.call_when_done(event.set)
+            await event.wait()
         return self.result_nowait()
 
     async def wait_done(self) -> None:
@@ -109,9 +109,27 @@ class AppendFuture:
         if self.is_done:
             await trio.lowlevel.checkpoint()
         else:
-            if self.event is None:
-                self.event = trio.Event()
-            await self.event.wait()
+            event = trio.Event()
+            self.call_when_done(event.set)
+            await event.wait()
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once the result is known, at once if it is; it must neither block nor raise.
+
+        That is after all results have been set that came together, and in a later step of the event loop for an error.
+        """
+        if self.is_done:
+            call()
+        elif self.on_done is None:
+            self.on_done = call
+        else:
+            earlier = self.on_done
+
+            def both() -> None:
+                earlier()
+                call()
+
+            self.on_done = both
 
     def result_nowait(self) -> Appended:
         """Result of an append that `is_done`.
@@ -134,14 +152,21 @@ class AppendFuture:
         self._error = error
         self.is_done = True
         self.values = self.records = self.batch = None
-        if self.event is not None:
-            self.event.set()
+        if self.on_done is not None:
+            # Later: what refuses appends is in the middle of something, and may end their caller next.
+            trio.lowlevel.current_trio_token().run_sync_soon(self.on_done)
 
     @staticmethod
-    def resolve_all(group: Iterable[AppendFuture], base_offset: int, level: int, flags: int) -> int:
+    def resolve_all(
+        group: Iterable[AppendFuture], base_offset: int, level: int, flags: int, done: list[Callable[[], None]]
+    ) -> int:
         """Set the result of all appends that share an acknowledged batch; returns their size in the window.
 
         Called by the sender. One loop for a whole batch, since this is done for every append.
+
+        Args:
+            group, base_offset, level, flags: The appends and their result.
+            done: Gets what is to be called now; the sender does so when its own state is right again.
         """
         size_bytes = 0
         for pending in group:
@@ -151,8 +176,8 @@ class AppendFuture:
             pending.is_done = True
             # A caller that keeps the append must not keep its records in memory.
             pending.values = pending.records = pending.batch = None
-            if pending.event is not None:
-                pending.event.set()
+            if pending.on_done is not None:
+                done.append(pending.on_done)
             size_bytes += pending.size_bytes
             if base_offset >= 0:
                 base_offset += pending.record_count

@@ -110,13 +110,16 @@ class Appends:
         finally:
             self._max_in_flight -= 1
 
-    def append_nowait(self, name: str, pending: AppendFuture, *, is_awaited: bool = False) -> None:
+    def append_nowait(
+        self, name: str, pending: AppendFuture, *, is_awaited: bool = False, is_last: bool = False
+    ) -> None:
         """Queue an append to the shard ``name``.
 
         Args:
             name: Name of the shard.
             pending: The append.
             is_awaited: The caller will wait for it, so no further append of the same task follows at once.
+            is_last: No further append of the same task follows at once, for another reason.
 
         Raises:
             OverloadedError: The window is full: `wait_for_room`, or wait for an earlier append.
@@ -146,14 +149,14 @@ class Appends:
             # ready.
             return
         self._mark_ready(shard)
-        if is_awaited and self._is_alone():
+        if (is_awaited or is_last) and self._is_alone():
             self._connection.send_pending_nowait()
         else:
             self._connection.wake()
 
     def _is_alone(self) -> bool:
         """Whether only one append is in flight, as at the last call: then there is nothing to join it with."""
-        if self._in_flight or self._ready or len(self._urgent) > 1:
+        if self._in_flight or len(self._ready) + len(self._urgent) > 1:
             return False
         peak, self._most_in_flight = self._most_in_flight, 0
         return peak <= 1
@@ -274,6 +277,7 @@ class Appends:
         take = self._in_flight.pop
         resolve_all = AppendFuture.resolve_all
         freed = 0
+        done: list[Callable[[], None]] = []
         for correlation, level, flags, _, base_offset in acks:
             entry = take(correlation, None)
             if entry is None:
@@ -283,11 +287,13 @@ class Appends:
             if window is None or not window.acknowledged(entry):
                 continue
             shard.attempts = 0
-            freed += resolve_all(entry.token, base_offset, level, flags)
+            freed += resolve_all(entry.token, base_offset, level, flags, done)
             if not shard.is_ready and (shard.queue.waiting or window.queued):
                 self._mark_ready(shard)
         self._free(freed)
         self._wake_writer()
+        for call in done:
+            call()
 
     def append_refused(self, correlation: int, error: StorageError) -> None:
         """Handle the refusal of one append as its window decides."""
@@ -315,9 +321,9 @@ class Appends:
         self._wake_writer()
 
     def _wake_writer(self) -> None:
-        """Wake the writer after an answer: shards may be ready now, and waiting appends may have room."""
+        """Have the writer continue after an answer: shards may be ready now, and waiting appends may have room."""
         if (self._ready or self._urgent) and self._connection is not None:
-            self._connection.wake()
+            self._connection.send_pending_nowait()
 
     def _has_room(self, size_bytes: int) -> bool:
         # An append that is larger than the whole window is sent alone, rather than never.

@@ -147,14 +147,20 @@ class Client(Operations):
         *,
         ack: AckLevel = AckLevel.DEFAULT,
         expected_offset: int | None = None,
+        is_last: bool = False,
     ) -> AppendFuture:
         """Start an append and return at once, for deep pipelines.
+
+        Args:
+            shard, records, ack, expected_offset: See `append`.
+            is_last: No other append of the caller follows in this step of the event loop. If none is under way, it is
+                sent at once then, rather than in the next step.
 
         Raises:
             OverloadedError: The window is full: `wait_for_room`, or wait for an earlier append.
         """
         pending = pending_of(records, ack, expected_offset, self._join_appends)
-        self._appends.append_nowait(shard, pending)
+        self._appends.append_nowait(shard, pending, is_last=is_last)
         return pending
 
     def append_batch_nowait(

@@ -99,3 +99,22 @@ async def test_a_closed_adapter_takes_none(adapter: StorageAdapter) -> None:
         adapter.append_nowait("s", [b"v"])
     with pytest.raises(trio.ClosedResourceError):
         await adapter.wait_for_room()
+
+
+async def test_a_call_comes_once_when_the_outcome_is_known_whatever_it_is(adapter: StorageAdapter) -> None:
+    await adapter.create_shard("s")
+    stored = adapter.append_nowait("s", [b"v"], is_last=True)
+    refused = adapter.append_nowait("no such shard", [b"v"])
+    told: list[tuple[str, bool]] = []
+    for name, pending in (("stored", stored), ("refused", refused)):
+        for _ in range(2):
+            pending.call_when_done(lambda name=name, pending=pending: told.append((name, pending.is_done)))  # type: ignore[misc]
+    assert (await stored.wait()).base_offset == 0
+    with pytest.raises(ShardNotFoundError):
+        await refused.wait()
+    with trio.fail_after(PATIENCE_S):
+        while len(told) < 4:
+            await trio.lowlevel.checkpoint()
+    assert sorted(told) == [("refused", True)] * 2 + [("stored", True)] * 2
+    stored.call_when_done(lambda: told.append(("later", True)))
+    assert told[-1] == ("later", True)

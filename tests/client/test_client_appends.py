@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from journal.client import AppendFuture, Client, open_client
 from journal.client.appends import AppendLimits
@@ -76,6 +77,53 @@ async def test_appends_collect_while_one_is_in_flight() -> None:
         await server.release_acks()
         assert [one.base_offset for one in await outcomes([first, *later])] == list(range(11))
         assert len(shard.batches) == 2
+
+
+async def test_an_append_that_is_the_last_of_its_caller_is_sent_in_the_same_step() -> None:
+    async with FakeServer().running() as server, open_client(server.address) as client:
+        shard = server.create("a")
+        await client.append("a", [b"opened"])
+        await wait_all_tasks_blocked()
+        sent = sent_by(client)
+        alone = client.append_nowait("a", [b"alone"], is_last=True)
+        assert len(sent) == 1
+        # What follows while it is under way shares the next batch, however it is announced.
+        later = [client.append_nowait("a", [b"%d" % number], is_last=True) for number in range(10)]
+        assert len(sent) == 1
+        assert [one.base_offset for one in await outcomes([alone, *later])] == list(range(1, 12))
+        assert len(shard.batches) == 3
+
+
+async def test_what_waits_for_an_answer_is_sent_in_the_step_of_the_answer() -> None:
+    async with FakeServer().running() as server, open_client(server.address) as client:
+        server.create("a")
+        await client.append("a", [b"opened"])
+        server.hold_acks = True
+        first = client.append_nowait("a", [b"first"], is_last=True)
+        await appends_seen(server, 2)
+        second = client.append_nowait("a", [b"second"])
+        await wait_all_tasks_blocked()
+        sent = sent_by(client)
+        counts: list[int] = []
+        first.call_when_done(lambda: counts.append(len(sent)))
+        await server.release_acks()
+        assert [one.base_offset for one in await outcomes([first, second])] == [1, 2]
+        assert counts == [1]
+
+
+def sent_by(client: Client) -> list[bytes]:
+    """What the client sends from now on without waiting for its writer."""
+    connection = client._connection
+    assert connection is not None
+    transport = connection._transport
+    send, sent = transport.send_nowait, list[bytes]()
+
+    def send_nowait(data: bytes) -> int:
+        sent.append(data)
+        return send(data)
+
+    transport.send_nowait = send_nowait  # type: ignore[method-assign]
+    return sent
 
 
 async def test_levels_kinds_and_expected_offsets_do_not_mix() -> None:

@@ -7,7 +7,7 @@ request, as the process behind it does when it is frozen, or a network that lose
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from shards.model import Appended
 from tests.mqtt.serving import Client, Serving
 from tests.mqtt.serving import serving as serving_broker
 from tests.mqtt.test_bridged_publish import bridge
+from tests.mqtt.waiting_calls import call_after
 from tests.patience import PATIENCE_S
 from tests.server.serving import serving as serving_store
 
@@ -276,7 +277,7 @@ class HeldStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def append_nowait(self, shard: str, records: Any) -> PendingAppend:
+    def append_nowait(self, shard: str, records: Any, *, is_last: bool) -> PendingAppend:
         return HeldAppend(self, shard, records)
 
 
@@ -298,6 +299,9 @@ class HeldAppend:
         if self._pending is None:
             self._pending = self._store._store.append_nowait(self._shard, self._records)
         return await self._pending.wait()
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        trio.lowlevel.spawn_system_task(call_after, self.wait, call)
 
     def result_nowait(self) -> Appended:
         assert self._pending is not None

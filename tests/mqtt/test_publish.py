@@ -27,6 +27,7 @@ from shards.errors import DiskFullError, StorageError
 from shards.position import Start
 from tests.mqtt.serving import serving
 from tests.mqtt.test_connect import Doorkeeper
+from tests.mqtt.waiting_calls import call_after
 
 BOTH = [Version.V311, Version.V5]
 KEPT = Properties(session_expiry_interval=100)
@@ -43,6 +44,9 @@ class Refused:
     async def wait(self) -> Any:
         await trio.lowlevel.checkpoint()
         raise self._error
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        call()
 
     def result_nowait(self) -> Any:
         raise self._error
@@ -62,6 +66,9 @@ class Held:
     async def wait(self) -> Any:
         await self._gate.wait()
         return await self._pending.wait()
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        trio.lowlevel.spawn_system_task(call_after, self.wait, call)
 
     def result_nowait(self) -> Any:
         return self._pending.result_nowait()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import trio
@@ -181,9 +182,7 @@ class PublishPipeline:
                 self._is_blocked = True
                 self._start(self._unblock)
         self._drain()
-        if self._outcomes and not self._is_waited_for:
-            self._is_waited_for = True
-            self._start(self._wait_for_outcomes)
+        self._watch_outcomes()
 
     # Storing
 
@@ -210,19 +209,24 @@ class PublishPipeline:
             if not size_bytes:
                 return
             self.waiting_bytes -= size_bytes
-            for group in groups:
+            appends = list(groups)
+            # A client that waits for each answer sends one message at a time, which is one append.
+            is_single = not queue and len(appends) == 1
+            for group in appends:
                 # After one for which there is no room: the next may be smaller, and for the same shard.
-                if self._unplaced or not self._append(group):
+                if self._unplaced or not self._append(group, is_last=is_single):
                     self._unplaced.append(group)
                     for received in group.received:
                         received.unplaced_count += 1
                     self.waiting_bytes += sum(received.size_bytes for received in group.received)
 
-    def _append(self, group: AppendGroup) -> bool:
+    def _append(self, group: AppendGroup, *, is_last: bool = False) -> bool:
         """Append a group; false if the store has no room for it now."""
         try:
             if group.queue is None:
-                pending: PendingAppend | None = self._publisher.append_nowait(group.shard, group.records)
+                pending: PendingAppend | None = self._publisher.append_nowait(
+                    group.shard, group.records, is_last=is_last
+                )
             else:
                 pending = group.queue.put_nowait(group.records)
         except OverloadedError:
@@ -378,6 +382,26 @@ class PublishPipeline:
 
     # Outcomes
 
+    def _watch_outcomes(self) -> None:
+        """Have further outcomes reported: when the store answers, or by a task if something else must come before."""
+        if not self._outcomes or self._is_waited_for or self._is_stopped:
+            return
+        self._is_waited_for = True
+        first = self._outcomes[0]
+        if first.pending is not None and not first.unplaced_count:
+            # Without a task, which takes as long to start and to end as all the rest of an acknowledgement.
+            first.pending.call_when_done(self._answered)
+        else:
+            self._start(self._wait_for_outcomes)
+
+    def _answered(self) -> None:
+        self._is_waited_for = False
+        try:
+            self._drain()
+            self._watch_outcomes()
+        except Exception as error:  # noqa: BLE001 the task ends the connection with it; the store is not concerned
+            self._start(partial(_raise, error))
+
     async def _wait_for_outcomes(self) -> None:
         while self._outcomes and not self._is_stopped:
             first = self._outcomes[0]
@@ -454,6 +478,11 @@ class PublishPipeline:
         if not self._is_blocked:
             self._is_blocked = True
             self._start(self._unblock)
+
+
+async def _raise(error: Exception) -> None:
+    await trio.lowlevel.checkpoint()
+    raise error
 
 
 def _is_unanswered(received: Received) -> bool:

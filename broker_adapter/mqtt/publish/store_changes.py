@@ -131,9 +131,9 @@ class Publisher:
         """A shard does not exist any more."""
         self._known.pop(shard, None)
 
-    def append_nowait(self, shard: str, records: Sequence[Record]) -> PendingAppend:
+    def append_nowait(self, shard: str, records: Sequence[Record], *, is_last: bool = False) -> PendingAppend:
         """Append records to a shard that `is_known`; see `StorageAdapter.append_nowait`."""
-        return self._adapter.append_nowait(shard, records)
+        return self._adapter.append_nowait(shard, records, is_last=is_last)
 
     def why_it_waits(self, received: Received) -> str:
         """What a publish without an outcome waits for, for operators."""
@@ -267,6 +267,10 @@ class JoinedAppend:
                 # The error is reported by `result_nowait`, when both are done.
                 continue
         return self.result_nowait()
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once both outcomes are known; see `PendingAppend.call_when_done`."""
+        self.first.call_when_done(lambda: self.second.call_when_done(call))
 
     def result_nowait(self) -> Appended:
         """The outcome of the first, if both were stored."""

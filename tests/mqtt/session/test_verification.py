@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
 import attrs
 import trio
@@ -24,6 +24,9 @@ class Append:
     is_done: bool = False
 
     async def wait(self) -> Appended:
+        raise NotImplementedError
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
         raise NotImplementedError
 
     def result_nowait(self) -> Appended:
